@@ -1,0 +1,21 @@
+"""Which modules pytest may open: those whose optional packages are installed."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent / "src" / "lucidae"
+NEEDS = {
+    PACKAGE / "nn": ("torch",),
+    PACKAGE / "interop" / "dask.py": ("dask",),
+    PACKAGE / "interop" / "mne.py": ("mne",),
+    PACKAGE / "report": ("jinja2", "matplotlib"),
+}
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out the doctests of a module whose package is absent, unless all must be there."""
+    if os.environ.get("LUCIDAE_REQUIRE_EXTRAS") == "1":
+        return None
+    needed = NEEDS.get(collection_path, ())
+    return True if any(find_spec(name) is None for name in needed) else None

@@ -1,0 +1,45 @@
+"""Settings and fixtures that every test shares."""
+
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from extras import require
+
+# The backend is chosen when matplotlib is first imported.
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+settings.register_profile(
+    "lucidae",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lucidae"))
+
+
+@pytest.fixture(params=["numpy", "torch", "array_api_strict"])
+def xp(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """Return an array API namespace whose default floating type is float64."""
+    if request.param != "torch":
+        yield require_namespace(request.param)
+        return
+    torch = require("torch")
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield require_namespace("torch")
+    torch.set_default_dtype(default)
+
+
+def require_namespace(name: str) -> ModuleType:
+    """Return the standard-conforming namespace of an array library."""
+    if name == "array_api_strict":
+        return require(name)
+    return import_module(f"array_api_compat.{name}")

@@ -1,0 +1,175 @@
+"""The package as a user or a build meets it: imports, extras, the developer's commands."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import lucidae
+from extras import PEERS, REQUIRED, require
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def load_dev():
+    """Import dev.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def python(*arguments, **variables):
+    """Run a fresh interpreter and return what it did."""
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_optional_package_is_there_when_all_are_required(name):
+    assert require(name).__name__ == name
+
+
+def test_require_refuses_a_name_that_nobody_listed():
+    with pytest.raises(ValueError, match="not listed"):
+        require("surprise")
+
+
+def test_require_fails_when_all_are_required_and_skips_otherwise(monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    monkeypatch.setenv("LUCIDAE_REQUIRE_EXTRAS", "1")
+    with pytest.raises(pytest.fail.Exception, match="polars"):
+        require("polars")
+    monkeypatch.setenv("LUCIDAE_REQUIRE_EXTRAS", "0")
+    with pytest.raises(pytest.skip.Exception, match="polars"):
+        require("polars")
+
+
+def test_peers_are_never_required(monkeypatch):
+    monkeypatch.setitem(sys.modules, PEERS[0], None)
+    monkeypatch.setenv("LUCIDAE_REQUIRE_EXTRAS", "1")
+    with pytest.raises(pytest.skip.Exception):
+        require(PEERS[0])
+
+
+def test_version_is_the_one_that_the_build_reads():
+    assert re.fullmatch(r"\d+\.\d+\.\d+\w*", lucidae.__version__)
+    assert importlib.metadata.version("lucidae") == lucidae.__version__
+
+
+def test_package_imports_without_any_extra():
+    extras = [*REQUIRED, *PEERS, "hypothesis", "pytest"]
+    blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in extras)
+    result = python("-c", f"import sys; {blocked}; import lucidae, lucidae.cli")
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in lucidae.__all__:
+        if not name.startswith("_"):
+            assert getattr(lucidae, name).__doc__, name
+
+
+def test_no_extra_of_the_tests_brings_torch():
+    extras = PROJECT["optional-dependencies"]
+    reached, frontier = [], ["test", "dev"]
+    while frontier:
+        reached.append(frontier.pop())
+        for requirement in extras[reached[-1]]:
+            nested = re.match(r"lucidae\[(.*)\]", requirement)
+            frontier += nested[1].split(",") if nested else []
+    assert "torch" not in reached
+    assert not any(line.startswith("torch") for extra in reached for line in extras[extra])
+
+
+def test_dev_prints_its_commands_and_refuses_unknown_ones():
+    assert python("dev.py", "--help").returncode == 0
+    result = python("dev.py", "dance")
+    assert result.returncode == 2
+    assert "python3 dev.py test" in result.stdout
+
+
+def test_dev_explains_that_an_old_python_is_too_old(monkeypatch, capsys):
+    dev = load_dev()
+    monkeypatch.setattr(dev.sys, "version_info", (3, 10, 1))
+    assert dev.main(["test"]) == 2
+    assert "needs Python 3.11" in capsys.readouterr().err
+
+
+@pytest.fixture
+def sandboxed_dev(tmp_path, monkeypatch):
+    """Return dev.py with a fake project folder, and the list of commands that it would run."""
+    dev = load_dev()
+    (tmp_path / "pyproject.toml").write_text("one")
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(dev, "PYTHON", tmp_path / ".venv" / "python")
+    monkeypatch.setattr(dev, "STAMP", tmp_path / ".venv" / "stamp.json")
+    calls = []
+
+    def pretend(command, **options):
+        calls.append([str(word) for word in command])
+        if "venv" in command:
+            dev.VENV.mkdir()
+            dev.PYTHON.write_text("")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(dev.subprocess, "run", pretend)
+    return dev, calls
+
+
+def installs(calls):
+    return [call[-1] for call in calls if "install" in call]
+
+
+def test_dev_installs_once_and_again_only_when_the_project_changed(sandboxed_dev):
+    dev, calls = sandboxed_dev
+    dev.provide("test")
+    dev.provide("test")
+    dev.provide("cli")  # what the tests need holds what the report needs
+    assert installs(calls) == [".[test]"]
+    (dev.ROOT / "pyproject.toml").write_text("two")
+    dev.provide("cli")
+    assert installs(calls) == [".[test]", ".[cli]"]
+    assert sum("venv" in call for call in calls) == 1
+
+
+def test_dev_reuses_an_environment_that_it_did_not_make(sandboxed_dev):
+    dev, calls = sandboxed_dev
+    dev.VENV.mkdir()
+    dev.PYTHON.write_text("")
+    (dev.VENV / "treasure").write_text("kept")
+    dev.provide("cli")
+    assert not any("venv" in call for call in calls)
+    assert (dev.VENV / "treasure").read_text() == "kept"
+
+
+def test_dev_recovers_from_a_damaged_stamp(sandboxed_dev):
+    dev, calls = sandboxed_dev
+    dev.provide("cli")
+    dev.STAMP.write_text("{half")
+    dev.provide("cli")
+    assert installs(calls) == [".[cli]", ".[cli]"]
+
+
+def test_dev_passes_arguments_and_the_environment_on(sandboxed_dev, monkeypatch):
+    dev, _ = sandboxed_dev
+    seen = {}
+
+    def remember(command, cwd, env):
+        seen.update(command=command, env=env)
+        return subprocess.CompletedProcess(command, 5)
+
+    monkeypatch.setattr(dev, "provide", lambda extra: None)
+    monkeypatch.setattr(dev.subprocess, "run", remember)
+    assert dev.main(["test", "-k", "moments"]) == 5
+    assert seen["command"][-2:] == ["-k", "moments"]
+    assert seen["env"]["SCIPY_ARRAY_API"] == seen["env"]["OPENBLAS_NUM_THREADS"] == "1"
