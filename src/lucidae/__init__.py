@@ -1,5 +1,6 @@
 """Autoencoders whose optimum is known."""
 
 from lucidae._version import __version__
+from lucidae.moments import SecondMoment
 
-__all__ = ["__version__"]
+__all__ = ["SecondMoment", "__version__"]

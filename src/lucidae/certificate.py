@@ -1,0 +1,235 @@
+"""Claims tied to theorems, with a measured figure and a verdict each."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Certificate", "Claim", "at_least", "at_most", "does_not_apply", "reported"]
+
+_MARKS = {True: "✓", False: "✗", None: "–"}
+_WORDS = {True: "holds", False: "fails", None: "does not apply"}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement about a fit, tied to a theorem and measured.
+
+    Parameters
+    ----------
+    name : str
+        Short name, such as ``"subspace"``.
+    statement : str
+        What is claimed, in words.
+    reference : str
+        Authors, year and theorem or equation.
+    value : float or None
+        The measured figure.
+    threshold : float or None
+        What the figure was compared with.
+    holds : bool or None
+        The verdict; None when the claim does not apply (an assumption is not met, or the
+        figure is only reported).
+    advice : str
+        Why, and what to do about it.
+
+    Examples
+    --------
+    >>> claim = at_most("subspace", "the decoder spans the principal subspace",
+    ...                 "Bao et al. 2020, Definition 7.2", 1e-9, 1e-6)
+    >>> claim.holds
+    True
+    """
+
+    name: str
+    statement: str
+    reference: str
+    value: float | None = None
+    threshold: float | None = None
+    holds: bool | None = None
+    advice: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        return _WORDS[self.holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-safe values; infinities and NaN become strings."""
+        return {
+            "name": self.name,
+            "statement": self.statement,
+            "reference": self.reference,
+            "value": _json_safe(self.value),
+            "threshold": _json_safe(self.threshold),
+            "holds": self.holds,
+            "advice": self.advice,
+        }
+
+
+def at_most(
+    name: str, statement: str, reference: str, value: float, threshold: float, advice: str = ""
+) -> Claim:
+    """Claim that `value` is at most `threshold`; the advice is kept only when it fails."""
+    holds = bool(float(value) <= float(threshold))
+    return Claim(
+        name, statement, reference, float(value), float(threshold), holds, "" if holds else advice
+    )
+
+
+def at_least(
+    name: str, statement: str, reference: str, value: float, threshold: float, advice: str = ""
+) -> Claim:
+    """Claim that `value` is at least `threshold`; the advice is kept only when it fails."""
+    holds = bool(float(value) >= float(threshold))
+    return Claim(
+        name, statement, reference, float(value), float(threshold), holds, "" if holds else advice
+    )
+
+
+def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
+    """Report a figure that has no verdict."""
+    return Claim(name, statement, reference, float(value), None, None, advice)
+
+
+def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim:
+    """State a claim that cannot be judged, and why."""
+    return Claim(name, statement, reference, advice=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A short list of claims about one fit.
+
+    Parameters
+    ----------
+    title : str
+        What was certified.
+    claims : tuple of Claim
+        The claims, most important first.
+
+    Examples
+    --------
+    >>> certificate = Certificate("a fit", (
+    ...     at_most("gap", "the loss is the global minimum", "Bao et al. 2020, Theorem 3",
+    ...             3e-4, 1e-6, "Train longer."),))
+    >>> certificate.holds
+    False
+    >>> print(certificate.summary())
+    a fit: 1 of 1 claims fails
+    ✗ gap  0.0003 > 1e-06  the loss is the global minimum [Bao et al. 2020, Theorem 3]
+           Train longer.
+    """
+
+    title: str
+    claims: tuple[Claim, ...]
+
+    @property
+    def holds(self) -> bool | None:
+        """False when a claim fails, None when none applies, else True."""
+        verdicts = [claim.holds for claim in self.claims if claim.holds is not None]
+        return all(verdicts) if verdicts else None
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(self.claims)
+
+    def __len__(self) -> int:
+        return len(self.claims)
+
+    def __getitem__(self, name: str) -> Claim:
+        for claim in self.claims:
+            if claim.name == name:
+                return claim
+        known = ", ".join(claim.name for claim in self.claims)
+        raise KeyError(f"no claim named {name!r}; this certificate has: {known}")
+
+    def __contains__(self, name: object) -> bool:
+        return any(claim.name == name for claim in self.claims)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """Return the certificate as a compact table in plain text."""
+        width = max((len(claim.name) for claim in self.claims), default=0)
+        figures = [_figure(claim) for claim in self.claims]
+        across = max(map(len, figures), default=0)
+        lines = [self._headline()]
+        for claim, figure in zip(self.claims, figures, strict=True):
+            lines.append(
+                f"{_MARKS[claim.holds]} {claim.name:<{width}}  {figure:<{across}}  "
+                f"{claim.statement} [{claim.reference}]"
+            )
+            if claim.advice:
+                lines.append(" " * (width + 4) + claim.advice)
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        failing = sum(claim.holds is False for claim in self.claims)
+        judged = sum(claim.holds is not None for claim in self.claims)
+        if not judged:
+            return f"{self.title}: no claim applies"
+        if not failing:
+            return f"{self.title}: all {judged} claims hold"
+        return f"{self.title}: {failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-safe values."""
+        return {
+            "title": self.title,
+            "holds": self.holds,
+            "claims": [claim.to_dict() for claim in self.claims],
+        }
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_html_row(claim) for claim in self.claims)
+        return (
+            f"{_STYLE}<section class='lucidae-certificate'>"
+            f"<h4>{html.escape(self._headline())}</h4><table><tbody>{rows}</tbody></table></section>"
+        )
+
+
+def _figure(claim: Claim) -> str:
+    if claim.value is None:
+        return ""
+    if claim.threshold is None:
+        return f"{claim.value:.3g}"
+    above, below = claim.value > claim.threshold, claim.value < claim.threshold
+    relation = ">" if above else "<" if below else "=" if claim.value == claim.threshold else "vs"
+    return f"{claim.value:.3g} {relation} {claim.threshold:.3g}"
+
+
+def _json_safe(value: float | None) -> float | str | None:
+    if value is None or math.isfinite(value):
+        return value
+    return str(value)
+
+
+def _html_row(claim: Claim) -> str:
+    kind = _WORDS[claim.holds].replace(" ", "-")
+    advice = f"<p>{html.escape(claim.advice)}</p>" if claim.advice else ""
+    return (
+        f"<tr class='{kind}'><td title='{_WORDS[claim.holds]}'>{_MARKS[claim.holds]}</td>"
+        f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(_figure(claim))}</td>"
+        f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
+        f"{advice}</td></tr>"
+    )
+
+
+_STYLE = """<style>
+.lucidae-certificate{font:14px/1.45 system-ui,sans-serif;border:1px solid #8886;border-radius:8px;
+padding:.6em 1em;max-width:60em;overflow-x:auto}
+.lucidae-certificate h4{margin:.2em 0 .5em;font-size:1.05em}
+.lucidae-certificate table{border-collapse:collapse;width:100%}
+.lucidae-certificate td,.lucidae-certificate th{padding:.25em .6em;text-align:left;
+vertical-align:top;border-top:1px solid #8883;font-weight:normal}
+.lucidae-certificate th{font-weight:600;white-space:nowrap}
+.lucidae-certificate td:nth-child(3){font-variant-numeric:tabular-nums;white-space:nowrap}
+.lucidae-certificate p{margin:.15em 0 0;opacity:.8}
+.lucidae-certificate cite{opacity:.65;font-size:.92em}
+.lucidae-certificate .holds td:first-child{color:#0a7d55}
+.lucidae-certificate .fails td:first-child{color:#c1440e;font-weight:700}
+</style>"""

@@ -1,0 +1,185 @@
+"""What an iteration returns: the value, how it ended, and what was recorded on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+State = TypeVar("State")
+
+
+class Status(StrEnum):
+    """How an iteration ended; each member knows what to do about it.
+
+    Examples
+    --------
+    >>> Status.CONVERGED
+    <Status.CONVERGED: 'converged'>
+    >>> Status.CONVERGED.ok, Status.DIVERGED.ok
+    (True, False)
+    """
+
+    CONVERGED = "converged"
+    ITERATION_LIMIT = "iteration limit"
+    DIVERGED = "diverged"
+    STALLED = "stalled"
+    STOPPED = "stopped"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the distance to optimality fell below the tolerance."""
+        return self is Status.CONVERGED
+
+    def advice(self, solution: Solution[Any]) -> str:
+        """Say in one sentence what happened in `solution` and what to do next."""
+        return _ADVICE[self].format(
+            n_iter=solution.n_iter, distance=solution.distance, tolerance=solution.tolerance
+        )
+
+
+_ADVICE = {
+    Status.CONVERGED: (
+        "Converged after {n_iter} iterations: distance to optimality {distance:.3g}, "
+        "tolerance {tolerance:.3g}."
+    ),
+    Status.ITERATION_LIMIT: (
+        "Stopped at the limit of {n_iter} iterations with distance to optimality {distance:.3g}, "
+        "above the tolerance {tolerance:.3g}. Raise max_iter, raise tol, or let the solver choose "
+        "its own step size."
+    ),
+    Status.DIVERGED: (
+        "Diverged after {n_iter} iterations; the last finite state, at distance {distance:.3g}, "
+        "is returned. Lower the learning rate, or let the solver choose it."
+    ),
+    Status.STALLED: (
+        "Stalled after {n_iter} iterations at distance to optimality {distance:.3g}, above the "
+        "tolerance {tolerance:.3g}: further steps no longer reduce it. Raise tol if this accuracy "
+        "is enough, or work in float64."
+    ),
+    Status.STOPPED: (
+        "Stopped by a callback after {n_iter} iterations at distance to optimality {distance:.3g}."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Values recorded along an iteration.
+
+    Parameters
+    ----------
+    iterations : ndarray of shape (n_records,)
+        The iteration at which each record was taken; 0 is the start.
+    values : mapping of str to ndarray
+        One array per recorded quantity, its first axis aligned with `iterations`.
+
+    Examples
+    --------
+    >>> history = History(np.array([0, 10]), {"energy": np.array([3.0, 1.0])})
+    >>> history["energy"][-1], history.names
+    (np.float64(1.0), ('energy',))
+    """
+
+    iterations: np.ndarray[Any, Any]
+    values: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        return self.values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the recorded quantities."""
+        return tuple(self.values)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return JSON-safe lists."""
+        recorded = {name: series.tolist() for name, series in self.values.items()}
+        return {"iteration": self.iterations.tolist()} | recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Solution(Generic[State]):
+    """The outcome of an iteration on one problem.
+
+    Parameters
+    ----------
+    value : object
+        The last state, or the last finite one after a divergence.
+    status : Status
+        How the iteration ended.
+    n_iter : int
+        Number of steps taken.
+    distance : float
+        Distance to optimality of `value`.
+    tolerance : float
+        The distance that was asked for.
+    history : History
+        What was recorded.
+
+    Examples
+    --------
+    >>> solution = Solution(1.0, Status.CONVERGED, 5, 1e-4, 1e-3)
+    >>> print(solution.advice)
+    Converged after 5 iterations: distance to optimality 0.0001, tolerance 0.001.
+    """
+
+    value: State
+    status: Status
+    n_iter: int
+    distance: float
+    tolerance: float
+    history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
+
+    @property
+    def advice(self) -> str:
+        """One sentence: what happened, what to do."""
+        return self.status.advice(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSolution(Generic[State]):
+    """The outcome of one iteration over a stack of problems, each with its own end.
+
+    Parameters
+    ----------
+    value : tuple of arrays
+        The final states, stacked along the leading axis in the order of the problems.
+    status : tuple of Status
+        How each problem ended.
+    n_iter : ndarray of int
+        Number of steps that each problem took.
+    distance : ndarray of float
+        Distance to optimality of each problem.
+    tolerance : float
+        The distance that was asked for.
+
+    Examples
+    --------
+    >>> ended = BatchSolution((), (Status.CONVERGED,), np.array([3]), np.array([1e-9]), 1e-6)
+    >>> ended.converged
+    array([ True])
+    """
+
+    value: State
+    status: tuple[Status, ...]
+    n_iter: np.ndarray[Any, Any]
+    distance: np.ndarray[Any, Any]
+    tolerance: float
+
+    @property
+    def converged(self) -> np.ndarray[Any, Any]:
+        """Mask of the problems that converged."""
+        return np.array([status.ok for status in self.status], dtype=bool)
