@@ -1,0 +1,190 @@
+"""Magnetic fields of currents in a spherical conductor (Sarvas 1987), as a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from lucidae.datasets._checks import Floats, check_count, check_finite
+from lucidae.datasets._sparse import unit_columns
+
+MAGNETIC_CONSTANT = 1e-7  # μ₀/4π, in T·m/A
+HELMET_AXES = (0.11, 0.13, 0.12)  # half axes to the side, to the front and up, in metres
+HELMET_RIM = -0.5  # the helmet reaches 30° below the horizontal plane
+SOURCE_SHELL = (0.03, 0.08)  # innermost and outermost source, in metres from the centre
+GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
+# Powers of the real root of x⁴ = x + 1: additive recurrence with low discrepancy in 3-D.
+QUASI_RANDOM_STEPS = 1.2207440846057596 ** -np.arange(1.0, 4.0)
+
+
+class MegLeadfield(NamedTuple):
+    """A lead field with the geometry that it was computed from; lengths in metres.
+
+    Attributes
+    ----------
+    leadfield : ndarray of shape (n_sensors, n_sources)
+    sensor_positions, sensor_normals : ndarray of shape (n_sensors, 3)
+    source_positions, source_orientations : ndarray of shape (n_sources, 3)
+    """
+
+    leadfield: Floats
+    sensor_positions: Floats
+    sensor_normals: Floats
+    source_positions: Floats
+    source_orientations: Floats
+
+
+def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
+    """Return the field along `normals` of unit dipoles, (sensors, sources, 3 directions).
+
+    A conducting sphere around the origin holds the sources; its radius and its conductivity
+    profile do not matter. Sarvas 1987, eq. 25: with a = r − r₀, F = a(ra + r² − r₀·r),
+
+        B(r) = μ₀/(4πF²) (F Q×r₀ − (Q×r₀·r) ∇F),
+
+    and so n·B = Q · r₀ × (F n − (n·∇F) r) μ₀/(4πF²). The gain is at right angles with r₀:
+    radial dipoles are silent.
+    """
+    here, source = sensors[:, None, :], sources[None, :, :]
+    offset = here - source
+    distance = np.linalg.norm(offset, axis=-1)
+    radius = np.linalg.norm(sensors, axis=-1)[:, None]
+    slope = np.sum(offset * here, axis=-1) / distance
+    potential = distance * (radius * distance + radius**2 - sensors @ sources.T)
+    along_sensor = distance**2 / radius + slope + 2.0 * (distance + radius)
+    along_source = distance + 2.0 * radius + slope
+    radial = np.sum(sensors * normals, axis=-1)[:, None]
+    gradient = along_sensor * radial - along_source * (normals @ sources.T)
+    lever = potential[..., None] * normals[:, None, :] - gradient[..., None] * here
+    return np.asarray(MAGNETIC_CONSTANT * np.cross(source, lever) / potential[..., None] ** 2)
+
+
+def helmet(count: int) -> tuple[Floats, Floats]:
+    """Return positions and outward normals spread evenly over an ellipsoidal cap."""
+    steps = (np.arange(count) + 0.5) / count
+    height = 1.0 - steps * (1.0 - HELMET_RIM)
+    angle = GOLDEN_ANGLE * np.arange(count)
+    ring = np.sqrt(1.0 - height**2)
+    directions = np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=1)
+    outward = directions / np.asarray(HELMET_AXES)
+    normals = outward / np.linalg.norm(outward, axis=1, keepdims=True)
+    return directions * np.asarray(HELMET_AXES), normals
+
+
+def brain_points(count: int, rng: np.random.RandomState) -> Floats:
+    """Return points that fill the upper half of a shell evenly, from a random start."""
+    cube = (rng.uniform(size=3) + np.outer(np.arange(count), QUASI_RANDOM_STEPS)) % 1.0
+    inner, outer = SOURCE_SHELL
+    radius = np.cbrt(inner**3 + cube[:, 0] * (outer**3 - inner**3))
+    height, angle = cube[:, 1], 2.0 * np.pi * cube[:, 2]
+    ring = np.sqrt(1.0 - height**2)
+    directions = np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=1)
+    return np.asarray(radius[:, None] * directions)
+
+
+def dominant_orientation(gain: Floats) -> tuple[Floats, Floats]:
+    """Return each source's strongest column and its orientation; the largest entry is positive.
+
+    The gain of a source has rank two, for its radial direction is silent; the first right
+    singular vector is the tangential direction that the sensors see best.
+    """
+    left, strength, right = np.linalg.svd(np.moveaxis(gain, 0, 1), full_matrices=False)
+    columns = left[:, :, 0] * strength[:, :1]
+    peaks = np.take_along_axis(columns, np.argmax(abs(columns), axis=1)[:, None], axis=1)
+    signs = np.where(peaks < 0, -1.0, 1.0)
+    return (columns * signs).T, right[:, 0, :] * signs
+
+
+def make_meg_leadfield(
+    n_sensors: int = 102,
+    n_sources: int = 250,
+    *,
+    sensors: Any = None,
+    sources: Any = None,
+    normalize: bool = True,
+    return_geometry: bool = False,
+    random_state: Any = None,
+) -> Any:
+    """Compute the lead field of point magnetometers around a spherical head.
+
+    Its columns are strongly correlated, which makes it the hard dictionary of Wipf 2023,
+    Figure 2(c). Fields follow the closed form of Sarvas 1987; each source takes the tangential
+    orientation that the sensors see best, since radial currents are silent.
+
+    Parameters
+    ----------
+    n_sensors : int, default=102
+        Magnetometers, spread over a helmet (an ellipsoidal cap).
+    n_sources : int, default=250
+        Sources, spread over the upper half of a shell 3 to 8 cm from the centre.
+    sensors : pair of array-likes of shape (n_sensors, 3), default=None
+        Positions and unit normals of other magnetometers, in metres from the sphere's centre.
+        `n_sensors` is then read from them.
+    sources : array-like of shape (n_sources, 3), default=None
+        Other source positions, in metres from the centre; `n_sources` is read from them.
+    normalize : bool, default=True
+        Scale the columns to unit norm; False gives teslas per ampere-metre.
+    return_geometry : bool, default=False
+        Return a named tuple with positions and orientations as well.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the source positions.
+
+    Returns
+    -------
+    ndarray of shape (n_sensors, n_sources) or MegLeadfield
+        The lead field, or (leadfield, sensor_positions, sensor_normals, source_positions,
+        source_orientations).
+
+    References
+    ----------
+    J. Sarvas, "Basic mathematical and electromagnetic concepts of the biomagnetic inverse
+    problem", Physics in Medicine and Biology 32(1), 1987.
+
+    Examples
+    --------
+    >>> from lucidae.datasets import make_meg_leadfield
+    >>> make_meg_leadfield(n_sensors=60, n_sources=100, random_state=0).shape
+    (60, 100)
+    """
+    positions, normals = (
+        _given_sensors(sensors)
+        if sensors is not None
+        else helmet(check_count(n_sensors, "n_sensors"))
+    )
+    if sources is None:
+        count = check_count(n_sources, "n_sources")
+        places = brain_points(count, check_random_state(random_state))
+    else:
+        places = check_finite(sources, "sources", (None, 3))
+    _check_depths(positions, places)
+    leadfield, orientations = dominant_orientation(sarvas_gain(positions, normals, places))
+    leadfield = unit_columns(leadfield) if normalize else leadfield
+    geometry = MegLeadfield(leadfield, positions, normals, places, orientations)
+    return geometry if return_geometry else leadfield
+
+
+def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
+    try:
+        positions, normals = sensors
+    except (TypeError, ValueError) as error:
+        raise ValueError("sensors must be a pair (positions, normals) of (n, 3) arrays.") from error
+    positions = check_finite(positions, "sensor positions", (None, 3))
+    normals = check_finite(normals, "sensor normals", (len(positions), 3))
+    if not np.allclose(np.linalg.norm(normals, axis=1), 1.0, atol=1e-3):
+        raise ValueError("sensor normals must have length one; divide each by its norm.")
+    return positions, normals
+
+
+def _check_depths(sensors: Floats, sources: Floats) -> None:
+    """Refuse what the sphere model excludes: sources outside the head or at its centre."""
+    nearest = np.linalg.norm(sensors, axis=1).min()
+    depths = np.linalg.norm(sources, axis=1)
+    if depths.max() >= nearest:
+        raise ValueError(
+            f"every source must be nearer to the centre than every sensor; the farthest source "
+            f"is at {depths.max():.4g} m, the nearest sensor at {nearest:.4g} m."
+        )
+    if depths.min() == 0.0:
+        raise ValueError("a source at the centre of the sphere is silent; move or remove it.")
