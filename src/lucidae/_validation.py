@@ -12,9 +12,6 @@ from sklearn.utils.validation import check_array
 
 from lucidae._arrays import Array, as_float, device, is_array, is_numpy, like, namespace, scalar
 
-LARGEST_SQUARE = math.sqrt(np.finfo(np.float64).max)
-"""Entries beyond this overflow when they are squared, so no second moment of them exists."""
-
 
 def check_rows(X: Any, *, accept_sparse: bool = True, name: str = "X") -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array of rows.

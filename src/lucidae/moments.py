@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,13 +14,11 @@ import scipy.sparse.linalg
 
 from lucidae._arrays import (
     Array,
-    as_double,
     device,
     eigh_descending,
     is_numpy,
-    like,
+    largest,
     namespace,
-    rank_one_,
     scalar,
     to_numpy,
 )
@@ -33,6 +32,9 @@ BLOCK_ROWS = 4096
 
 ITERATIVE_FEATURES = 2000
 """From this many features on, few eigenvectors are found by Lanczos iteration."""
+
+SMALLEST_SQUARE = 1e-280
+"""A total variance below this has lost digits to underflow."""
 
 _FORMAT = 1
 
@@ -87,33 +89,70 @@ class SecondMoment:
         SecondMoment
         """
         X = check_rows(X)
-        weights = check_weights(sample_weight, X)
-        if scipy.sparse.issparse(X):
-            return cls._of_sparse(X, weights)
-        blocks = range(0, X.shape[0], BLOCK_ROWS)
-        moment = cls._of_block(X[:BLOCK_ROWS], _rows(weights, 0))
-        for start in blocks[1:]:
-            block = cls._of_block(X[start : start + BLOCK_ROWS], _rows(weights, start))
-            moment = moment._absorb(block)
-        return moment
+        return cls._empty(X)._fold(X, check_weights(sample_weight, X))
 
     @classmethod
-    def _of_block(cls, X: Array, weights: Array | None) -> Self:
-        """Two corrected passes over rows that are centred in a copy."""
-        xp = namespace(X)
-        X = as_double(X)
-        total = float(X.shape[0]) if weights is None else scalar(xp.sum(weights))
-        if total == 0.0:
-            return cls(0.0, X.mT[:, :1] * X[:1, :] * 0.0, X[0, :], X[0, :] * 0.0)
-        center = _weighted_mean(X, weights, total)
-        deviations = X - center
-        offset = _weighted_mean(deviations, weights, total)
+    def _empty(cls, X: Any) -> Self:
+        """Return the moment of no rows, in the library and on the device of `X`."""
+        reference = np.empty(0) if scipy.sparse.issparse(X) else X
+        xp, m = namespace(reference), X.shape[1]
+        zeros = xp.zeros(m, dtype=xp.float64, device=device(reference))
+        return cls(0.0, zeros[:, None] * zeros[None, :], zeros, zeros)
+
+    def _fold(self, X: Any, weights: Array | None) -> Self:
+        """Add checked rows, a block at a time."""
+        if scipy.sparse.issparse(X):
+            return self.merge(self._of_sparse(X, weights))
+        moment = self
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, X.shape[0], BLOCK_ROWS):
+                block = slice(start, start + BLOCK_ROWS)
+                moment = moment._fold_block(
+                    X[block, :], None if weights is None else weights[block]
+                )
+        return moment._checked(X)
+
+    def _fold_block(self, X: Array, weights: Array | None) -> Self:
+        """Centre the rows in one buffer, append the shift of the means as a last row, square.
+
+        The appended row carries the rank-one term of Chan, Golub & LeVeque (1983), so that all
+        work of size m² is one symmetric product and one sum.
+        """
+        xp, n_rows = namespace(X), X.shape[0]
+        added = float(n_rows) if weights is None else scalar(xp.sum(weights))
+        if added == 0.0:
+            return self
+        rows = xp.empty((n_rows + 1, X.shape[1]), dtype=xp.float64, device=device(X))
+        body = rows[:n_rows, :]
+        body[...] = X if X.dtype == xp.float64 else xp.astype(X, xp.float64)
+        center = self.center if self.weight else _weighted_mean(body, weights, added)
+        body -= center
+        offset = _weighted_mean(body, weights, added)
+        body -= offset
         if weights is not None:
-            deviations = deviations * xp.sqrt(weights)[:, None]
-        # NumPy turns AᵀA into one symmetric rank-b product.
-        scatter = deviations.mT @ deviations
-        rank_one_(scatter, offset, offset, -total)
-        return cls(total, scatter, *_two_sum(center, offset))
+            body *= xp.sqrt(weights)[:, None]
+        total = self.weight + added
+        shift = offset - self.offset
+        rows[n_rows, :] = shift * math.sqrt(self.weight * added / total)
+        # NumPy turns AᵀA into a symmetric rank-b product. SciPy's BLAS is left alone here: two
+        # thread pools that alternate slow each other down.
+        scatter = rows.mT @ rows
+        scatter += self.scatter
+        return type(self)(total, scatter, *_two_sum(center, self.offset + shift * (added / total)))
+
+    def _checked(self, X: Any) -> Self:
+        """Refuse rows whose squares leave the range of double precision."""
+        if not math.isfinite(self.trace):
+            raise ValueError(
+                "the squares of X overflow double precision: its entries are as large as "
+                f"{largest(X):.3g}. Divide X by a constant first."
+            )
+        if self.trace < SMALLEST_SQUARE and largest(X - X[0:1, :]) > 0.0:
+            raise ValueError(
+                "the squares of X underflow double precision: its entries are as small as "
+                f"{largest(X):.3g}. Multiply X by a constant first."
+            )
+        return self
 
     @classmethod
     def _of_sparse(cls, X: Any, weights: Array | None) -> Self:
@@ -127,7 +166,12 @@ class SecondMoment:
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the moment of these rows and those of `batch` together."""
-        return self.merge(type(self).of(batch, sample_weight))
+        batch = check_rows(batch, name="batch")
+        if batch.shape[1] != self.n_features:
+            raise ValueError(
+                f"batch has {batch.shape[1]} features, but this moment has {self.n_features}."
+            )
+        return self._fold(batch, check_weights(sample_weight, batch))
 
     def merge(self, other: SecondMoment) -> Self:
         """Return the moment of the rows of both, whatever the order or grouping.
@@ -144,21 +188,15 @@ class SecondMoment:
                 f"cannot merge moments of {self.n_features} and {other.n_features} features: "
                 "both must come from rows of the same length."
             )
-        copied = type(self)(self.weight, self.scatter + 0.0, self.center, self.offset)
-        return copied._absorb(other)
-
-    def _absorb(self, other: SecondMoment) -> Self:
-        """Merge `other` into this moment's own scatter buffer (Chan, Golub & LeVeque 1983)."""
         total = self.weight + other.weight
-        if other.weight == 0.0:
+        if total == 0.0 or other.weight == 0.0:
             return self
-        shift = (other.center - self.center) + (other.offset - self.offset)
-        scatter = self.scatter
-        scatter += like(other.scatter, scatter)
-        shift = like(shift, scatter)
-        rank_one_(scatter, shift, shift, self.weight * other.weight / total)
-        center, offset = _two_sum(self.center, self.offset + shift * (other.weight / total))
-        return type(self)(total, scatter, center, offset)
+        center = self.center if self.weight else other.center
+        shift = (other.center - center) + (other.offset - self.offset)
+        scatter = self.scatter + other.scatter
+        scatter += (shift * (self.weight * other.weight / total))[:, None] * shift[None, :]
+        offset = self.offset + shift * (other.weight / total)
+        return type(self)(total, scatter, *_two_sum(center, offset))
 
     @property
     def n_features(self) -> int:
@@ -226,10 +264,6 @@ class SecondMoment:
 
     def __repr__(self) -> str:
         return f"SecondMoment(n_features={self.n_features}, weight={self.weight:g})"
-
-
-def _rows(weights: Array | None, start: int) -> Array | None:
-    return None if weights is None else weights[start : start + BLOCK_ROWS]
 
 
 def _weighted_mean(X: Array, weights: Array | None, total: float) -> Array:
