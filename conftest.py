@@ -6,6 +6,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
+    PACKAGE / "_commands.py": ("rich", "typer"),
+    PACKAGE / "cli.py": ("rich", "typer"),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "interop" / "dask.py": ("dask",),
     PACKAGE / "interop" / "mne.py": ("mne",),

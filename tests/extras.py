@@ -33,4 +33,4 @@ def require(name: str) -> ModuleType:
     except ImportError as error:
         if package in REQUIRED and os.environ.get("LUCIDAE_REQUIRE_EXTRAS") == "1":
             pytest.fail(f"LUCIDAE_REQUIRE_EXTRAS=1, but {name} cannot be imported: {error}")
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(f"{name} is not installed", allow_module_level=True)

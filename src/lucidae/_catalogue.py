@@ -1,0 +1,47 @@
+"""What the package offers, as lines that a person can read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import lucidae
+from lucidae import datasets
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that can be loaded, fitted or run."""
+
+    kind: str
+    name: str
+    summary: str
+
+
+def catalogue() -> list[Entry]:
+    """Return everything, kind by kind.
+
+    Examples
+    --------
+    >>> "load_digits" in {entry.name for entry in catalogue()}
+    True
+    """
+    return [*_datasets(), *_estimators()]
+
+
+def _datasets() -> Iterator[Entry]:
+    for name in datasets.__all__:
+        if name.startswith(("load_", "fetch_", "make_")):
+            yield Entry("dataset", name, _first_sentence(getattr(datasets, name)))
+
+
+def _estimators() -> Iterator[Entry]:
+    for name in lucidae.__all__:
+        subject = getattr(lucidae, name)
+        if inspect.isclass(subject) and hasattr(subject, "fit"):
+            yield Entry("estimator", name, _first_sentence(subject))
+
+
+def _first_sentence(subject: object) -> str:
+    return (inspect.getdoc(subject) or "").partition("\n")[0]

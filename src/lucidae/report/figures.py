@@ -1,0 +1,123 @@
+"""The figures of the page, from arrays to matplotlib; no mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from lucidae.report.style import LIGHT, drawing, new_figure
+
+Series = np.ndarray[Any, np.dtype[Any]]
+
+DIVERGING = "RdBu_r"
+
+
+def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
+    """Draw the variance of each component, and the share that the first ones keep together."""
+    with drawing():
+        figure, (left, right) = new_figure(1, 2, figsize=(8.2, 3.1))
+        order = np.arange(1, len(variances) + 1)
+        left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
+        left.set(title="Variance of each component", xlabel="component", ylabel="variance")
+        right.plot(order, np.cumsum(shares), marker="o", color=LIGHT["blue"])
+        right.set(title="Variance kept by the first k", xlabel="k", ylim=(0, 1.03))
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
+        for axes in (left, right):
+            axes.axvline(chosen, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        kept = float(np.sum(shares[:chosen]))
+        right.annotate(
+            f"k = {chosen}: {kept:.0%}",
+            (chosen, kept),
+            xytext=(8, -16),
+            textcoords="offset points",
+            color=LIGHT["orange"],
+        )
+        return figure
+
+
+def pictures(
+    images: Series, titles: Sequence[str] = (), *, columns: int = 10, signed: bool = False
+) -> Figure:
+    """Draw a stack of images (n, height, width) side by side, all on one scale of grey or sign."""
+    rows = -(-len(images) // columns)
+    limit = float(np.max(np.abs(images))) or 1.0
+    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else {"cmap": "gray_r"}
+    height = (0.98 if titles else 0.8) * rows
+    with drawing():
+        figure, grid = new_figure(rows, columns, figsize=(0.84 * columns, height), squeeze=False)
+        for index, axes in enumerate(grid.flat):
+            axes.axis("off")
+            if index < len(images):
+                axes.imshow(images[index], **scale)
+                axes.set_title(titles[index] if titles else "", fontsize=8, loc="center")
+        return figure
+
+
+def picture_rows(rows: Mapping[str, Series]) -> Figure:
+    """Draw one named row of images below another, such as originals and reconstructions."""
+    columns = max(len(images) for images in rows.values())
+    with drawing():
+        figure, grid = new_figure(
+            len(rows), columns, figsize=(0.84 * columns + 1.0, 0.84 * len(rows)), squeeze=False
+        )
+        for line, (name, images) in zip(grid, rows.items(), strict=True):
+            for axes, image in zip(line, images, strict=True):
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set_visible(False)
+                axes.imshow(image)
+            line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+        return figure
+
+
+def loadings(components: Series, columns: Sequence[str]) -> Figure:
+    """Draw components as a matrix: one row a component, one column a feature."""
+    limit = float(np.max(np.abs(components))) or 1.0
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 0.9 + 0.26 * len(components)))
+        image = axes.imshow(components, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+        axes.grid(visible=False)
+        axes.set_ylabel("component")
+        axes.set_yticks(range(len(components)), [str(i + 1) for i in range(len(components))])
+        if len(columns) <= 40:
+            axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=8)
+        else:
+            axes.set_xlabel("column")
+        figure.colorbar(image, ax=axes, shrink=0.9, label="loading")
+        return figure
+
+
+def curves(
+    series: Mapping[str, tuple[Series, Series]], *, xlabel: str, ylabel: str, logarithmic: bool
+) -> Figure:
+    """Draw named lines (abscissa, ordinate) with a legend."""
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 3.2))
+        for name, (abscissa, ordinate) in series.items():
+            axes.plot(abscissa, ordinate, label=name)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        if logarithmic:
+            axes.set(xscale="symlog", yscale="log")
+        axes.legend()
+        return figure
+
+
+def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
+    """Draw square matrices of values in [0, 1] side by side on one scale."""
+    with drawing():
+        figure, grid = new_figure(
+            1, len(panels), figsize=(2.9 * len(panels) + 0.8, 3.1), squeeze=False
+        )
+        for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
+            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1)
+            axes.grid(visible=False)
+            axes.set(title=name, xlabel=xlabel)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        grid[0][0].set_ylabel(ylabel)
+        figure.colorbar(image, ax=list(grid[0]), shrink=0.85)
+        return figure

@@ -1,0 +1,116 @@
+"""From data to one self-contained HTML page: run the sections that apply, fill the template."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from lucidae._files import atomic_path
+from lucidae._tables import Table
+from lucidae._version import __version__
+from lucidae.report.blocks import Block, Clock, Grid, Prose, Section
+from lucidae.report.sections import SECTIONS
+from lucidae.report.style import css_variables
+
+Progress = Callable[[str, int, int], None]
+"""Called before each section with its title, its number and how many there are."""
+
+LEAD = (
+    "Autoencoders whose optimum is known: what the best representation of these data is, how near "
+    "to it training comes, and which theorem says so."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A section that has been built."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+
+
+def write_report(
+    table: Table, path: str | os.PathLike[str], *, progress: Progress | None = None
+) -> Path:
+    """Write the report on `table` to `path`, whole or not at all.
+
+    Parameters
+    ----------
+    table : Table
+        The data.
+    path : path-like
+        Where the page goes; an existing file is replaced.
+    progress : callable, optional
+        Called before each section with its title, its number from 0, and their number.
+
+    Returns
+    -------
+    Path
+        The page.
+    """
+    text = render(table, SECTIONS, progress=progress)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def render(table: Table, sections: Sequence[Section], *, progress: Progress | None = None) -> str:
+    """Return the page as text."""
+    clock = Clock()
+    chosen = [section for section in sections if section.applies(table)]
+    chapters = []
+    with clock(_TOTAL):
+        for number, section in enumerate(chosen):
+            if progress is not None:
+                progress(section.title, number, len(chosen))
+            blocks = section.build(table, clock)
+            chapters.append(Chapter(section.name, section.title, blocks))
+    chapters.insert(-1, _timings(clock))
+    return _template().render(
+        title=f"A report on {table.name}",
+        lead=LEAD,
+        chapters=chapters,
+        version=__version__,
+        seconds=_duration(clock.seconds[_TOTAL]),
+        variables=css_variables(),
+        css=_resource("style.css"),
+    )
+
+
+_TOTAL = "the whole page, figures included"
+
+
+def _timings(clock: Clock) -> Chapter:
+    rows = tuple((task, _duration(seconds)) for task, seconds in clock.seconds.items())
+    blocks: list[Block] = [
+        Prose("Wall-clock time of this very run; the first task also wakes the libraries."),
+        Grid(("what", "time"), rows),
+    ]
+    return Chapter("timings", "Timings", blocks)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.filters["figure"] = _figure
+    return environment.from_string(_resource("page.html"))
+
+
+def _figure(value: Any) -> Any:
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _resource(name: str) -> str:
+    return files("lucidae.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,0 +1,105 @@
+"""One look for every figure: a palette that colour-blind readers can tell apart, light and dark.
+
+Figures are drawn in the light colours; `to_svg` writes each of them as a CSS variable, so that the
+page chooses the theme and print stays readable.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.figure import Figure
+
+# Okabe & Ito (2008), darkened or lightened where a theme asks for contrast.
+THEME = {
+    "ink": ("#1c2128", "#e6e9ee"),
+    "muted": ("#5b6470", "#9aa4b2"),
+    "grid": ("#dfe3e8", "#363d47"),
+    "blue": ("#0072b2", "#56b4e9"),
+    "orange": ("#d55e00", "#f28e4b"),
+    "green": ("#00805f", "#2fc79b"),
+    "purple": ("#a8558a", "#d79ac0"),
+    "yellow": ("#b57c00", "#e9b949"),
+}
+LIGHT = {name: pair[0] for name, pair in THEME.items()}
+SERIES = tuple(LIGHT[name] for name in ("blue", "orange", "green", "purple", "yellow"))
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
+"""Line styles that go with `SERIES`, for readers who see no colour."""
+
+RC: dict[Any, Any] = {
+    "axes.edgecolor": LIGHT["muted"],
+    "axes.grid": True,
+    "axes.labelcolor": LIGHT["ink"],
+    "axes.prop_cycle": cycler(color=SERIES) + cycler(linestyle=DASHES),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "figure.constrained_layout.use": True,
+    "figure.figsize": (7.2, 3.2),
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "grid.color": LIGHT["grid"],
+    "grid.linewidth": 0.8,
+    "image.cmap": "gray_r",
+    "image.interpolation": "none",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4,
+    "savefig.transparent": True,
+    "svg.fonttype": "none",
+    "text.color": LIGHT["ink"],
+    "axes.titlecolor": LIGHT["ink"],
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+}
+
+_UNUSED_ID = re.compile(r' id="[a-zA-Z0-9]+_\d+"')
+_SIZE = re.compile(r'<svg [^>]*?(viewBox="[^"]+")[^>]*>')
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Apply the style inside a block, and only there."""
+    with mpl.rc_context(RC):
+        yield
+
+
+def new_figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure without pyplot's global state, and its axes as `subplots` gives them."""
+    size = options.pop("figsize", None)
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def to_svg(figure: Figure, name: str, description: str) -> str:
+    """Return a figure as inline SVG: scalable, themed, with an accessible name."""
+    stream = io.StringIO()
+    with mpl.rc_context(RC | {"svg.hashsalt": name}):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = _UNUSED_ID.sub("", text)
+    for colour, value in LIGHT.items():
+        text = text.replace(value, f"var(--{colour})")
+    opening = f'<svg \\1 role="img" aria-label="{_attribute(description)}">'
+    return _SIZE.sub(opening, text, count=1)
+
+
+def css_variables() -> str:
+    """Return both themes as CSS."""
+    light = "".join(f"--{name}:{pair[0]};" for name, pair in THEME.items())
+    dark = "".join(f"--{name}:{pair[1]};" for name, pair in THEME.items())
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def _attribute(text: str) -> str:
+    escaped = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return escaped.replace("\\", "")

@@ -1,0 +1,221 @@
+"""The page: self-contained, escaped, with its numbers; and the sections that fill it."""
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+require("jinja2")
+require("matplotlib")
+
+from lucidae._tables import Table
+from lucidae.datasets import load_digits
+from lucidae.moments import SecondMoment
+from lucidae.report import figures, style, write_report
+from lucidae.report.blocks import Clock, Plot, Prose, Section
+from lucidae.report.page import render
+from lucidae.report.sections import SECTIONS
+
+VOID = {"meta", "link", "br", "img", "hr", "path", "use", "image", "rect", "line"}
+
+
+class Page(HTMLParser):
+    """What the tests ask about a page: its tags, its links, its identifiers, its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.identifiers, self.words, self.open = [], {}, [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for key in ("src", "href", "xlink:href"):
+            if key in named:
+                self.links[named[key]] = named.get("download")
+        if "id" in named:
+            self.identifiers.append(named["id"])
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def random_table(**changes):
+    values = np.random.default_rng(0).normal(size=(60, 5)) * [5, 3, 2, 1, 0.5]
+    return Table(**{"name": "noise.csv", "values": values, "columns": tuple("abcde")} | changes)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    bunch = load_digits()
+    return Table("the digits", bunch.data, tuple(bunch.feature_names), bunch.image_shape)
+
+
+@pytest.fixture(scope="module")
+def digits_page(digits, tmp_path_factory):
+    seen = []
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(digits, path, progress=lambda *call: seen.append(call))
+    assert [number for _, number, _ in seen] == list(range(len(seen)))
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def parsed(digits_page):
+    return Page(digits_page)
+
+
+def test_page_is_well_formed_and_self_contained(digits_page, parsed):
+    assert parsed.open == []
+    assert not {"script", "iframe", "object", "embed"} & set(parsed.tags)
+    assert all(link.startswith(("#", "data:")) for link in parsed.links)
+    assert not re.search(r"url\(\s*['\"]?(?!#)", digits_page)
+    assert "@import" not in digits_page
+
+
+def test_identifiers_are_unique_and_every_anchor_leads_somewhere(parsed):
+    assert len(parsed.identifiers) == len(set(parsed.identifiers))
+    anchors = {link[1:] for link in parsed.links if link.startswith("#")}
+    assert anchors <= set(parsed.identifiers)
+    assert {section.name for section in SECTIONS} | {"timings"} <= anchors
+
+
+def test_every_figure_has_its_numbers_beside_it(parsed):
+    downloads = [name for name in parsed.links.values() if name]
+    assert len(downloads) == parsed.tags.count("figure") > 1
+    assert len(set(downloads)) == len(downloads)
+
+
+def test_numbers_of_the_spectrum_are_those_of_the_data(digits, parsed):
+    (link,) = [link for link, name in parsed.links.items() if name == "spectrum.csv"]
+    rows = list(csv.DictReader(io.StringIO(unquote(link.partition(",")[2]))))
+    variances, _ = SecondMoment.of(digits.values).spectrum(len(rows))
+    assert_allclose([float(row["variance"]) for row in rows], variances, rtol=1e-6)
+    assert_allclose(float(rows[-1]["cumulative share"]), 1.0, rtol=1e-9)
+
+
+def test_same_data_give_the_same_figures(digits):
+    def svgs():
+        return [block.svg for block in SECTIONS[0].build(digits, Clock()) if block.kind == "plot"]
+
+    assert svgs() == svgs()
+
+
+def test_names_from_a_file_are_escaped_everywhere():
+    hostile = '<script>alert("x")</script>'
+    table = random_table(name=hostile, columns=(hostile, "b", "c", "d", "e"), left_out=(hostile,))
+    page = Page(render(table, SECTIONS))
+    assert "script" not in page.tags
+    assert any(hostile in word for word in page.words)
+
+
+def test_remarks_name_what_was_left_out_constant_columns_and_uneven_scales():
+    values = np.column_stack([random_table().values * [1e6, 1, 1, 1, 1], np.ones(60)])
+    text = render(
+        random_table(values=values, columns=tuple("abcdef"), left_out=("town",)), SECTIONS
+    )
+    for words in ("hold no numbers: town", "1 column never changes", "StandardScaler"):
+        assert words in text
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (3, 7), (40, 1), (5, 5), (200, 45)])
+def test_page_is_written_for_any_shape(shape):
+    values = np.random.default_rng(1).normal(size=shape)
+    names = tuple(f"c{index}" for index in range(shape[1]))
+    assert "</html>" in render(random_table(values=values, columns=names), SECTIONS)
+
+
+def test_data_that_never_change_or_are_too_wide_are_refused():
+    with pytest.raises(ValueError, match="never changes"):
+        render(random_table(values=np.ones((4, 5))), SECTIONS)
+    wide = random_table(values=np.ones((2, 5000)), columns=tuple(map(str, range(5000))))
+    with pytest.raises(ValueError, match="5,000 columns"):
+        render(wide, SECTIONS)
+
+
+def test_failing_section_leaves_the_old_page(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="never changes"):
+        write_report(random_table(values=np.ones((4, 5))), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_section_that_does_not_apply_is_left_out():
+    def build(table, clock):
+        return [Prose("a sentence of its own")]
+
+    extra = Section("extra", "An extra chapter", build)
+    absent = Section("absent", "Another chapter", build, applies=lambda table: False)
+    text = render(random_table(), (SECTIONS[0], extra, absent, SECTIONS[-1]))
+    assert text.count("An extra chapter") == 2  # in the table of contents and as a heading
+    assert "a sentence of its own" in text
+    assert "Another chapter" not in text
+
+
+def test_clock_adds_up_and_survives_an_error():
+    clock = Clock()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), clock("task"):
+            raise ZeroDivisionError
+    assert list(clock.seconds) == ["task"]
+
+
+def test_plot_refuses_columns_of_different_length():
+    plot = Plot("name", "<svg/>", "caption", {"a": [1, 2], "b": [1]})
+    with pytest.raises(ValueError, match="shorter"):
+        _ = plot.link
+
+
+def test_drawing_leaves_the_users_style_alone():
+    mpl = require("matplotlib")
+    before = dict(mpl.rcParams)
+    figures.pictures(np.ones((3, 2, 2)), ["x", "y", "z"], signed=True)
+    assert dict(mpl.rcParams) == before
+
+
+def test_svg_carries_no_colour_of_its_own_and_a_name():
+    lines = {"one": (np.arange(3), np.ones(3)), "two": (np.arange(3), np.arange(3) + 1.0)}
+    figure = figures.curves(lines, xlabel="x", ylabel="y", logarithmic=False)
+    svg = style.to_svg(figure, "lines", 'a "quoted" <name>')
+    assert 'aria-label="a &quot;quoted&quot; &lt;name>"' in svg
+    assert "var(--blue)" in svg
+    assert not any(light in svg for light in style.LIGHT.values())
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_series_keep_their_contrast_with_the_page(theme):
+    background = ("#ffffff", "#14181d")[theme]
+    for name in ("ink", "muted", "blue", "orange", "green", "purple", "yellow"):
+        assert contrast(style.THEME[name][theme], background) >= 3.0, name
+
+
+def contrast(first, second):
+    """Return the contrast ratio of two colours (WCAG 2.1, relative luminance)."""
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour):
+    channels = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])

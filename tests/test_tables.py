@@ -1,0 +1,174 @@
+"""Files of numbers: what is read, and the one sentence that a bad file gets."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_array_equal
+
+from extras import require
+from lucidae._tables import read_table
+from lucidae._tables.table import picture_shape
+from lucidae.datasets import load_digits
+
+NUMBERS = np.array([[1.0, 2.5], [3.0, -4.0], [5.0, 1e-3]])
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes text or bytes under a name and gives the path."""
+
+    def writer(name, content):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return writer
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("header", ["", "height{0}weight\n", '"the height"{0}"the weight"\n'])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_text_with_any_delimiter_with_and_without_header(write, delimiter, header, mark):
+    lines = "\n".join(delimiter.join(map(str, row)) for row in NUMBERS)
+    table = read_table(write("data.csv", mark + header.format(delimiter) + lines))
+    assert_array_equal(table.values, NUMBERS)
+    assert len(table.columns) == 2
+    assert table.columns[0].endswith("height" if header else "column 1")
+
+
+def test_columns_of_words_are_left_out_and_named(write):
+    table = read_table(write("people.csv", "name,cm,town\nAda,170,x\nEmmy,165,y\n"))
+    assert_array_equal(table.values, [[170.0], [165.0]])
+    assert table.left_out == ("name", "town")
+
+
+def test_columns_of_the_same_name_are_told_apart(write):
+    table = read_table(write("twins.csv", "a,a,b\n1,2,x\n3,4,y\n"))
+    assert table.columns == ("a (1)", "a (2)")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8", "bool"])
+def test_npy_keeps_floats_and_turns_the_rest_into_doubles(tmp_path, dtype):
+    np.save(tmp_path / "a.npy", np.ones((3, 2), dtype))
+    values = read_table(tmp_path / "a.npy").values
+    assert values.dtype == (dtype if dtype.startswith("float") else "float64")
+
+
+def test_stack_of_images_becomes_rows_with_a_shape(tmp_path):
+    np.save(tmp_path / "faces.npy", np.arange(24.0).reshape(2, 3, 4))
+    table = read_table(tmp_path / "faces.npy")
+    assert table.values.shape == (2, 12)
+    assert table.image_shape == (3, 4)
+
+
+def test_npz_prefers_the_array_named_x(tmp_path):
+    np.savez(tmp_path / "a.npz", X=NUMBERS, other=np.eye(4), label=np.arange(3))
+    assert_array_equal(read_table(tmp_path / "a.npz").values, NUMBERS)
+    np.savez(tmp_path / "b.npz", only=NUMBERS, label=np.arange(3))
+    assert_array_equal(read_table(tmp_path / "b.npz").values, NUMBERS)
+
+
+def test_parquet_round_trip_with_words_left_out(tmp_path):
+    require("pyarrow")
+    frame = require("pandas").DataFrame({"a": [1, 2, 3], "word": list("xyz"), "b": NUMBERS[:, 1]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
+    assert_array_equal(table.values, np.column_stack([[1, 2, 3], NUMBERS[:, 1]]))
+    assert (table.columns, table.left_out) == (("a", "b"), ("word",))
+
+
+@given(
+    arrays(
+        np.float64, st.tuples(st.integers(2, 5), st.integers(1, 4)), elements=st.floats(-1e9, 1e9)
+    )
+)
+def test_text_round_trip_is_exact(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("round") / "a.csv"
+    header = ",".join(f"name{index}" for index in range(values.shape[1]))
+    np.savetxt(path, values, delimiter=",", fmt="%.17g", header=header, comments="")
+    assert_array_equal(read_table(path).values, values)
+
+
+def test_digits_are_known_for_pictures_by_their_column_names():
+    names = tuple(load_digits().feature_names)
+    assert picture_shape(names) == (8, 8)
+    assert picture_shape(names[:63]) is None
+    assert picture_shape(("a", "b", "c", "d")) is None
+
+
+BAD_TEXT = {
+    "empty.csv": ("", "is empty"),
+    "blank.csv": ("\n\n", "is empty"),
+    "header.csv": ("a,b\n", "header and no rows"),
+    "one.csv": ("a,b\n1,2\n", "at least two rows"),
+    "words.csv": ("a,b\nx,y\nz,w\n", "no column of numbers"),
+    "ragged.csv": ("a,b\n1,2\n3\n", "line 3: 1 cells"),
+    "hole.csv": ("a,b\n1,2\n,4\n3,5\n", "1 missing.*row 2, column 'a'"),
+    "infinite.csv": ("a,b\n1,2\n3,inf\n", "missing or infinite.*column 'b'"),
+    "short-header.csv": ("a,b\n1,2,3\n4,5,6\n", "2 names in its header but 3 columns"),
+    "latin.csv": ("größe,b\n1,2\n".encode("latin-1"), "UTF-8"),
+    "fake.npy": ("hello", "no NPY file"),
+    "fake.npz": ("hello", "no NPZ file"),
+    "fake.parquet": ("hello", "no Parquet file"),
+    "table.xlsx": ("hello", r"ends in '\.xlsx'; expected one of \.csv"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXT)
+def test_bad_file_gets_one_sentence(write, name):
+    content, message = BAD_TEXT[name]
+    if name.endswith("parquet"):
+        require("pyarrow")
+    with pytest.raises(ValueError, match=message) as caught:
+        read_table(write(name, content))
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
+
+
+BAD_ARRAYS = {
+    "vector": (np.arange(3.0), "shape"),
+    "objects": (np.array([["a", 1], ["b", 2]], dtype=object), "pickle|Object"),
+    "complex": (np.ones((2, 2)) * 1j, "complex128"),
+    "words": (np.array([["a"], ["b"]]), "expected real numbers"),
+    "no rows": (np.empty((0, 3)), "0 rows"),
+    "no columns": (np.empty((3, 0)), "0 numbers"),
+    "nan": (np.array([[1.0, np.nan], [1.0, 2.0]]), "1 missing"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_bad_array_gets_one_sentence(tmp_path, name, suffix):
+    array, message = BAD_ARRAYS[name]
+    path = tmp_path / f"bad.{suffix}"
+    np.save(path, array) if suffix == "npy" else np.savez(path, X=array)
+    expected = "tables among its arrays" if (name, suffix) == ("vector", "npz") else message
+    with pytest.raises(ValueError, match=expected):
+        read_table(path)
+
+
+def test_truncated_archive_gets_one_sentence(tmp_path):
+    np.savez(tmp_path / "whole.npz", X=NUMBERS)
+    (tmp_path / "half.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:150])
+    with pytest.raises(ValueError, match="no NPZ file"):
+        read_table(tmp_path / "half.npz")
+
+
+def test_archive_with_several_tables_says_which_there_are(tmp_path):
+    np.savez(tmp_path / "many.npz", left=NUMBERS, right=NUMBERS)
+    with pytest.raises(ValueError, match=r"2 tables among its arrays \(left, right\)"):
+        read_table(tmp_path / "many.npz")
+
+
+def test_parquet_without_its_reader_says_what_to_install(write, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="pip install pyarrow"):
+        read_table(write("a.parquet", "x"))
+
+
+def test_missing_file_and_folder_are_refused(tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(ValueError, match="There is no file"):
+            read_table(path)
