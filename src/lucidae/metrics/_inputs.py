@@ -1,0 +1,79 @@
+"""What the metrics accept, and norms that neither overflow nor divide by zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lucidae._arrays import Array, as_float, is_array, like, namespace, scalar, where_set
+
+
+def finite_array(x: Any, name: str, least_axes: int) -> Array:
+    """Return `x` as a floating array, refusing what holds no finite real numbers."""
+    array = x if is_array(x) else _from_sequence(x, name)
+    xp = namespace(array)
+    if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
+        raise ValueError(f"{name} must hold real numbers; its dtype is {array.dtype}.")
+    if array.ndim < least_axes or 0 in array.shape:
+        raise ValueError(
+            f"{name} must have at least {least_axes} axes, none of them empty; "
+            f"its shape is {tuple(array.shape)}."
+        )
+    array = as_float(array)
+    if not bool(xp.all(xp.isfinite(array))):
+        raise ValueError(f"{name} holds NaN or infinite values; a diverged fit has no metrics.")
+    return array
+
+
+def _from_sequence(x: Any, name: str) -> Array:
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of numbers; {error}.") from error
+
+
+def matrix(x: Any, name: str) -> Array:
+    """Return `x` as a matrix or a stack of matrices."""
+    return finite_array(x, name, least_axes=2)
+
+
+def pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array]:
+    """Return two matrices, or stacks that broadcast, in the library and dtype of the first."""
+    left, right = matrix(first, names[0]), matrix(second, names[1])
+    try:
+        np.broadcast_shapes(tuple(left.shape[:-2]), tuple(right.shape[:-2]))
+    except ValueError as error:
+        raise ValueError(
+            f"the leading axes of {names[0]} {tuple(left.shape)} and {names[1]} "
+            f"{tuple(right.shape)} do not match."
+        ) from error
+    return left, like(right, left)
+
+
+def require(condition: bool, first: Array, second: Array, expected: str) -> None:
+    """Refuse a pair of arrays whose shapes do not belong together."""
+    if not condition:
+        shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+        raise ValueError(f"expected {expected}; got shapes {shapes}.")
+
+
+def norms(x: Array, axis: int) -> Array:
+    """Return Euclidean norms along `axis`, for entries of any magnitude."""
+    xp = namespace(x)
+    scale = xp.max(xp.abs(x), axis=axis, keepdims=True)
+    scaled = x / where_set(scale, scale == 0, 1.0)
+    return xp.squeeze(scale, axis=axis) * xp.sqrt(xp.sum(scaled * scaled, axis=axis))
+
+
+def unit_columns(x: Array, rtol: float) -> Array:
+    """Scale columns to norm one; one no longer than `rtol` times the longest becomes zero."""
+    xp = namespace(x)
+    lengths = norms(x, axis=-2)[..., None, :]
+    dead = lengths <= rtol * xp.max(lengths, axis=-1, keepdims=True)
+    return where_set(x / where_set(lengths, dead, 1.0), dead, 0.0)
+
+
+def single_or_stack(values: Array) -> Any:
+    """Return a Python float for one problem, the array for a stack of problems."""
+    return scalar(values) if values.ndim == 0 else values

@@ -1,0 +1,149 @@
+"""How far a linear autoencoder is from the ordered principal components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lucidae._arrays import eye_like, largest, namespace, squared_norm, svd_thin, where_set
+from lucidae.metrics._inputs import matrix, pair, require, single_or_stack, unit_columns
+
+ORTHONORMAL_TOLERANCE = 1e-4
+
+
+def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
+    """Measure how far the decoder's columns are from single principal directions.
+
+    1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ): Bao et al. 2020, Definition 7.1. Zero when every uᵢ is, up
+    to scale and sign, some column of the decoder; order does not matter.
+
+    Parameters
+    ----------
+    decoder : array of shape (..., m, k)
+        Decoder weights; leading axes are a stack of problems.
+    U : array of shape (m, k) or (..., m, k)
+        The k leading principal directions, as columns.
+    rtol : float, default=1e-6
+        A column no longer than this fraction of the longest one is dead: its cosines are 0.
+
+    Returns
+    -------
+    float, or array of shape (...)
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.metrics import axis_alignment_distance
+    >>> axis_alignment_distance(np.eye(3)[:, [1, 0]] * [2.0, -5.0], np.eye(3)[:, :2])
+    0.0
+    >>> round(axis_alignment_distance([[1.0, 1.0], [1.0, -1.0]], np.eye(2)), 12)
+    0.5
+    """
+    weights, directions = pair(decoder, U, ("decoder", "U"))
+    _require_same_matrices(weights, directions)
+    xp = namespace(weights)
+    cosines = xp.matrix_transpose(unit_columns(directions, 0.0)) @ unit_columns(weights, rtol)
+    closest = xp.max(cosines * cosines, axis=-1)
+    return single_or_stack(xp.clip(1.0 - xp.mean(closest, axis=-1), 0.0, 1.0))
+
+
+def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
+    """Measure how much of the principal subspace the decoder's columns miss.
+
+    1 − (1/k) tr(UUᵀQQᵀ), Q an orthonormal basis of the column space: Bao et al. 2020,
+    Definition 7.2. Directions whose singular value is below `rtol` times the largest do not
+    enter Q, so that a dead latent costs 1/k instead of hiding behind rounding errors.
+
+    Parameters
+    ----------
+    decoder : array of shape (..., m, k)
+        Decoder weights; leading axes are a stack of problems.
+    U : array of shape (m, k) or (..., m, k)
+        Orthonormal basis of the principal subspace, as columns.
+    rtol : float, default=1e-6
+        Relative cut on the decoder's singular values.
+
+    Returns
+    -------
+    float, or array of shape (...)
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.metrics import subspace_distance
+    >>> U = np.eye(3)[:, :2]
+    >>> round(subspace_distance(U @ [[1.0, 2.0], [3.0, 4.0]], U), 12)
+    0.0
+    >>> subspace_distance(U * [1.0, 0.0], U)
+    0.5
+    """
+    weights, directions = pair(decoder, U, ("decoder", "U"))
+    _require_same_matrices(weights, directions)
+    xp = namespace(weights)
+    gram = xp.matrix_transpose(directions) @ directions
+    if largest(gram - eye_like(gram.shape[-1], gram)) > ORTHONORMAL_TOLERANCE:
+        raise ValueError("the columns of U must be orthonormal; take them from eigh, svd or qr.")
+    basis, strengths, _ = svd_thin(weights)
+    overlaps = xp.sum((xp.matrix_transpose(directions) @ basis) ** 2, axis=-2)
+    shared = where_set(overlaps, strengths <= rtol * strengths[..., :1], 0.0)
+    distance = 1.0 - xp.sum(shared, axis=-1) / directions.shape[-1]
+    return single_or_stack(xp.clip(distance, 0.0, 1.0))
+
+
+def imbalance(encoder: Any, decoder: Any) -> Any:
+    """Measure how far the encoder is from the decoder's transpose: ‖W₁ − W₂ᵀ‖²_F/k.
+
+    Zero at every minimum of an ℓ₂-regularised linear autoencoder (Bao et al. 2020, Theorem 3).
+
+    Parameters
+    ----------
+    encoder : array of shape (..., k, m)
+    decoder : array of shape (..., m, k)
+
+    Returns
+    -------
+    float, or array of shape (...)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.metrics import imbalance
+    >>> imbalance(np.ones((2, 3)), np.zeros((3, 2)))
+    3.0
+    """
+    first, second = pair(encoder, decoder, ("encoder", "decoder"))
+    fits = tuple(first.shape[-2:]) == tuple(second.shape[-2:])[::-1]
+    require(fits, first, second, "an encoder (..., k, m) and a decoder (..., m, k)")
+    difference = first - namespace(first).matrix_transpose(second)
+    return single_or_stack(squared_norm(difference) / first.shape[-2])
+
+
+def non_diagonality(M: Any) -> Any:
+    """Add up the absolute off-diagonal entries, Σ_{i≠j} |mᵢⱼ|. Bao et al. 2020, Definition 6.1.
+
+    Parameters
+    ----------
+    M : array of shape (..., k, k)
+
+    Returns
+    -------
+    float, or array of shape (...)
+
+    Examples
+    --------
+    >>> from lucidae.metrics import non_diagonality
+    >>> non_diagonality([[5.0, -1.0], [2.0, 7.0]])
+    3.0
+    """
+    square = matrix(M, "M")
+    if square.shape[-1] != square.shape[-2]:
+        raise ValueError(f"M must be square; its shape is {tuple(square.shape)}.")
+    xp = namespace(square)
+    off_diagonal = where_set(square, eye_like(square.shape[-1], square) == 1, 0.0)
+    return single_or_stack(xp.sum(xp.abs(off_diagonal), axis=(-2, -1)))
+
+
+def _require_same_matrices(decoder: Any, U: Any) -> None:
+    same = tuple(decoder.shape[-2:]) == tuple(U.shape[-2:])
+    require(same, decoder, U, "a decoder (..., m, k) and U (..., m, k) with as many columns")

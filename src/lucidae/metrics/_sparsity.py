@@ -1,0 +1,172 @@
+"""Whether a sparse representation is the right one, and how many latents it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lucidae._arrays import Array, arange_like, like, namespace, where_set
+from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack
+
+
+def support_recovery(coef: Any, true_coef: Any) -> Any:
+    """Return the fraction of the true columns that are among the r largest ones.
+
+    With r true columns (features whose true coefficients are not all zero), a true column is
+    found when its norm in `coef` is larger than the (r + 1)-th largest norm. So 1.0 means that
+    the r largest columns are exactly the true ones; ties at the cut, and columns that are zero
+    in `coef`, are not found. The number of columns kept equals the number of true ones, so
+    precision and recall agree. Without any true column: 1.0 if `coef` is zero, else 0.0.
+
+    Parameters
+    ----------
+    coef : array of shape (kappa,) or (..., n, kappa)
+        Coefficients in the orientation of scikit-learn's ``coef_``.
+    true_coef : array of the same shape
+
+    Returns
+    -------
+    float, or array of shape (...)
+
+    Examples
+    --------
+    >>> from lucidae.metrics import support_recovery
+    >>> support_recovery([0.9, 0.2, 0.1, 0.0], [1.0, 0.0, 1.0, 0.0])
+    0.5
+    """
+    found, truth = _coefficients(coef, true_coef)
+    xp = namespace(found)
+    lengths, true = norms(found, axis=-2), norms(truth, axis=-2) > 0
+    count = xp.sum(xp.astype(true, lengths.dtype), axis=-1)
+    ordered = xp.sort(lengths, axis=-1, descending=True)
+    runner_up = where_set(ordered, arange_like(ordered) != count[..., None], 0.0)
+    threshold = xp.sum(runner_up, axis=-1, keepdims=True)
+    hits = xp.sum(xp.astype(true & (lengths > threshold), lengths.dtype), axis=-1)
+    nothing = xp.astype(ordered[..., 0] == 0, lengths.dtype)
+    fraction = hits / where_set(count, count == 0, 1.0)
+    return single_or_stack(where_set(fraction, count == 0, nothing))
+
+
+def frobenius_recovered(found: Array, truth: Array, rtol: float) -> Array:
+    """Tell whether ‖C − C₀‖_F ≤ rtol ‖C₀‖_F."""
+    return norms(norms(found - truth, axis=-2), axis=-1) <= rtol * norms(
+        norms(truth, axis=-2), axis=-1
+    )
+
+
+def rows_recovered(found: Array, truth: Array, rtol: float) -> Array:
+    """Tell whether every column is right by its own measure; false ones by the smallest true's."""
+    xp = namespace(found)
+    lengths = norms(truth, axis=-2)
+    largest = xp.max(lengths, axis=-1, keepdims=True)
+    smallest = xp.min(where_set(lengths, lengths == 0, largest), axis=-1, keepdims=True)
+    measure = xp.where(lengths > 0, lengths, smallest)
+    return xp.all(norms(found - truth, axis=-2) <= rtol * measure, axis=-1)
+
+
+CRITERIA: dict[str, Callable[[Array, Array, float], Array]] = {
+    "frobenius": frobenius_recovered,
+    "rows": rows_recovered,
+}
+
+
+def exact_recovery(
+    coef: Any, true_coef: Any, rtol: float = 1e-3, *, criterion: str = "frobenius"
+) -> Any:
+    """Tell whether the coefficients equal the true ones.
+
+    Parameters
+    ----------
+    coef : array of shape (kappa,) or (..., n, kappa)
+        Coefficients in the orientation of scikit-learn's ``coef_``.
+    true_coef : array of the same shape
+    rtol : float, default=1e-3
+        Relative error that still counts as equal.
+    criterion : {"frobenius", "rows"}, default="frobenius"
+        ``"frobenius"``: ‖C − C₀‖_F ≤ rtol ‖C₀‖_F. ``"rows"``: every true feature (a row of the
+        code U₀ = C₀ᵀ) has ‖c − c₀‖ ≤ rtol ‖c₀‖, and every other feature stays within rtol
+        times the smallest true one. The second sees the small rows of a badly scaled code,
+        which the first one hides.
+
+    Returns
+    -------
+    bool, or boolean array of shape (...)
+
+    Examples
+    --------
+    >>> from lucidae.metrics import exact_recovery
+    >>> exact_recovery([1.0, 0.0, 0.0], [1.0, 0.0, 1e-4])
+    True
+    >>> exact_recovery([1.0, 0.0, 0.0], [1.0, 0.0, 1e-4], criterion="rows")
+    False
+    """
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion must be one of {list(CRITERIA)}; got {criterion!r}.")
+    if not rtol >= 0:
+        raise ValueError(f"rtol must be zero or more; got {rtol!r}.")
+    found, truth = _coefficients(coef, true_coef)
+    verdicts = CRITERIA[criterion](found, truth, float(rtol))
+    return bool(verdicts) if verdicts.ndim == 0 else verdicts
+
+
+def active_dimensions(
+    mean: Any,
+    variance: Any,
+    *,
+    max_variance: float = 0.9,
+    min_spread: float = 0.01,
+    return_mask: bool = False,
+) -> Any:
+    """Count the latent dimensions that tell something about the data.
+
+    A superfluous dimension of a variational autoencoder falls back to its prior N(0, 1): its
+    posterior variance tends to 1 and its posterior mean to a constant (Wipf 2023, section 3).
+    A dimension is active when the average over samples of its variance is below `max_variance`
+    and the variance over samples of its mean is above `min_spread`.
+
+    Parameters
+    ----------
+    mean : array of shape (..., n_samples, k)
+        Posterior means of at least two samples.
+    variance : array of shape (..., n_samples, k) or (k,)
+        Posterior variances, per sample or shared by all.
+    max_variance : float, default=0.9
+    min_spread : float, default=0.01
+    return_mask : bool, default=False
+        Return (count, mask), with the boolean mask (..., k) of the active dimensions.
+
+    Returns
+    -------
+    int, or integer array of shape (...)
+        With the mask if asked.
+
+    Examples
+    --------
+    >>> from lucidae.metrics import active_dimensions
+    >>> active_dimensions([[1.0, 0.0], [-1.0, 0.0]], [[0.1, 1.0], [0.1, 1.0]])
+    1
+    """
+    means = finite_array(mean, "mean", least_axes=2)
+    variances = like(finite_array(variance, "variance", least_axes=1), means)
+    shared = variances.ndim == 1 and variances.shape[0] == means.shape[-1]
+    same = tuple(variances.shape) == tuple(means.shape)
+    require(shared or same, means, variances, "a mean (..., n, k) and a variance like it or (k,)")
+    xp = namespace(means)
+    if means.shape[-2] < 2:
+        raise ValueError("one sample cannot show whether a mean varies; give two or more.")
+    if bool(xp.any(variances < 0)):
+        raise ValueError("variance holds negative values; give variances, not their logarithms.")
+    average = variances if shared else xp.mean(variances, axis=-2)
+    mask = (average < max_variance) & (xp.var(means, axis=-2) > min_spread)
+    counts = xp.sum(xp.astype(mask, xp.int64), axis=-1)
+    count = int(counts) if counts.ndim == 0 else counts
+    return (count, mask) if return_mask else count
+
+
+def _coefficients(coef: Any, true_coef: Any) -> tuple[Array, Array]:
+    """Return both as (..., n, kappa); a vector is one response."""
+    found = finite_array(coef, "coef", least_axes=1)
+    truth = like(finite_array(true_coef, "true_coef", least_axes=1), found)
+    same = tuple(found.shape) == tuple(truth.shape)
+    require(same, found, truth, "coef and true_coef of one shape, (kappa,) or (..., n, kappa)")
+    return (found[None, :], truth[None, :]) if found.ndim == 1 else (found, truth)
