@@ -45,6 +45,7 @@ DESCRIPTION = (
     "LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition, "
     "Proceedings of the IEEE 86(11), 1998."
 )
+ABSENT = (FileNotFoundError, NotADirectoryError)
 logger = logging.getLogger(__name__)
 
 
@@ -93,10 +94,10 @@ def load_mnist(
     >>> load_mnist().data.shape  # doctest: +SKIP
     (60000, 784)
     """
-    folder, dtype = mnist_folder(data_home), pixel_type(dtype)
+    folder, files, dtype = mnist_folder(data_home), _files_of(subset), pixel_type(dtype)
     try:
-        contents = read_stored(folder, _files_of(subset))
-    except FileNotFoundError as error:
+        contents = read_stored(folder, files)
+    except ABSENT as error:
         raise FileNotFoundError(
             f"MNIST is not in {folder}; call lucidae.datasets.fetch_mnist() once, or run "
             "`lucidae data fetch`."
@@ -154,10 +155,10 @@ def fetch_mnist(
     >>> fetch_mnist().data.shape  # doctest: +SKIP
     (60000, 784)
     """
-    folder, dtype = mnist_folder(data_home), pixel_type(dtype)
+    folder, files, dtype = mnist_folder(data_home), _files_of(subset), pixel_type(dtype)
     try:
-        contents = read_stored(folder, _files_of(subset))
-    except FileNotFoundError:
+        contents = read_stored(folder, files)
+    except ABSENT:
         contents = _fetch(folder, path)
     except ValueError as error:
         logger.warning("%s It is fetched again.", error)

