@@ -147,3 +147,11 @@ def test_report_without_its_packages_says_what_to_install(absent):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (2, "", MISSING + "\n")
+
+
+def test_report_standardizes_columns_when_asked(run, tmp_path):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
+    run("report", "a.npy", "--out", "raw.html")
+    run("report", "a.npy", "--out", "even.html", "--standardize")
+    assert "are meant to count" in (tmp_path / "raw.html").read_text(encoding="utf-8")
+    assert "are meant to count" not in (tmp_path / "even.html").read_text(encoding="utf-8")

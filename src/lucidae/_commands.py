@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
+from sklearn.preprocessing import StandardScaler
 
 from lucidae._catalogue import catalogue
 from lucidae._tables import Table, read_table
@@ -105,11 +106,16 @@ def report(
         typer.Argument(help="CSV, NPY, NPZ or Parquet; the embedded digits without one."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("lucidae-report.html"),
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="Give every column variance one first.")
+    ] = False,
 ) -> None:
     """Write one self-contained HTML page on your data, or on the embedded digits."""
     from lucidae.report import write_report
 
     table = _digits() if file is None else read_table(file)
+    if standardize:
+        table = replace(table, values=StandardScaler().fit_transform(table.values))
     with _progress() as progress:
         task = progress.add_task("Starting", total=None)
 

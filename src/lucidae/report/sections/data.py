@@ -41,7 +41,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
                 (f"{len(table.values):,}", "rows"),
                 (f"{moment.n_features:,}", "columns"),
                 (f"{rank:,}", "numerical rank"),
-                (f"{min(chosen, rank):,}", f"components keep {KEPT:.0%} of the variance"),
+                (f"{min(chosen, rank):,}", f"components for {KEPT:.0%} of the variance"),
             )
         )
     ]
@@ -68,8 +68,8 @@ def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
         remarks.append(
             Note(
                 f"The columns' standard deviations range from {moving.min():.3g} to "
-                f"{moving.max():.3g}: the largest columns will dominate. Put a StandardScaler in "
-                "front unless the units are meant to count."
+                f"{moving.max():.3g}: the largest columns will dominate. Unless the units "
+                "are meant to count, give --standardize, or a StandardScaler in a pipeline."
             )
         )
     return remarks
