@@ -273,7 +273,7 @@ def test_cache_that_cannot_be_written_says_so(contents, tmp_path):
 def test_subset_and_dtype_are_checked_before_anything_is_fetched(monkeypatch):
     use_source(monkeypatch, lambda files: pytest.fail("a source was asked"))
     for load in (datasets.fetch_mnist, datasets.load_mnist):
-        with pytest.raises(ValueError, match="subset must be one of"):
+        with pytest.raises(ValueError, match="subset='validation' was given, expected one of"):
             load("validation")
         with pytest.raises(ValueError, match="dtype must be one of"):
             load(dtype=complex)

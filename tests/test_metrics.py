@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from extras import require
 from lucidae import metrics
 from lucidae._arrays import to_numpy
 
@@ -229,3 +230,11 @@ def test_reference_may_come_from_another_library(xp):
     decoder, U = RNG(9).standard_normal((5, 2)), orthonormal(5, 2, RNG(10))
     mixed = metrics.axis_alignment_distance(xp.asarray(decoder), U)
     assert_allclose(mixed, metrics.axis_alignment_distance(decoder, U), rtol=1e-12)
+
+
+def test_weights_of_a_torch_layer_are_welcome():
+    torch = require("torch")
+    layer = torch.nn.Linear(2, 5, bias=False)
+    value = metrics.axis_alignment_distance(layer.weight, np.eye(5)[:, :2])
+    assert type(value) is float
+    assert not metrics.importance_scores(layer.weight, layer.weight).requires_grad

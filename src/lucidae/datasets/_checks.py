@@ -1,34 +1,12 @@
-"""Refusals that the generators share."""
+"""Arrays that a user hands to a generator."""
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
-def check_count(value: Any, name: str, at_least: int = 1, at_most: int | None = None) -> int:
-    """Return `value` as an int, or say which counts are possible."""
-    upper = math.inf if at_most is None else at_most
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or not at_least <= value <= upper:
-        bounds = f"at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")
-        raise ValueError(f"{name} must be an integer, {bounds}; got {value!r}.")
-    return int(value)
-
-
-def check_real(value: Any, name: str, above: float = -math.inf, below: float = math.inf) -> float:
-    """Return `value` as a float in the open interval, or say what was expected."""
-    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    if not above < number < below:
-        raise ValueError(
-            f"{name} must be a number between {above} and {below}, both excluded; got {value!r}."
-        )
-    return number
 
 
 def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:

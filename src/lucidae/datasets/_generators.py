@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.datasets._checks import Floats, check_count, check_finite, check_real
+from lucidae._validation import check_integer, check_number
+from lucidae.datasets._checks import Floats, check_finite
 
 
 class SpectrumData(NamedTuple):
@@ -90,8 +91,8 @@ def make_spectrum(
     >>> sample.eigenvalues
     array([9., 4., 1.])
     """
-    check_count(n_samples, "n_samples")
-    check_count(n_features, "n_features")
+    check_integer(n_samples, "n_samples", low=1)
+    check_integer(n_features, "n_features", low=1)
     spaced = np.linspace(100.0, 1.0, n_features) if eigenvalues is None else eigenvalues
     variances = np.sort(check_finite(spaced, "eigenvalues", (n_features,)))[::-1].copy()
     if variances[-1] < 0:
@@ -143,11 +144,13 @@ def make_linear_network(
     >>> network.coef.shape, network.target.shape
     ((6, 4), (50, 6))
     """
-    check_count(n_samples, "n_samples")
-    widest = min(check_count(n_features, "n_features"), check_count(n_targets, "n_targets"))
-    kept = widest if rank is None else check_count(rank, "rank", at_most=widest)
-    if check_real(decay, "decay") < 0 or check_real(noise, "noise") < 0:
-        raise ValueError(f"decay and noise must not be negative; got {decay} and {noise}.")
+    check_integer(n_samples, "n_samples", low=1)
+    check_integer(n_features, "n_features", low=1)
+    check_integer(n_targets, "n_targets", low=1)
+    widest = min(n_features, n_targets)
+    kept = widest if rank is None else check_integer(rank, "rank", low=1, high=widest)
+    check_number(decay, "decay", low=0.0)
+    check_number(noise, "noise", low=0.0)
     rng = check_random_state(random_state)
     singular_values = np.exp(-decay * np.arange(kept))
     left = random_orthonormal(n_targets, kept, rng)

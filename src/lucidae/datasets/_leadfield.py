@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.datasets._checks import Floats, check_count, check_finite
+from lucidae._validation import check_integer
+from lucidae.datasets._checks import Floats, check_finite
 from lucidae.datasets._sparse import unit_columns
 
 MAGNETIC_CONSTANT = 1e-7  # μ₀/4π, in T·m/A
@@ -151,10 +152,10 @@ def make_meg_leadfield(
     positions, normals = (
         _given_sensors(sensors)
         if sensors is not None
-        else helmet(check_count(n_sensors, "n_sensors"))
+        else helmet(check_integer(n_sensors, "n_sensors", low=1))
     )
     if sources is None:
-        count = check_count(n_sources, "n_sources")
+        count = check_integer(n_sources, "n_sources", low=1)
         places = brain_points(count, check_random_state(random_state))
     else:
         places = check_finite(sources, "sources", (None, 3))

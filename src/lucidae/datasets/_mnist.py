@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lucidae._validation import check_choice
 from lucidae.datasets._archives import read_files
 from lucidae.datasets._cache import DataFile, data_home, read_stored, store
 from lucidae.datasets._idx import decode_idx
@@ -172,9 +173,7 @@ def mnist_folder(home: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _files_of(subset: str) -> tuple[DataFile, ...]:
-    if subset not in SUBSETS:
-        raise ValueError(f"subset must be one of {list(SUBSETS)}; got {subset!r}.")
-    return SUBSETS[subset]
+    return SUBSETS[check_choice(subset, "subset", SUBSETS)]
 
 
 def _fetch(folder: Path, path: str | os.PathLike[str] | None) -> dict[str, bytes]:

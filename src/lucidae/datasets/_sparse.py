@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.datasets._checks import Floats, check_count, check_finite, check_real
+from lucidae._validation import check_choice, check_integer, check_number
+from lucidae.datasets._checks import Floats, check_finite
 
 
 class SparseRegressionData(NamedTuple):
@@ -87,7 +88,7 @@ def make_sparse_regression(
         Number of outer products; the rank of U₀ is min(tau, r, n).
     row_scaling : {"unit", "jeffreys"}, default="unit"
         Norms of the nonzero rows: all one, or log-uniform between `spread` and 1/`spread`.
-    spread : float in (0, 1), default=0.01
+    spread : float in (0, 1], default=0.01
         Range of the Jeffreys scaling.
     snr_db : float, default=None
         Signal-to-noise ratio in decibels, 10 log₁₀(mean square of ΦU₀ / γ); None: no noise.
@@ -113,13 +114,13 @@ def make_sparse_regression(
     """
     rng = check_random_state(random_state)
     if dictionary is None:
-        size = check_count(d, "d"), check_count(kappa, "kappa")
+        size = check_integer(d, "d", low=1), check_integer(kappa, "kappa", low=1)
         atoms = unit_columns(rng.standard_normal(size))
     else:
         atoms = check_finite(dictionary, "dictionary", (None, None)).copy()
-    check_count(r, "r", at_least=0, at_most=atoms.shape[1])
+    check_integer(r, "r", low=0, high=atoms.shape[1])
     support = np.sort(rng.permutation(atoms.shape[1])[:r])
-    coef = np.zeros((check_count(n, "n"), atoms.shape[1]))
+    coef = np.zeros((check_integer(n, "n", low=1), atoms.shape[1]))
     coef[:, support] = _active_rows(r, n, tau, row_scaling, spread, rng).T
     clean = atoms @ coef.T
     variance = _noise_variance(clean, snr_db)
@@ -131,10 +132,9 @@ def _active_rows(
     r: int, n: int, tau: int, row_scaling: str, spread: float, rng: np.random.RandomState
 ) -> Floats:
     """Return the nonzero rows of the code, (r, n): Σₜ aₜbₜᵀ with rows rescaled."""
-    check_count(tau, "tau")
-    check_real(spread, "spread", above=0.0, below=1.0)
-    if row_scaling not in ROW_SCALINGS:
-        raise ValueError(f"row_scaling must be one of {list(ROW_SCALINGS)}; got {row_scaling!r}.")
+    check_integer(tau, "tau", low=1)
+    check_number(spread, "spread", low=0.0, high=1.0, open_low=True)
+    check_choice(row_scaling, "row_scaling", ROW_SCALINGS)
     rows = rng.standard_normal((r, tau)) @ rng.standard_normal((tau, n))
     scales = ROW_SCALINGS[row_scaling](r, spread, rng)
     return np.asarray(scales[:, None] * unit_columns(rows.T).T)
@@ -146,4 +146,4 @@ def _noise_variance(clean: Floats, snr_db: float | None) -> float:
     power = float(np.mean(clean**2))
     if power == 0.0:
         raise ValueError("snr_db needs a signal, and with r = 0 there is none; use snr_db=None.")
-    return power * math.pow(10.0, -check_real(snr_db, "snr_db") / 10.0)
+    return power * math.pow(10.0, -check_number(snr_db, "snr_db") / 10.0)

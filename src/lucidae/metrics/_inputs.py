@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, as_float, is_array, like, namespace, scalar, where_set
+from lucidae._arrays import Array, as_float, as_plain, is_array, like, namespace, scalar, where_set
 
 
 def finite_array(x: Any, name: str, least_axes: int) -> Array:
     """Return `x` as a floating array, refusing what holds no finite real numbers."""
-    array = x if is_array(x) else _from_sequence(x, name)
+    array = as_plain(x) if is_array(x) else _from_sequence(x, name)
     xp = namespace(array)
     if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
         raise ValueError(f"{name} must hold real numbers; its dtype is {array.dtype}.")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lucidae._arrays import Array, arange_like, like, namespace, where_set
+from lucidae._validation import check_choice, check_number
 from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack
 
 
@@ -100,10 +101,8 @@ def exact_recovery(
     >>> exact_recovery([1.0, 0.0, 0.0], [1.0, 0.0, 1e-4], criterion="rows")
     False
     """
-    if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {list(CRITERIA)}; got {criterion!r}.")
-    if not rtol >= 0:
-        raise ValueError(f"rtol must be zero or more; got {rtol!r}.")
+    check_choice(criterion, "criterion", CRITERIA)
+    check_number(rtol, "rtol", low=0.0)
     found, truth = _coefficients(coef, true_coef)
     verdicts = CRITERIA[criterion](found, truth, float(rtol))
     return bool(verdicts) if verdicts.ndim == 0 else verdicts
