@@ -28,8 +28,8 @@ def is_numpy(x: Any) -> bool:
 
 
 def namespace(*arrays: Any) -> Namespace:
-    """Return the array namespace shared by `arrays`; Python scalars and None are passed over."""
-    found = [x for x in arrays if is_array(x)]
+    """Return the array namespace shared by `arrays`; scalars and None are passed over."""
+    found = [x for x in arrays if is_array(x) and not isinstance(x, np.generic)]
     return compat.array_namespace(*found) if found else compat.array_namespace(np.empty(0))
 
 
@@ -39,11 +39,32 @@ def device(x: Array) -> Any:
 
 
 def like(x: Any, ref: Array) -> Array:
-    """Bring `x` to the library, the dtype and the device of `ref`."""
+    """Bring `x` to the library, the dtype and the device of `ref`.
+
+    What changes its library is copied: the result never shares memory that another may write.
+    """
     if is_array(x) and namespace(x) is namespace(ref):
         moved = compat.to_device(x, device(ref)) if device(x) != device(ref) else x
         return moved if moved.dtype == ref.dtype else namespace(ref).astype(moved, ref.dtype)
-    return namespace(ref).asarray(to_numpy(x), dtype=ref.dtype, device=device(ref))
+    return namespace(ref).asarray(np.array(to_numpy(x)), dtype=ref.dtype, device=device(ref))
+
+
+def beside(x: Array, ref: Array) -> Array:
+    """Bring `x` to the library and the device of `ref` if it is elsewhere; its dtype may stay."""
+    together = namespace(x) is namespace(ref) and device(x) == device(ref)
+    return x if together else like(x, ref)
+
+
+def as_plain(x: Array) -> Array:
+    """Return `x` cut off from automatic differentiation; a sparse tensor is refused."""
+    if not compat.is_torch_array(x):
+        return x
+    if x.layout != namespace(x).strided:
+        raise ValueError(
+            f"a tensor of layout {x.layout} was given, expected a dense one: call .to_dense(), "
+            "or give a SciPy sparse matrix."
+        )
+    return x.detach()
 
 
 def as_float(x: Array) -> Array:
@@ -76,10 +97,15 @@ def arange_like(ref: Array, start: int = 0) -> Array:
 
 def add_diagonal(A: Array, values: Any) -> Array:
     """Return A + diag(values); a scalar is added to every diagonal entry."""
-    identity = eye_like(A.shape[-1], A)
-    if is_array(values) and values.ndim > 0:
-        return A + identity * values[..., None, :]
-    return A + identity * values
+    values = _unpromoting(values, A)
+    if is_numpy(A) and np.ndim(values) < A.ndim:
+        # Touching the diagonal alone is ten times faster than a sum with a diagonal matrix.
+        total = A.copy()
+        np.einsum("...ii->...i", total)[...] += values
+        return total
+    on_diagonal = eye_like(A.shape[-1], A) > 0
+    added = values[..., None, :] if is_array(values) and values.ndim else values
+    return namespace(A).where(on_diagonal, A + added, A)
 
 
 def diagonal(A: Array) -> Array:
@@ -100,21 +126,26 @@ def squared_norm(A: Array) -> Array:
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Return (L, ok): lower Cholesky factors and, per matrix, whether it was positive definite.
 
-    A matrix that is not gives NaN in its factor and False in `ok`; no library raises.
+    A matrix that is not gives NaN in its whole factor and False in `ok`; no library raises.
     """
     xp = namespace(A)
+    factor = _cholesky_factor(A)
+    ok = xp.all(xp.isfinite(factor), axis=(-2, -1))
+    if is_numpy(A) and ok.all():
+        return factor, ok
+    return where_set(factor, ~ok[..., None, None], xp.nan), ok
+
+
+def _cholesky_factor(A: Array) -> Array:
+    """Return lower factors with some NaN wherever the factorisation failed."""
+    xp = namespace(A)
     if compat.is_torch_array(A):
-        factor, info = xp.linalg.cholesky_ex(A)
-        ok = (info == 0) & xp.all(xp.isfinite(factor), axis=(-2, -1))
-        return xp.where(ok[..., None, None], factor, xp.nan), ok
-    if not is_numpy(A):
-        return _cholesky_or_nan(A)
+        factor, failed = xp.linalg.cholesky_ex(A)
+        return where_set(factor, (failed != 0)[..., None, None], xp.nan)
     try:
-        factor = np.linalg.cholesky(A)
+        return xp.linalg.cholesky(A)
     except np.linalg.LinAlgError:
-        factor = _cholesky_one_by_one(A)
-    ok = np.isfinite(factor).all(axis=(-2, -1))
-    return factor, ok
+        return like(_cholesky_one_by_one(to_numpy(A)), A)
 
 
 def _cholesky_one_by_one(A: Array) -> Array:
@@ -127,34 +158,36 @@ def _cholesky_one_by_one(A: Array) -> Array:
     return factors
 
 
-def _cholesky_or_nan(A: Array) -> tuple[Array, Array]:
-    xp = namespace(A)
-    try:
-        factor = xp.linalg.cholesky(A)
-    except np.linalg.LinAlgError:
-        factor = xp.asarray(_cholesky_one_by_one(to_numpy(A)), device=device(A))
-    return factor, xp.all(xp.isfinite(factor), axis=(-2, -1))
-
-
 def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
-    """Solve L X = B (or Lᵀ X = B) for lower triangular L; batch axes must agree."""
+    """Solve L X = B (or Lᵀ X = B) for lower triangular L; batch axes broadcast.
+
+    `B` holds matrices, or is one vector.
+    """
     xp = namespace(L, B)
+    if B.ndim == 1:
+        return solve_lower(L, B[:, None], transpose)[..., 0]
     if compat.is_torch_array(L):
         return xp.linalg.solve_triangular(L.mT if transpose else L, B, upper=transpose)
-    if is_numpy(L) and L.ndim == 2:
-        return scipy.linalg.solve_triangular(
-            L, B, trans=1 if transpose else 0, lower=True, check_finite=False
-        )
     if is_numpy(L):
-        solved = np.empty(np.broadcast_shapes(L.shape[:-2], B.shape[:-2]) + B.shape[-2:], B.dtype)
-        for index in np.ndindex(solved.shape[:-2]):
-            solved[index] = solve_lower(L[index], B[index], transpose)
-        return solved
-    if compat.is_cupy_array(L) and L.ndim == 2:
+        return _solve_lower_numpy(L, B, transpose)
+    if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:
         from cupyx.scipy.linalg import solve_triangular
 
         return solve_triangular(L, B, trans=1 if transpose else 0, lower=True)
     return xp.linalg.solve(xp.matrix_transpose(L) if transpose else L, B)
+
+
+def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
+    if L.ndim == B.ndim == 2:
+        return scipy.linalg.solve_triangular(
+            L, B, trans=1 if transpose else 0, lower=True, check_finite=False
+        )
+    stack = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    L, B = (np.broadcast_to(A, stack + A.shape[-2:]) for A in (L, B))
+    solved = np.empty(B.shape, np.result_type(L, B))
+    for index in np.ndindex(stack):
+        solved[index] = _solve_lower_numpy(L[index], B[index], transpose)
+    return solved
 
 
 def eigh_descending(A: Array) -> tuple[Array, Array]:
@@ -171,21 +204,32 @@ def svd_thin(A: Array) -> tuple[Array, Array, Array]:
 
 
 def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
-    """Add scale · x yᵀ to `A` in place and return it; for buffers that the caller owns."""
+    """Add scale · x yᵀ to one matrix `A` in place and return it; for buffers the caller owns."""
     if compat.is_torch_array(A):
         return A.addr_(x, y, alpha=scale)
-    if is_numpy(A) and A.flags.c_contiguous and A.dtype == np.float64:
-        # Row-major A is the column-major transpose: its rank-one term has x and y swapped.
-        scipy.linalg.blas.dger(scale, y, x, a=A.T, overwrite_a=1)
+    if is_numpy(A) and A.flags.forc and A.dtype in (np.float32, np.float64):
+        ger = scipy.linalg.blas.sger if A.dtype == np.float32 else scipy.linalg.blas.dger
+        if A.flags.f_contiguous:
+            ger(scale, x, y, a=A, overwrite_a=1)
+        else:  # its transpose is column-major, with x and y swapped
+            ger(scale, y, x, a=A.T, overwrite_a=1)
         return A
-    A += scale * (x[:, None] * y[None, :])
+    A += float(scale) * (x[:, None] * y[None, :])
     return A
 
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
-    """Return `A` with `value` wherever `mask` is true."""
-    filler = value if is_array(value) else namespace(A).full_like(A, value)
-    return namespace(A).where(mask, filler, A)
+    """Return `A` with `value` wherever `mask` is true, in the dtype of `A`."""
+    return namespace(A).where(mask, _unpromoting(value, A), A)
+
+
+def _unpromoting(value: Any, ref: Array) -> Any:
+    """Return `value` such that it cannot promote `ref`: a Python float, or an array of its dtype.
+
+    A Python number also spares the trip to the device.
+    """
+    is_number = not is_array(value) or isinstance(value, np.generic)
+    return float(value) if is_number else like(value, ref)
 
 
 def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -10,14 +11,25 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import check_array
 
-from lucidae._arrays import Array, as_float, device, is_array, is_numpy, like, namespace, scalar
+from lucidae._arrays import (
+    Array,
+    as_float,
+    as_plain,
+    device,
+    is_array,
+    is_numpy,
+    like,
+    namespace,
+    scalar,
+)
 
 
 def check_rows(X: Any, *, accept_sparse: bool = True, name: str = "X") -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array of rows.
 
-    Arrays of other libraries stay in their library and on their device; everything else
-    (lists, data frames, sparse matrices) goes through scikit-learn's own check.
+    Arrays of other libraries stay in their library and on their device, cut off from automatic
+    differentiation; everything else (lists, data frames, sparse matrices) goes through
+    scikit-learn's own check.
     """
     if not is_array(X) or is_numpy(X):
         return check_array(
@@ -26,6 +38,9 @@ def check_rows(X: Any, *, accept_sparse: bool = True, name: str = "X") -> Array:
             dtype=(np.float64, np.float32),
             input_name=name,
         )
+    X, xp = as_plain(X), namespace(X)
+    if xp.isdtype(X.dtype, "complex floating"):
+        raise ValueError(f"{name} is complex ({X.dtype}), expected real numbers.")
     if X.ndim != 2:
         raise ValueError(
             f"{name} must have two dimensions (rows, features), got shape {tuple(X.shape)}."
@@ -33,7 +48,7 @@ def check_rows(X: Any, *, accept_sparse: bool = True, name: str = "X") -> Array:
     if 0 in X.shape:
         raise ValueError(f"{name} is empty: its shape is {tuple(X.shape)}. Give at least one row.")
     X = as_float(X)
-    if not bool(namespace(X).all(namespace(X).isfinite(X))):
+    if not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return X
 
@@ -47,6 +62,7 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
     xp = namespace(reference)
     ones = xp.ones(n_rows, dtype=xp.float64, device=device(reference))
     weights = ones * sample_weight if isinstance(sample_weight, Real) else like(sample_weight, ones)
+    weights = as_plain(weights)
     if tuple(weights.shape) != (n_rows,):
         raise ValueError(
             f"sample_weight has shape {tuple(weights.shape)}, expected ({n_rows},): "
@@ -54,8 +70,13 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
         )
     if not bool(xp.all(xp.isfinite(weights))) or bool(xp.any(weights < 0)):
         raise ValueError("sample_weight must be finite and not negative: weights are frequencies.")
-    if scalar(xp.sum(weights)) <= 0:
-        raise ValueError("sample_weight sums to zero: at least one row must count.")
+    with np.errstate(over="ignore"):
+        total = scalar(xp.sum(weights))
+    if not 0.0 < total < math.inf:
+        raise ValueError(
+            f"sample_weight sums to {total:g}, expected a positive finite number: "
+            "at least one row must count."
+        )
     return weights
 
 
@@ -75,9 +96,8 @@ def check_number(
 ) -> float:
     """Return `value` as a finite float inside [low, high], or (low, high] when `open_low`."""
     real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    if not real or not math.isfinite(float(value)) or not low <= float(value) <= high:
-        raise ValueError(f"{name}={value!r} was given, expected {_range(low, high, open_low)}.")
-    if open_low and float(value) == low:
+    inside = real and low <= value <= high and abs(value) <= sys.float_info.max
+    if not inside or (open_low and value == low):
         raise ValueError(f"{name}={value!r} was given, expected {_range(low, high, open_low)}.")
     return float(value)
 

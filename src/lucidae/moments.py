@@ -8,21 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse
-import scipy.sparse.linalg
 
-from lucidae._arrays import (
-    Array,
-    device,
-    eigh_descending,
-    is_numpy,
-    largest,
-    namespace,
-    scalar,
-    to_numpy,
-)
-from lucidae._files import atomic_path
+from lucidae._arrays import Array, beside, device, largest, like, namespace, scalar, to_numpy
+from lucidae._eigen import fix_signs as fix_signs
+from lucidae._eigen import leading_eigenpairs
+from lucidae._files import load_arrays, save_arrays
+from lucidae._sums import sparse_sums, two_sum, weighted_mean
 from lucidae._validation import check_integer, check_rows, check_weights
 
 __all__ = ["SecondMoment"]
@@ -30,13 +22,11 @@ __all__ = ["SecondMoment"]
 BLOCK_ROWS = 4096
 """Rows centred at a time, so that a large array is never copied whole."""
 
-ITERATIVE_FEATURES = 2000
-"""From this many features on, few eigenvectors are found by Lanczos iteration."""
-
-SMALLEST_SQUARE = 1e-280
-"""A total variance below this has lost digits to underflow."""
+SMALLEST_SCATTER = 1e-280
+"""Squares that sum to less than this have lost digits to underflow."""
 
 _FORMAT = 1
+_FIELDS = ("weight", "scatter", "center", "offset")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,16 +91,18 @@ class SecondMoment:
 
     def _fold(self, X: Any, weights: Array | None) -> Self:
         """Add checked rows, a block at a time."""
-        if scipy.sparse.issparse(X):
-            return self.merge(self._of_sparse(X, weights))
-        moment = self
         with np.errstate(over="ignore", invalid="ignore"):
+            if scipy.sparse.issparse(X):
+                return self._merge(SecondMoment(*sparse_sums(X, weights)))._checked(X)
+            X = beside(X, self.center)
+            weights = None if weights is None else beside(weights, self.center)
+            moment = self
             for start in range(0, X.shape[0], BLOCK_ROWS):
-                block = slice(start, start + BLOCK_ROWS)
+                block = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
                 moment = moment._fold_block(
                     X[block, :], None if weights is None else weights[block]
                 )
-        return moment._checked(X)
+            return moment._checked(X)
 
     def _fold_block(self, X: Array, weights: Array | None) -> Self:
         """Centre the rows in one buffer, append the shift of the means as a last row, square.
@@ -125,9 +117,9 @@ class SecondMoment:
         rows = xp.empty((n_rows + 1, X.shape[1]), dtype=xp.float64, device=device(X))
         body = rows[:n_rows, :]
         body[...] = X if X.dtype == xp.float64 else xp.astype(X, xp.float64)
-        center = self.center if self.weight else _weighted_mean(body, weights, added)
+        center = self.center if self.weight else weighted_mean(body, weights, added)
         body -= center
-        offset = _weighted_mean(body, weights, added)
+        offset = weighted_mean(body, weights, added)
         body -= offset
         if weights is not None:
             body *= xp.sqrt(weights)[:, None]
@@ -138,31 +130,28 @@ class SecondMoment:
         # thread pools that alternate slow each other down.
         scatter = rows.mT @ rows
         scatter += self.scatter
-        return type(self)(total, scatter, *_two_sum(center, self.offset + shift * (added / total)))
+        return type(self)(total, scatter, *two_sum(center, self.offset + shift * (added / total)))
 
     def _checked(self, X: Any) -> Self:
         """Refuse rows whose squares leave the range of double precision."""
-        if not math.isfinite(self.trace):
+        squares = self.trace * self.weight
+        if not math.isfinite(squares):
             raise ValueError(
                 "the squares of X overflow double precision: its entries are as large as "
-                f"{largest(X):.3g}. Divide X by a constant first."
+                f"{largest(_stored(X)):.3g}. Divide X by a constant first."
             )
-        if self.trace < SMALLEST_SQUARE and largest(X - X[0:1, :]) > 0.0:
+        if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(
                 "the squares of X underflow double precision: its entries are as small as "
-                f"{largest(X):.3g}. Multiply X by a constant first."
+                f"{largest(_stored(X)):.3g}. Multiply X by a constant first."
             )
         return self
 
-    @classmethod
-    def _of_sparse(cls, X: Any, weights: Array | None) -> Self:
-        """Raw second moment of the stored entries, then one rank-one correction by the mean."""
-        X = X.astype(np.float64)
-        total = float(X.shape[0]) if weights is None else float(weights.sum())
-        scaled = X if weights is None else scipy.sparse.diags_array(weights) @ X
-        mean = np.asarray(scaled.sum(axis=0)).ravel() / total
-        scatter = (X.T @ scaled).toarray() - total * np.outer(mean, mean)
-        return cls(total, scatter, mean, np.zeros_like(mean))
+    def _deviates(self, X: Any) -> bool:
+        """Tell whether a row of `X` lies away from the mean by more than rounding."""
+        center = self.center[X.indices] if scipy.sparse.issparse(X) else self.center
+        away = like(_stored(X), center) - center
+        return largest(away) > 1e-15 * largest(_stored(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the moment of these rows and those of `batch` together."""
@@ -176,6 +165,8 @@ class SecondMoment:
     def merge(self, other: SecondMoment) -> Self:
         """Return the moment of the rows of both, whatever the order or grouping.
 
+        The result lives in the library and on the device of this moment.
+
         Raises
         ------
         ValueError
@@ -188,15 +179,23 @@ class SecondMoment:
                 f"cannot merge moments of {self.n_features} and {other.n_features} features: "
                 "both must come from rows of the same length."
             )
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._merge(other)._checked(other.mean[None, :])
+
+    def _merge(self, other: SecondMoment) -> Self:
+        """Add the shift of the means as one rank-one term (Chan, Golub & LeVeque 1983)."""
+        scatter, center, offset = (
+            like(part, self.center) for part in (other.scatter, other.center, other.offset)
+        )
+        if self.weight == 0.0:
+            return type(self)(other.weight, scatter, center, offset)
         total = self.weight + other.weight
-        if total == 0.0 or other.weight == 0.0:
-            return self
-        center = self.center if self.weight else other.center
-        shift = (other.center - center) + (other.offset - self.offset)
-        scatter = self.scatter + other.scatter
-        scatter += (shift * (self.weight * other.weight / total))[:, None] * shift[None, :]
-        offset = self.offset + shift * (other.weight / total)
-        return type(self)(total, scatter, *_two_sum(center, offset))
+        shift = (center - self.center) + (offset - self.offset)
+        spread = shift * math.sqrt(self.weight * (other.weight / total))
+        mean = two_sum(self.center, self.offset + shift * (other.weight / total))
+        merged = self.scatter + scatter
+        merged += spread[:, None] * spread[None, :]
+        return type(self)(total, merged, *mean)
 
     @property
     def n_features(self) -> int:
@@ -234,71 +233,35 @@ class SecondMoment:
             Orthonormal columns; the entry of largest magnitude of each is positive.
         """
         k = self.n_features if k is None else check_integer(k, "k", low=1, high=self.n_features)
-        values, vectors = _leading_eigenpairs(self.covariance, k)
+        values, vectors = leading_eigenpairs(self.covariance, k)
         xp = namespace(values)
-        return xp.where(values > 0, values, 0.0 * values), _fix_signs(vectors)
+        return xp.where(values > 0, values, 0.0 * values), fix_signs(vectors)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the moment to an ``.npz`` file, whole or not at all."""
-        with atomic_path(path) as temporary, temporary.open("wb") as stream:
-            np.savez(
-                stream,
-                format=_FORMAT,
-                weight=self.weight,
-                scatter=to_numpy(self.scatter),
-                center=to_numpy(self.center),
-                offset=to_numpy(self.offset),
-            )
+        fields = {name: to_numpy(getattr(self, name)) for name in _FIELDS}
+        save_arrays(path, {"format": _FORMAT} | fields)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a moment that `save` wrote; nothing in the file is executed."""
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                fields = {name: stored[name] for name in ("weight", "scatter", "center", "offset")}
-        except (KeyError, ValueError, OSError, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{os.fspath(path)!r} is not a saved SecondMoment.") from error
-        return cls(float(fields.pop("weight")), **fields)
+        """Read a moment that `save` wrote, into NumPy; nothing in the file is executed.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged or was not written by `save`.
+        """
+        stored = load_arrays(path, "a saved SecondMoment")
+        m = stored["center"].size if "center" in stored else 0
+        expected = {"format": (), "weight": (), "scatter": (m, m), "center": (m,), "offset": (m,)}
+        shapes = {name: values.shape for name, values in stored.items()}
+        if not m or shapes != expected or stored["format"] != _FORMAT:
+            raise ValueError(f"{os.fspath(path)!r} is not a saved SecondMoment: it holds {shapes}.")
+        return cls(float(stored["weight"]), *(stored[name] for name in _FIELDS[1:]))
 
     def __repr__(self) -> str:
         return f"SecondMoment(n_features={self.n_features}, weight={self.weight:g})"
 
 
-def _weighted_mean(X: Array, weights: Array | None, total: float) -> Array:
-    xp = namespace(X)
-    return xp.sum(X, axis=0) / total if weights is None else (weights @ X) / total
-
-
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (s, e) with s = fl(a + b) and s + e = a + b exactly (Knuth 1969)."""
-    total = a + b
-    virtual = total - a
-    return total, (a - (total - virtual)) + (b - virtual)
-
-
-def _leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
-    size = matrix.shape[0]
-    if is_numpy(matrix) and size >= ITERATIVE_FEATURES and k <= size // 20:
-        # A fixed start keeps the result reproducible.
-        start = np.random.default_rng(0).standard_normal(size)
-        values, vectors = scipy.sparse.linalg.eigsh(matrix, k=k, which="LA", v0=start)
-        order = np.argsort(values)[::-1]
-        return values[order], vectors[:, order]
-    if is_numpy(matrix) and k < size:
-        values, vectors = scipy.linalg.eigh(
-            matrix, subset_by_index=[size - k, size - 1], check_finite=False
-        )
-        return values[::-1], vectors[:, ::-1]
-    values, vectors = eigh_descending(matrix)
-    return values[:k], vectors[:, :k]
-
-
-def _fix_signs(vectors: Array) -> Array:
-    xp = namespace(vectors)
-    rows = xp.argmax(xp.abs(vectors), axis=0)
-    peaks = xp.sum(
-        vectors * (xp.arange(vectors.shape[0], device=device(vectors))[:, None] == rows), axis=0
-    )
-    return vectors * xp.where(peaks < 0, -xp.ones_like(peaks), xp.ones_like(peaks))
+def _stored(X: Any) -> Array:
+    return X.data if scipy.sparse.issparse(X) else X
