@@ -1,0 +1,130 @@
+"""The exact Hessian spectrum at an aligned point, block by block.
+
+In the eigenbasis of Σ, where encoder row i is eᵢ along axis i and decoder column i is aᵢ along it,
+the Hessian of
+
+    tr Σ − 2 Σᵢ pᵢ aᵢᵀΣeᵢ + Σᵢⱼ p_max(i,j) (W₂ᵀW₂)ᵢⱼ (W₁ΣW₁ᵀ)ᵢⱼ + Σᵢ λᵢ(‖eᵢ‖² + ‖aᵢ‖²)
+
+couples only {W₁ᵢᵢ, W₂ᵢᵢ}, {W₁ᵢⱼ, W₂ⱼᵢ} for j > k and {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ} for i < j ≤ k. All
+2mk eigenvalues are those of 2 × 2 and 4 × 4 blocks. Non-uniform ℓ₂ has p = 1, expected nested
+dropout (twice Bao et al. 2020, eq. 6) has λ = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.linear.objectives import NonUniformL2, keep_probabilities
+
+Vector = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedPoint:
+    """An aligned point in the eigenbasis.
+
+    Parameters
+    ----------
+    values : ndarray of shape (m,)
+        All eigenvalues of Σ, descending.
+    encoder, decoder : ndarrays of shape (k,)
+        Lengths eᵢ and aᵢ.
+    penalties : ndarray of shape (k,)
+        λᵢ; 0 for nested dropout.
+    keep : ndarray of shape (k,)
+        pᵢ; 1 for non-uniform ℓ₂.
+    """
+
+    values: Vector
+    encoder: Vector
+    decoder: Vector
+    penalties: Vector
+    keep: Vector
+
+    @classmethod
+    def nonuniform(cls, values: Vector, penalties: Vector) -> AlignedPoint:
+        """Return the global minimum of the non-uniform objective, dead latents at 0."""
+        values, penalties = np.asarray(values, dtype=float), np.sort(penalties)
+        length = np.sqrt(NonUniformL2(penalties).kept_power(values[: len(penalties)]))
+        return cls(values, length, length, penalties, np.ones(len(penalties)))
+
+    @classmethod
+    def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
+        """Return the minimum of unit scale (Q = I) of expected nested dropout."""
+        ones = np.ones(len(prior))
+        return cls(np.asarray(values, dtype=float), ones, ones, 0 * ones, keep_probabilities(prior))
+
+
+def hessian_eigenvalues(point: AlignedPoint) -> Vector:
+    """Return all 2mk eigenvalues of the Hessian, ascending."""
+    blocks = (
+        np.linalg.eigvalsh(scaling_blocks(point)),
+        np.linalg.eigvalsh(escape_blocks(point)),
+        np.linalg.eigvalsh(rotation_blocks(point)),
+    )
+    return np.sort(np.concatenate([eigenvalues.ravel() for eigenvalues in blocks]))
+
+
+def scaling_blocks(point: AlignedPoint) -> Vector:
+    """Return the k blocks {W₁ᵢᵢ, W₂ᵢᵢ}: the length of a latent along its own axis."""
+    k = len(point.keep)
+    p, e, a, s = point.keep, point.encoder, point.decoder, point.values[:k]
+    return _pairs(
+        2 * p * a**2 * s + 2 * point.penalties,
+        p * s * (4 * a * e - 2),
+        2 * p * e**2 * s + 2 * point.penalties,
+    )
+
+
+def escape_blocks(point: AlignedPoint) -> Vector:
+    """Return the k(m − k) blocks {W₁ᵢⱼ, W₂ⱼᵢ}, j > k: a latent leaving the subspace."""
+    k = len(point.keep)
+    p, e, a, decay = (
+        vector[:, None] for vector in (point.keep, point.encoder, point.decoder, point.penalties)
+    )
+    own, other = point.values[:k, None], point.values[None, k:]
+    return _pairs(
+        2 * p * a**2 * other + 2 * decay, -2 * p * other, 2 * p * e**2 * own + 2 * decay + 0 * other
+    )
+
+
+def rotation_blocks(point: AlignedPoint) -> Vector:
+    """Return the k(k − 1)/2 blocks {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ}, i < j ≤ k: two latents mixing."""
+    i, j = np.triu_indices(len(point.keep), 1)
+    p, e, a, decay = point.keep, point.encoder, point.decoder, point.penalties
+    s, both = point.values, point.keep[j]  # p_max(i,j): the keep probability of the later latent
+    block = np.zeros((len(i), 4, 4))
+    block[:, 0, 0] = 2 * p[i] * a[i] ** 2 * s[j] + 2 * decay[i]
+    block[:, 1, 1] = 2 * p[i] * e[i] ** 2 * s[i] + 2 * decay[i]
+    block[:, 2, 2] = 2 * p[j] * a[j] ** 2 * s[i] + 2 * decay[j]
+    block[:, 3, 3] = 2 * p[j] * e[j] ** 2 * s[j] + 2 * decay[j]
+    block[:, 0, 1] = -2 * p[i] * s[j] + 2 * both * a[j] * e[j] * s[j]
+    block[:, 2, 3] = -2 * p[j] * s[i] + 2 * both * a[i] * e[i] * s[i]
+    block[:, 0, 3] = 2 * both * a[i] * e[j] * s[j]
+    block[:, 1, 2] = 2 * both * a[j] * e[i] * s[i]
+    upper = np.triu(block, 1)
+    return block + np.swapaxes(upper, -1, -2)
+
+
+def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
+    """Return the ratio of the largest to the smallest eigenvalue of the Hessian.
+
+    `effective` leaves out the eigenvalues that are zero by symmetry (nested dropout's k free
+    scales), those below 1e-12 of the largest.
+    """
+    eigenvalues = hessian_eigenvalues(point)
+    largest = float(eigenvalues[-1])
+    if largest <= 0.0:
+        return float("inf")
+    if effective:
+        eigenvalues = eigenvalues[eigenvalues > 1e-12 * largest]
+    smallest = float(eigenvalues[0])
+    return largest / smallest if smallest > 0.0 else float("inf")
+
+
+def _pairs(first: Vector, off: Vector, second: Vector) -> Vector:
+    first, off, second = np.broadcast_arrays(first, off, second)
+    return np.stack([np.stack([first, off], -1), np.stack([off, second], -1)], -2)

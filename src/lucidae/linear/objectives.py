@@ -1,0 +1,279 @@
+"""Objectives of linear autoencoders: value, gradient and closed-form minimizer, side by side.
+
+All values follow the scaling L = tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), without a factor ½.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lucidae._arrays import (
+    Array,
+    diagonal,
+    like,
+    namespace,
+    squared_norm,
+    where_set,
+    zeros_like_shape,
+)
+from lucidae.linear.covariance import Covariance, Products, products
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.weights import AnyWeights, VariationalWeights, Weights
+
+
+class Objective(Protocol):
+    """A loss of the weights and the second moment whose global minimum is known."""
+
+    def value(self, weights: Any, covariance: Covariance) -> Array:
+        """Return the loss, one per run."""
+
+    def gradient(self, weights: Any, covariance: Covariance) -> Any:
+        """Return the gradient in the form of the weights."""
+
+    def minimizer(self, spectrum: Spectrum, k: int) -> Any:
+        """Return weights at a global minimum."""
+
+    def minimum(self, spectrum: Spectrum, k: int) -> float:
+        """Return the global minimum of the loss."""
+
+
+def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
+    """Return L = tr Σ − 2 tr(W₂W₁Σ) + tr(W₂ᵀW₂ · W₁ΣW₁ᵀ). Bao et al. 2020, eq. 1."""
+    xp = namespace(weights.encoder)
+    cross = xp.sum(weights.atoms * data.encoded, axis=(-2, -1))
+    return trace - 2 * cross + xp.sum(data.gram * data.code_moment, axis=(-2, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The reconstruction loss alone. Bao et al. 2020, eq. 1."""
+
+    def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
+        """Return the loss."""
+        return reconstruction(weights, products(weights, covariance), covariance.trace)
+
+    def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
+        """Return ∇W₁ = 2(W₂ᵀW₂W₁Σ − W₂ᵀΣ) and ∇W₂ = 2(W₂W₁ΣW₁ᵀ − ΣW₁ᵀ)."""
+        return weights.gather(*reconstruction_gradient(weights, products(weights, covariance)))
+
+    def minimizer(self, spectrum: Spectrum, k: int) -> Weights:
+        """Return the balanced minimizer W₁ = Uᵀ, W₂ = U."""
+        axes = spectrum.vectors[:, :k].mT
+        return Weights(axes, axes)
+
+    def minimum(self, spectrum: Spectrum, k: int) -> float:
+        """Return the sum of the discarded eigenvalues."""
+        return spectrum.noise(k) * (spectrum.n_features - k)
+
+
+def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
+    """Return the gradients of L with respect to W₁ and W₂ᵀ."""
+    encoder = 2 * (data.gram @ data.encoded - data.decoded)
+    atoms = 2 * (data.code_moment @ weights.atoms - data.encoded)
+    return encoder, atoms
+
+
+@dataclass(frozen=True, slots=True)
+class NonUniformL2:
+    """L + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²). Bao et al. 2020, eq. 3.
+
+    Parameters
+    ----------
+    penalties : array of shape (k,)
+        One λ per latent, in any order. All equal, it is the uniform penalty of eq. 2.
+    """
+
+    penalties: Array
+
+    def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
+        """Return the loss."""
+        root = self._root(weights.encoder)
+        decay = squared_norm(root * weights.encoder) + squared_norm(root * weights.atoms)
+        return Plain().value(weights, covariance) + decay
+
+    def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
+        """Return ∇L + 2ΛW₁ and ∇L + 2W₂Λ."""
+        encoder, atoms = reconstruction_gradient(weights, products(weights, covariance))
+        twice = 2 * self._root(weights.encoder) ** 2
+        return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
+
+    def minimizer(self, spectrum: Spectrum, k: int) -> Weights:
+        """Return W₂ = U(I − ΛS⁻²)₊^½ = W₁ᵀ, the smallest λ on the largest eigenvalue.
+
+        Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is dead.
+        """
+        order = np.argsort(np.argsort(np.asarray(self.penalties), kind="stable"))
+        values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
+        rows = vectors.mT * namespace(values).sqrt(self.kept_power(values))[:, None]
+        assigned = namespace(rows).take(rows, like_index(order, rows), axis=0)
+        return Weights(assigned, assigned)
+
+    def kept_power(self, values: Array) -> Array:
+        """Return 1 − λ/σ² of each eigenvalue under its own penalty, 0 where the latent dies."""
+        ascending = like(np.sort(np.asarray(self.penalties)), values)
+        alive = values > ascending
+        return where_set(1 - ascending / where_set(values, ~alive, 1.0), ~alive, 0.0)
+
+    def minimum(self, spectrum: Spectrum, k: int) -> float:
+        """Return Σ_alive (2λ − λ²/σ²) plus every other eigenvalue."""
+        values = spectrum.values[:k]
+        xp = namespace(values)
+        ascending = like(np.sort(np.asarray(self.penalties)), values)
+        alive = values > ascending
+        safe = where_set(values, ~alive, 1.0)
+        latent = where_set(2 * ascending - ascending * ascending / safe, ~alive, 0.0) + where_set(
+            values, alive, 0.0
+        )
+        return float(xp.sum(latent)) + spectrum.noise(k) * (spectrum.n_features - k)
+
+    def _root(self, ref: Array) -> Array:
+        return namespace(ref).sqrt(like(self.penalties, ref))[..., :, None]
+
+
+def like_index(order: Any, ref: Array) -> Array:
+    """Return integer indices on the device of `ref`."""
+    return namespace(ref).asarray(order, device=ref.device)
+
+
+def keep_probabilities(prior: Array) -> Array:
+    """Return pᵢ, the probability that nested dropout keeps unit i, from p_B. Bao et al. 2020, C."""
+    prior = np.asarray(prior, dtype=float)
+    return np.flip(np.cumsum(np.flip(prior)))
+
+
+def geometric_prior(k: int, ratio: float = 0.9) -> np.ndarray[Any, Any]:
+    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, the rest on b = k."""
+    prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
+    prior[-1] = ratio ** (k - 1)
+    return prior
+
+
+def uniform_prior(k: int) -> np.ndarray[Any, Any]:
+    """Return the prior of Oftadeh et al. (2020)."""
+    return np.full(k, 1.0 / k)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedNestedDropout:
+    """Twice the expected nested-dropout loss. Bao et al. 2020, eq. 6 (without its ½).
+
+    Parameters
+    ----------
+    prior : array of shape (k,)
+        Probabilities p_B(b) of keeping the first b latents. The uniform prior gives the loss of
+        Oftadeh et al. (2020). Components are identified only if every entry is positive.
+    """
+
+    prior: Array
+
+    def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
+        """Return tr Σ − 2 tr(ΣW₂P_DW₁) + tr(W₁ΣW₁ᵀ (W₂ᵀW₂ ∘ P_L))."""
+        xp, data = namespace(weights.encoder), products(weights, covariance)
+        kept, pairs = self._masks(weights.encoder)
+        cross = xp.sum(kept * weights.atoms * data.encoded, axis=(-2, -1))
+        square = xp.sum(pairs * data.gram * data.code_moment, axis=(-2, -1))
+        return covariance.trace - 2 * cross + square
+
+    def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
+        """Return the gradient of twice eq. 6."""
+        data = products(weights, covariance)
+        kept, pairs = self._masks(weights.encoder)
+        encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
+        atoms = 2 * ((data.code_moment * pairs) @ weights.atoms - kept * data.encoded)
+        return weights.gather(encoder, atoms)
+
+    def minimizer(self, spectrum: Spectrum, k: int) -> Weights:
+        """Return the minimizer of unit scale, W₁ = Uᵀ, W₂ = U."""
+        return Plain().minimizer(spectrum, k)
+
+    def minimum(self, spectrum: Spectrum, k: int) -> float:
+        """Return tr Σ − Σᵢ pᵢσᵢ²."""
+        kept = like(keep_probabilities(self.prior), spectrum.values)
+        return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
+
+    def _masks(self, ref: Array) -> tuple[Array, Array]:
+        kept = like(keep_probabilities(self.prior), ref)
+        return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class LinearVAE:
+    """Negative ELBO per sample of a linear VAE with diagonal posterior. Bao et al. 2020, F.
+
+    Parameters
+    ----------
+    noise : float, optional
+        A fixed observation variance s²; learned when None.
+    """
+
+    noise: float | None = None
+
+    def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
+        """Return −ELBO."""
+        xp, data = namespace(weights.encoder), products(weights, covariance)
+        k, m = weights.encoder.shape[-2:]
+        log_noise = self._log_noise(weights)[..., 0, 0]
+        variances = xp.exp(weights.log_variances)
+        misfit = self._misfit(weights, data, covariance.trace) * xp.exp(-log_noise)
+        code = diagonal(data.code_moment) + (variances - weights.log_variances)[..., 0]
+        return (m * (math.log(2 * math.pi) + log_noise) + misfit) / 2 + (
+            xp.sum(code, axis=-1) - k
+        ) / 2
+
+    def gradient(self, weights: VariationalWeights, covariance: Covariance) -> VariationalWeights:
+        """Return the gradient with respect to V, Wᵀ, log D and log s²."""
+        xp, data = namespace(weights.encoder), products(weights, covariance)
+        m = weights.encoder.shape[-1]
+        precision = xp.exp(-self._log_noise(weights))
+        variances = xp.exp(weights.log_variances)
+        encoder = (data.gram @ data.encoded - data.decoded) * precision + data.encoded
+        atoms = precision * (
+            variances * weights.atoms + data.code_moment @ weights.atoms - data.encoded
+        )
+        spread = diagonal(data.gram)[..., :, None] * precision
+        log_variances = (variances * (1 + spread) - 1) / 2
+        misfit = self._misfit(weights, data, covariance.trace)[..., None, None] * precision
+        log_noise = (m - misfit) / 2 if self.noise is None else 0.0 * misfit
+        return VariationalWeights(encoder, atoms, log_variances, log_noise)
+
+    def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
+        """Return probabilistic PCA: W = U(S² − s²I)₊^½, V = (WᵀW + s²I)⁻¹Wᵀ."""
+        xp, values = namespace(spectrum.values), spectrum.values[:k]
+        noise = spectrum.noise(k) if self.noise is None else self.noise
+        power = where_set(values - noise, values <= noise, 0.0)
+        atoms = xp.sqrt(power)[:, None] * spectrum.vectors[:, :k].mT
+        total = where_set(power + noise, power + noise <= 0.0, 1.0)[:, None]
+        tiny = float(xp.finfo(values.dtype).smallest_normal)
+        level = zeros_like_shape((1, 1), values) + math.log(max(noise, tiny))
+        log_variances = level - xp.log(total)
+        return VariationalWeights(atoms / total, atoms, log_variances, level)
+
+    def minimum(self, spectrum: Spectrum, k: int) -> float:
+        """Return the negative log-likelihood of probabilistic PCA, which the bound attains."""
+        xp, values = namespace(spectrum.values), spectrum.values[:k]
+        noise = spectrum.noise(k) if self.noise is None else self.noise
+        m = spectrum.n_features
+        if noise <= 0.0:
+            return -math.inf
+        captured = where_set(values, values < noise, noise)
+        rest = spectrum.trace - float(xp.sum(values))
+        inside = float(xp.sum(xp.log(captured) + values / captured))
+        outside = (m - k) * math.log(noise) + rest / noise
+        return (m * math.log(2 * math.pi) + inside + outside) / 2
+
+    def _log_noise(self, weights: VariationalWeights) -> Array:
+        if self.noise is None:
+            return weights.log_noise
+        return 0.0 * weights.log_noise + math.log(self.noise)
+
+    @staticmethod
+    def _misfit(weights: VariationalWeights, data: Products, trace: Any) -> Array:
+        """Return tr(RΣRᵀ) + tr(W diag(D) Wᵀ), R = I − WV."""
+        xp = namespace(weights.encoder)
+        variances = xp.exp(weights.log_variances)[..., 0]
+        spread = xp.sum(variances * diagonal(data.gram), axis=-1)
+        return reconstruction(weights, data, trace) + spread

@@ -1,0 +1,181 @@
+"""Learning rules that are no gradient of any loss, and the stochastic nested dropout.
+
+A rule gives a `direction`: what an optimizer takes for a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from lucidae._arrays import Array, like, namespace, where_set
+from lucidae.linear.covariance import Covariance, RowsCovariance, products
+from lucidae.linear.objectives import reconstruction_gradient
+from lucidae.linear.weights import AnyWeights, TiedWeights, VariationalWeights
+
+
+class Rule(Protocol):
+    """A direction of descent for weights, with a retraction after each step."""
+
+    def direction(self, weights: Any, covariance: Any) -> Any:
+        """Return what the optimizer takes for a gradient."""
+
+    def retract(self, weights: Any) -> Any:
+        """Bring the weights back to where they must lie."""
+
+
+def rotation_generator(code_moment: Array) -> Array:
+    """Skew matrix that vanishes exactly when the code's second moment is diagonal.
+
+    Bao et al. 2020, Algorithm 1: half of upper minus lower triangle.
+    """
+    xp = namespace(code_moment)
+    return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """Gradient descent on an objective."""
+
+    objective: Any
+
+    def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
+        """Return the gradient."""
+        gradient: AnyWeights = self.objective.gradient(weights, covariance)
+        return gradient
+
+    def retract(self, weights: AnyWeights) -> AnyWeights:
+        """Leave the weights alone."""
+        return weights
+
+
+NOISE_FLOOR = 1e-6
+"""Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariationalDescent:
+    """Gradient descent on the negative ELBO, the noise variance kept off zero."""
+
+    objective: Any
+
+    def direction(self, weights: VariationalWeights, covariance: Covariance) -> VariationalWeights:
+        """Return the gradient."""
+        gradient: VariationalWeights = self.objective.gradient(weights, covariance)
+        return gradient
+
+    def retract(self, weights: VariationalWeights) -> VariationalWeights:
+        """Lift the noise variance to its floor."""
+        floor = math.log(NOISE_FLOOR)
+        low = weights.log_noise < floor
+        return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
+
+
+@dataclass(frozen=True, slots=True)
+class RotationAugmented:
+    """The reconstruction gradient plus a rotation of the latents. Bao et al. 2020, Algorithm 1.
+
+    With `Weights` it is the paper's untied form, which discrete steps carry away from balance
+    and which has fixed points that are not aligned; with `TiedWeights` these are gone.
+    """
+
+    def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
+        """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ."""
+        data = products(weights, covariance)
+        turn = rotation_generator(data.code_moment)
+        encoder, atoms = reconstruction_gradient(weights, data)
+        return weights.gather(encoder - turn @ weights.encoder, atoms - turn @ weights.atoms)
+
+    def retract(self, weights: AnyWeights) -> AnyWeights:
+        """Leave the weights alone."""
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralizedHebbian:
+    """W ← W + α(WΣ − tril(WΣWᵀ)W), Sanger's rule; Oja's rule when k = 1."""
+
+    def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
+        """Return tril(WΣWᵀ)W − WΣ."""
+        encoded = covariance.apply(weights.encoder)
+        code_moment = encoded @ weights.encoder.mT
+        return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
+
+    def retract(self, weights: TiedWeights) -> TiedWeights:
+        """Leave the weights alone."""
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Brockett:
+    """Riemannian ascent of tr(W₂ᵀΣW₂D) on the Stiefel manifold. Bao et al. 2020, eq. 51.
+
+    Parameters
+    ----------
+    ranks : array of shape (k,)
+        d₁ > … > d_k > 0.
+    """
+
+    ranks: Array
+
+    def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
+        """Return minus the Riemannian gradient, as rows."""
+        encoded = covariance.apply(weights.encoder)
+        code_moment = encoded @ weights.encoder.mT
+        ranks = like(self.ranks, encoded)
+        scaled = ranks[:, None] * code_moment
+        swap = scaled - code_moment * ranks[None, :]
+        ascent = 2 * ranks[:, None] * encoded - (2 * scaled - swap) @ weights.encoder
+        return TiedWeights(-ascent)
+
+    def retract(self, weights: TiedWeights) -> TiedWeights:
+        """Return the orthonormal rows of the QR retraction."""
+        xp = namespace(weights.encoder)
+        orthonormal, triangle = xp.linalg.qr(weights.encoder.mT)
+        signs = xp.linalg.diagonal(triangle)
+        signs = xp.where(signs < 0, -xp.ones_like(signs), xp.ones_like(signs))
+        return TiedWeights((orthonormal * signs[..., None, :]).mT)
+
+
+@dataclass(frozen=True, slots=True)
+class NestedDropout:
+    """Nested dropout with one prefix length drawn per row. Rippel et al. 2014.
+
+    It needs rows, not a second moment: each row has its own mask.
+
+    Parameters
+    ----------
+    prior : array of shape (k,)
+        Probabilities of the prefix lengths 1 … k.
+    random : numpy.random.Generator
+        Source of the masks.
+    """
+
+    prior: Array
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
+        """Return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
+        codes = covariance.codes(weights.encoder)
+        mask = self._masks(codes)
+        share = (covariance.weights / covariance.total)[:, None]
+        kept = codes * mask
+        gram = weights.atoms @ weights.atoms.mT
+        through = covariance.centred_products(kept * share)
+        atoms = 2 * ((kept * share).mT @ kept @ weights.atoms - through)
+        error = mask * (kept @ gram) - mask * covariance.codes(weights.atoms)
+        encoder = 2 * covariance.centred_products(error * share)
+        return weights.gather(encoder, atoms)
+
+    def retract(self, weights: AnyWeights) -> AnyWeights:
+        """Leave the weights alone."""
+        return weights
+
+    def _masks(self, codes: Array) -> Array:
+        n_rows, k = codes.shape
+        prior = np.asarray(self.prior, dtype=float)
+        lengths = 1 + self.random.choice(k, size=n_rows, p=prior / prior.sum())
+        return like((np.arange(k)[None, :] < lengths[:, None]).astype(float), codes)

@@ -1,0 +1,219 @@
+"""Three ways to the optimum: its closed form, full-batch descent, mini-batch descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae._arrays import Array, namespace, normal, scalar
+from lucidae.iterate import Below, iterate, log_grid
+from lucidae.linear.covariance import (
+    Covariance,
+    StreamCovariance,
+    rows_covariance,
+)
+from lucidae.linear.methods import Method, relative_direction
+from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
+from lucidae.linear.rules import Descent
+from lucidae.linear.spectrum import Spectrum, ritz_spectrum
+from lucidae.solution import Solution
+
+SAFETY = 0.5
+"""Share of the largest stable step that `learning_rate="auto"` takes."""
+
+ADAM_RATE = 3e-3
+"""Adam's steps do not depend on the scale of the loss; weights are of order one."""
+
+CHECK_EVERY = 10
+"""Steps between two looks at the distance to optimality."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How to descend.
+
+    Parameters
+    ----------
+    optimizer : str
+        A key of `OPTIMIZERS`.
+    learning_rate : float or "auto"
+        The step size.
+    momentum : float
+        For heavy ball and Nesterov.
+    max_iter : int
+        Largest number of steps.
+    tol : float
+        Relative size of the direction at which the weights count as stationary.
+    callbacks : sequence of callable
+        Passed on to the loop.
+    """
+
+    optimizer: str = "nesterov"
+    learning_rate: float | str = "auto"
+    momentum: float = 0.9
+    max_iter: int = 10_000
+    tol: float = 1e-6
+    callbacks: Sequence[Callable[[Any], Any]] = ()
+
+    def rate(self, curvature: float) -> float:
+        """Return the step size: the given one, or half of what the curvature allows."""
+        if self.learning_rate != "auto":
+            return float(self.learning_rate)
+        if self.optimizer == "adam":
+            return ADAM_RATE
+        return SAFETY * largest_stable_product(self.optimizer, self.momentum) / curvature
+
+    def build(self, curvature: float) -> Optimizer:
+        """Return the optimizer with its step size."""
+        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)
+
+
+class Stiffness(NamedTuple):
+    """Bound on the curvature, for the step; scale of a direction, for the stopping rule."""
+
+    curvature: float
+    scale: float
+
+
+def stiffness(method: Method, covariance: Covariance, k: int, ref: Array) -> Stiffness:
+    """Estimate both from a few power iterations; no eigendecomposition.
+
+    Ritz values lie below the eigenvalues that they estimate, so a tenth is added.
+    """
+    spectrum = ritz_spectrum(covariance, k if method.name == "linear_vae" else 1, ref)
+    if scalar(spectrum.values[0]) <= 0.0:
+        return Stiffness(1.0, 1.0)
+    return Stiffness(1.1 * method.curvature(spectrum), method.scale(spectrum))
+
+
+def random_start(method: Method, k: int, m: int, scale: float, random: Any, ref: Array) -> Any:
+    """Draw first weights: independent normal entries of standard deviation `scale`."""
+    encoder = scale * normal(random, (k, m), ref)
+    atoms = encoder if method.tied else scale * normal(random, (k, m), ref)
+    return method.start(encoder, atoms)
+
+
+def solve_exact(method: Method, spectrum: Spectrum, k: int) -> Any:
+    """Return the closed form of the method's optimum."""
+    return method.objective.minimizer(spectrum, k)
+
+
+def solve_gradient(
+    method: Method, covariance: Covariance, start: Any, training: Training
+) -> Solution[Any]:
+    """Descend on the full batch through the second moment; the data are not touched again."""
+    k = start.encoder.shape[-2]
+    stiff = stiffness(method, covariance, k, start.encoder)
+    optimizer = training.build(stiff.curvature)
+
+    def step(state: Any) -> Any:
+        moved = optimizer.update(state, method.rule.direction(state.weights, covariance))
+        return moved._replace(weights=method.rule.retract(moved.weights))
+
+    solution = iterate(
+        step,
+        optimizer.start(start),
+        stop=Below(
+            lambda state: relative_direction(method, state.weights, covariance, stiff.scale),
+            training.tol,
+        ),
+        limit=training.max_iter,
+        check_every=CHECK_EVERY,
+        record={"loss": lambda state: method.objective.value(state.weights, covariance)},
+        record_at=log_grid(training.max_iter),
+        callbacks=training.callbacks,
+        size=covariance.n_features,
+    )
+    return _unwrap(solution)
+
+
+class Stream(NamedTuple):
+    """State of a stochastic solver: the optimizer's state and the number of batches seen."""
+
+    optimizer: Any
+    steps: int
+
+    @property
+    def weights(self) -> Any:
+        """The weights."""
+        return self.optimizer.weights
+
+
+def batch_step(
+    method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
+) -> Stream:
+    """Take one step on the rows of one batch, with a rate that falls as 1/(1 + t/horizon)."""
+    scale = 1.0 / (1.0 + state.steps / horizon)
+    direction = method.rule.direction(state.weights, covariance)
+    moved = optimizer.update(state.optimizer, direction, scale)
+    return Stream(moved._replace(weights=method.rule.retract(moved.weights)), state.steps + 1)
+
+
+def solve_stochastic(
+    method: Method,
+    rows: StreamCovariance,
+    start: Any,
+    training: Training,
+    batch_size: int,
+    random: np.random.Generator,
+) -> Solution[Any]:
+    """Descend on mini-batches: memory O(mk) beside one batch, one full pass per check."""
+    k = start.encoder.shape[-2]
+    n_rows = rows.rows.shape[0]
+    stiff = stiffness(method, rows, k, start.encoder)
+    optimizer = training.build(stiff.curvature)
+    per_epoch = max(1, -(-n_rows // batch_size))
+    horizon = max(1.0, 0.25 * training.max_iter)
+    batches = _shuffled(n_rows, batch_size, random)
+
+    def step(state: Stream) -> Stream:
+        index = next(batches)
+        weights = rows.weights[index]
+        if scalar(namespace(weights).sum(weights)) == 0.0:
+            return state._replace(steps=state.steps + 1)
+        batch = rows_covariance(rows.rows[index], rows.mean, weights)
+        return batch_step(method, optimizer, state, batch, horizon)
+
+    solution = iterate(
+        step,
+        Stream(optimizer.start(start), 0),
+        stop=Below(
+            lambda state: _expected_distance(method, state.weights, rows, stiff.scale), training.tol
+        ),
+        limit=training.max_iter,
+        check_every=max(per_epoch, CHECK_EVERY),
+        record={"loss": lambda state: method.objective.value(state.weights, rows)},
+        callbacks=training.callbacks,
+        size=rows.n_features,
+    )
+    return _unwrap(solution)
+
+
+def _expected_distance(method: Method, weights: Any, rows: Covariance, scale: float) -> Array:
+    """Measure stationarity of the expected loss where the rule itself samples masks."""
+    if not method.needs_rows:
+        return relative_direction(method, weights, rows, scale)
+    expected = Method(method.name, Descent(method.objective), method.objective, method.tied)
+    return relative_direction(expected, weights, rows, scale)
+
+
+def _shuffled(n_rows: int, batch_size: int, random: np.random.Generator) -> Any:
+    """Yield index arrays: a new permutation for each pass, cut into batches."""
+    while True:
+        order = random.permutation(n_rows)
+        for start in range(0, n_rows, batch_size):
+            yield np.sort(order[start : start + batch_size])
+
+
+def _unwrap(solution: Solution[Any]) -> Solution[Any]:
+    return Solution(
+        solution.value.weights,
+        solution.status,
+        solution.n_iter,
+        solution.distance,
+        solution.tolerance,
+        solution.history,
+    )

@@ -1,0 +1,114 @@
+"""The leading eigenpairs of a second moment, from whatever is cheapest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from lucidae._arrays import (
+    Array,
+    as_double,
+    eigh_descending,
+    machine_epsilon,
+    namespace,
+    normal,
+    svd_thin,
+)
+from lucidae.linear.covariance import Covariance
+from lucidae.moments import SecondMoment, fix_signs
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """Leading eigenvalues (descending) and eigenvectors (columns) of Σ, with its trace.
+
+    Parameters
+    ----------
+    values : array of shape (q,)
+        Leading eigenvalues, q ≤ m.
+    vectors : array of shape (m, q)
+        Their eigenvectors.
+    trace : float
+        Sum of all m eigenvalues.
+    """
+
+    values: Array
+    vectors: Array
+    trace: float
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+        return int(self.vectors.shape[0])
+
+    def leading(self, k: int) -> Spectrum:
+        """Return the first `k` eigenpairs."""
+        return Spectrum(self.values[:k], self.vectors[:, :k], self.trace)
+
+    def noise(self, k: int) -> float:
+        """Return the mean of the eigenvalues after the first `k`, 0 when there are none."""
+        m = self.n_features
+        if k >= m:
+            return 0.0
+        kept = float(namespace(self.values).sum(self.values[:k]))
+        return max(0.0, self.trace - kept) / (m - k)
+
+    def rank(self) -> int:
+        """Return the numerical rank: eigenvalues above m·eps times the largest."""
+        xp = namespace(self.values)
+        floor = machine_epsilon(self.values) * self.n_features * self.values[0]
+        return int(xp.sum(xp.astype(self.values > floor, xp.int64)))
+
+
+def spectrum_of_moment(moment: SecondMoment, k: int | None = None) -> Spectrum:
+    """Return the leading `k` eigenpairs (all by default) of a second moment."""
+    return Spectrum(*moment.spectrum(k), moment.trace)
+
+
+def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:
+    """Return all non-trivial eigenpairs of few rows (n < m) without an m × m matrix.
+
+    Dense rows go through their singular value decomposition; sparse rows through their n × n
+    Gram matrix, whose small eigenpairs are lost below the square root of the rounding unit.
+    """
+    if scipy.sparse.issparse(X):
+        return _spectrum_of_sparse_rows(X, mean, weights, total)
+    xp = namespace(X)
+    centred = as_double(X) - mean
+    if weights is not None:
+        centred = centred * xp.sqrt(weights)[:, None]
+    _, singular, right = svd_thin(centred)
+    values = singular * singular / total
+    return Spectrum(values, fix_signs(right.mT), float(xp.sum(values)))
+
+
+def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:
+    X = X.astype(np.float64)
+    root = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
+    projected = X @ mean
+    gram = (X @ X.T).toarray() - projected[:, None] - projected[None, :] + mean @ mean
+    values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
+    kept = values > np.sqrt(machine_epsilon(values)) * values[0]
+    scaled = left[:, kept] * root[:, None] / np.sqrt(values[kept] * total)
+    vectors = X.T @ scaled - mean[:, None] * scaled.sum(axis=0)
+    return Spectrum(values[kept], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
+
+
+def ritz_spectrum(
+    covariance: Covariance, k: int, like: Array, *, n_iter: int = 8, extra: int = 8
+) -> Spectrum:
+    """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
+
+    Ritz values never exceed the true eigenvalues; the extra columns make the leading ones close.
+    """
+    xp = namespace(like)
+    width = min(k + extra, covariance.n_features)
+    rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
+    for _ in range(n_iter):
+        basis, _ = xp.linalg.qr(rows.mT)
+        rows = covariance.apply(basis.mT)
+    values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
+    return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))

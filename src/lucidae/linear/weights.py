@@ -1,0 +1,81 @@
+"""The weights of a linear autoencoder, as rows of latents.
+
+Both layers are kept as (…, k, m) arrays whose rows belong to latents: the encoder W₁, and the
+decoder's columns laid as rows (`atoms`, W₂ᵀ). Leading axes are independent runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Self
+
+from lucidae._arrays import Array, namespace
+
+
+class AnyWeights(Protocol):
+    """What objectives, rules and optimizers need to know of weights."""
+
+    @property
+    def encoder(self) -> Array:
+        """Encoder W₁, shape (…, k, m)."""
+
+    @property
+    def atoms(self) -> Array:
+        """Decoder's columns as rows, shape (…, k, m)."""
+
+    def gather(self, encoder: Array, atoms: Array) -> Self:
+        """Return a change of both layers in the form of these weights."""
+
+
+class Weights(NamedTuple):
+    """Encoder and decoder, free of each other."""
+
+    encoder: Array
+    atoms: Array
+
+    def gather(self, encoder: Array, atoms: Array) -> Weights:
+        """Return a change of both layers, kept apart."""
+        return Weights(encoder, atoms)
+
+
+class TiedWeights(NamedTuple):
+    """One array for both layers: W₂ = W₁ᵀ throughout."""
+
+    encoder: Array
+
+    @property
+    def atoms(self) -> Array:
+        """The encoder itself."""
+        return self.encoder
+
+    def gather(self, encoder: Array, atoms: Array) -> TiedWeights:
+        """Return the mean of the changes of the two layers."""
+        return TiedWeights((encoder + atoms) / 2)
+
+
+class VariationalWeights(NamedTuple):
+    """Linear VAE: decoder mean, encoder mean, log posterior variances and log noise variance.
+
+    The last two have shapes (…, k, 1) and (…, 1, 1), so that a step size for each run
+    broadcasts over every field.
+    """
+
+    encoder: Array
+    atoms: Array
+    log_variances: Array
+    log_noise: Array
+
+    def gather(self, encoder: Array, atoms: Array) -> VariationalWeights:
+        """Return a change of both layers that leaves the variances alone."""
+        return VariationalWeights(encoder, atoms, 0.0 * self.log_variances, 0.0 * self.log_noise)
+
+
+def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
+    """Apply `function` to matching fields of weights and return weights of the same kind."""
+    return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
+
+
+def frobenius(weights: Any) -> Array:
+    """Return the Frobenius norm over all fields, one per run."""
+    xp = namespace(weights[0])
+    return xp.sqrt(sum(xp.sum(field * field, axis=(-2, -1)) for field in weights))
