@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lucidae._arrays import Array, device, namespace, to_numpy
+from lucidae._validation import check_integer
 from lucidae.solution import BatchSolution, History, Status
 
 EXPLOSION = 1e10
@@ -40,6 +42,12 @@ class Below:
     tolerance: float
     patience: int | None = None
 
+    def __post_init__(self) -> None:
+        if math.isnan(self.tolerance):
+            raise ValueError("tolerance=nan was given, expected a number.")
+        if self.patience is not None:
+            check_integer(self.patience, "patience", low=1)
+
 
 class Judge:
     """Gives each running problem its verdict: a Status, or None to go on."""
@@ -48,51 +56,59 @@ class Judge:
         self.stop = stop
         self.best = np.full(count, np.inf)
         self.waited = np.zeros(count, dtype=int)
-        self.ceiling = np.full(count, np.inf)
-        self.previous = np.full(count, np.nan)
-        self._latest = np.full(count, np.nan)
+        self.latest = np.full(count, np.nan)
+        self.ceiling: Array | None = None
 
-    def __call__(self, distances: Array, exhausted: bool) -> list[Status | None]:
-        self.previous, self._latest = self._latest, np.asarray(distances, dtype=float)
-        if np.isinf(self.ceiling).all():
-            self.ceiling = EXPLOSION * np.maximum(np.abs(distances), 1.0)
+    def __call__(self, distances: Array, exhausted: bool) -> Array:
+        if distances.shape != self.latest.shape:
+            raise ValueError(
+                f"the distance has shape {distances.shape}, expected {self.latest.shape}: "
+                "one entry per problem."
+            )
+        if self.ceiling is None:
+            self.ceiling = EXPLOSION * np.maximum(distances, 1.0)
+        self.latest = distances
         improved = distances < self.best
         self.best = np.where(improved, distances, self.best)
         self.waited = np.where(improved, 0, self.waited + 1)
-        return [self._verdict(index, exhausted) for index in range(len(distances))]
+        return self._verdicts(exhausted)
 
-    def _verdict(self, index: int, exhausted: bool) -> Status | None:
-        distance = self._latest[index]
-        if not np.isfinite(distance) or distance > self.ceiling[index]:
-            return Status.DIVERGED
-        if distance <= self.stop.tolerance:
-            return Status.CONVERGED
+    def _verdicts(self, exhausted: bool) -> Array:
+        """Return one verdict per problem; a later line overrules those above it."""
+        verdicts = np.full(self.latest.shape, None, dtype=object)
+        if self.stop.patience is not None:
+            verdicts[self.waited >= self.stop.patience] = Status.STALLED
         if exhausted:
-            return Status.ITERATION_LIMIT
-        if self.stop.patience is not None and self.waited[index] >= self.stop.patience:
-            return Status.STALLED
-        return None
+            verdicts[:] = Status.ITERATION_LIMIT
+        verdicts[self.latest <= self.stop.tolerance] = Status.CONVERGED
+        verdicts[~(self.latest <= self.ceiling) | np.isinf(self.latest)] = Status.DIVERGED
+        return verdicts
 
     def drop(self, finished: Array) -> None:
         """Forget the problems that have left."""
-        for name in ("best", "waited", "ceiling", "previous", "_latest"):
+        for name in ("best", "waited", "latest", "ceiling"):
             setattr(self, name, getattr(self, name)[~finished])
 
 
 class Schedule:
     """Knows at which iterations something is checked or recorded."""
 
-    def __init__(self, limit: int, check_every: int, record_at: int | Iterable[int] | None) -> None:
-        if limit < 0 or check_every < 1:
-            raise ValueError(
-                f"limit={limit} and check_every={check_every} were given, "
-                "expected at least 0 and at least 1."
-            )
-        self.limit = limit
-        self.check_every = check_every
-        self.record_every = record_at if isinstance(record_at, int) else None
-        fixed = None if record_at is None or isinstance(record_at, int) else sorted(set(record_at))
-        self.fixed: list[int] | None = fixed
+    def __init__(
+        self,
+        limit: int,
+        check_every: int,
+        record_at: int | Iterable[int] | None = None,
+        first: int = 0,
+    ) -> None:
+        self.limit = check_integer(limit, "limit", low=0)
+        self.check_every = check_integer(check_every, "check_every", low=1)
+        check_integer(first, "first", low=0, high=limit)
+        self.record_every: int | None = None
+        self.fixed: list[int] | None = None
+        if isinstance(record_at, int | np.integer):
+            self.record_every = check_integer(record_at, "record_at", low=1)
+        elif record_at is not None:
+            self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
 
     def after(self, n_iter: int) -> int:
         """Return the next iteration at which to look."""
@@ -139,61 +155,58 @@ class Recorder:
         )
 
 
-@dataclass(slots=True)
 class Ledger:
     """Collects the problems of a stack as they finish and puts them back in order."""
 
-    count: int
-    running: Array = field(init=False)
-    pieces: list[tuple[Array, Any]] = field(default_factory=list)
-    status: dict[int, Status] = field(default_factory=dict)
-    n_iter: Array = field(init=False)
-    distance: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.running = np.arange(self.count)
-        self.n_iter = np.zeros(self.count, dtype=int)
-        self.distance = np.full(self.count, np.nan)
+    def __init__(self, count: int) -> None:
+        self.running = np.arange(count)
+        self.pieces: list[tuple[Array, Any]] = []
+        self.status = np.full(count, None, dtype=object)
+        self.n_iter = np.zeros(count, dtype=int)
+        self.distance = np.full(count, np.nan)
 
     def close(
-        self, n_iter: int, mask: Array, state: Any, distances: Array, verdicts: list[Status | None]
+        self, mask: Array, n_iter: int, state: Any, distances: Array, verdicts: Array
     ) -> None:
-        positions = np.flatnonzero(mask)
-        if not positions.size:
+        """Enter the running problems of `mask` as finished."""
+        if not mask.any():
             return
-        problems = self.running[positions]
-        self.pieces.append((problems, take_problems(state, positions)))
+        problems = self.running[mask]
+        self.pieces.append((problems, take_problems(state, mask)))
         self.n_iter[problems] = n_iter
-        self.distance[problems] = distances[positions]
-        verdict_of = (verdicts[position] for position in positions)
-        self.status.update(
-            (int(problem), verdict)
-            for problem, verdict in zip(problems, verdict_of, strict=True)
-            if verdict is not None
+        self.distance[problems] = distances[mask]
+        self.status[problems] = verdicts[mask]
+
+    def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
+        """Enter all that are left with the same verdict."""
+        everything = np.ones(self.running.size, dtype=bool)
+        self.close(
+            everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)
         )
+        self.drop(everything)
 
     def drop(self, finished: Array) -> None:
+        """Take the finished problems off the running ones."""
         self.running = self.running[~finished]
 
-    def solution(self, tolerance: float) -> BatchSolution[Any]:
+    def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:
+        """Return all problems in their first order; `start` stands for an empty stack."""
+        if not self.pieces:
+            return BatchSolution(start, (), self.n_iter, self.distance, tolerance)
         order = np.argsort(np.concatenate([problems for problems, _ in self.pieces]))
-        states = [state for _, state in self.pieces]
-        xp = namespace(*states[0])
-        stacked = type(states[0])(
-            *(xp.concat([state[i] for state in states], axis=0) for i in range(len(states[0])))
-        )
+        columns = zip(*(state for _, state in self.pieces), strict=True)
+        stacked = [_take(namespace(*column).concat(column, axis=0), order) for column in columns]
         return BatchSolution(
-            take_problems(stacked, order),
-            tuple(self.status[problem] for problem in range(self.count)),
-            self.n_iter,
-            self.distance,
-            tolerance,
+            type(start)(*stacked), tuple(self.status), self.n_iter, self.distance, tolerance
         )
 
 
-def take_problems(state: Any, indices: Array) -> Any:
-    """Return the NamedTuple `state` restricted to some problems of its leading axis."""
-    return type(state)(*(_take(field_, indices) for field_ in state))
+def take_problems(state: Any, mask: Array) -> Any:
+    """Return the NamedTuple `state` restricted to the problems of `mask` on its leading axis."""
+    if mask.all():
+        return state
+    indices = np.flatnonzero(mask)
+    return type(state)(*(_take(values, indices) for values in state))
 
 
 def _take(values: Array, indices: Array) -> Array:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lucidae._json import json_safe
+
 __all__ = ["Certificate", "Claim", "at_least", "at_most", "does_not_apply", "reported"]
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
-_WORDS = {True: "holds", False: "fails", None: "does not apply"}
+_WORDS = {True: "holds", False: "fails"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,18 @@ class Claim:
     holds: bool | None = None
     advice: str = ""
 
+    def __post_init__(self) -> None:
+        # Scalars of array libraries are neither JSON nor `is True`.
+        for name, kind in (("value", float), ("threshold", float), ("holds", bool)):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else kind(given))
+
     @property
     def verdict(self) -> str:
-        """The verdict in words."""
-        return _WORDS[self.holds]
+        """The verdict in words: holds, fails, reported (a figure alone) or does not apply."""
+        if self.holds is not None:
+            return _WORDS[self.holds]
+        return "does not apply" if self.value is None else "reported"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-safe values; infinities and NaN become strings."""
@@ -63,8 +72,8 @@ class Claim:
             "name": self.name,
             "statement": self.statement,
             "reference": self.reference,
-            "value": _json_safe(self.value),
-            "threshold": _json_safe(self.threshold),
+            "value": json_safe(self.value),
+            "threshold": json_safe(self.threshold),
             "holds": self.holds,
             "advice": self.advice,
         }
@@ -74,25 +83,21 @@ def at_most(
     name: str, statement: str, reference: str, value: float, threshold: float, advice: str = ""
 ) -> Claim:
     """Claim that `value` is at most `threshold`; the advice is kept only when it fails."""
-    holds = bool(float(value) <= float(threshold))
-    return Claim(
-        name, statement, reference, float(value), float(threshold), holds, "" if holds else advice
-    )
+    holds = bool(value <= threshold)
+    return Claim(name, statement, reference, value, threshold, holds, "" if holds else advice)
 
 
 def at_least(
     name: str, statement: str, reference: str, value: float, threshold: float, advice: str = ""
 ) -> Claim:
     """Claim that `value` is at least `threshold`; the advice is kept only when it fails."""
-    holds = bool(float(value) >= float(threshold))
-    return Claim(
-        name, statement, reference, float(value), float(threshold), holds, "" if holds else advice
-    )
+    holds = bool(value >= threshold)
+    return Claim(name, statement, reference, value, threshold, holds, "" if holds else advice)
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
     """Report a figure that has no verdict."""
-    return Claim(name, statement, reference, float(value), None, None, advice)
+    return Claim(name, statement, reference, value, advice=advice)
 
 
 def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim:
@@ -173,7 +178,9 @@ class Certificate:
         if not judged:
             return f"{self.title}: no claim applies"
         if not failing:
-            return f"{self.title}: all {judged} claims hold"
+            return (
+                f"{self.title}: {'the claim holds' if judged == 1 else f'all {judged} claims hold'}"
+            )
         return f"{self.title}: {failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,17 +209,11 @@ def _figure(claim: Claim) -> str:
     return f"{claim.value:.3g} {relation} {claim.threshold:.3g}"
 
 
-def _json_safe(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return str(value)
-
-
 def _html_row(claim: Claim) -> str:
-    kind = _WORDS[claim.holds].replace(" ", "-")
+    kind = claim.verdict.replace(" ", "-")
     advice = f"<p>{html.escape(claim.advice)}</p>" if claim.advice else ""
     return (
-        f"<tr class='{kind}'><td title='{_WORDS[claim.holds]}'>{_MARKS[claim.holds]}</td>"
+        f"<tr class='{kind}'><td title='{claim.verdict}'>{_MARKS[claim.holds]}</td>"
         f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(_figure(claim))}</td>"
         f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
         f"{advice}</td></tr>"

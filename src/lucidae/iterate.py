@@ -7,8 +7,8 @@ optimality, never on how little the state moved), records, reports progress, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from lucidae._arrays import Array, scalar, to_numpy
+from lucidae._arrays import scalar, to_numpy
 from lucidae._bookkeeping import Below, Judge, Ledger, Recorder, Schedule, take_problems
 from lucidae.solution import BatchSolution, Solution, Status
 
@@ -31,7 +31,10 @@ SMALL_PROBLEM = 500
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a callback sees: the iteration, its limit, the distance so far and the state."""
+    """What a callback sees: the iteration, its limit, the distance so far and the state.
+
+    The state is the running one: a callback that keeps it longer must copy what a step overwrites.
+    """
 
     n_iter: int
     limit: int
@@ -52,6 +55,7 @@ def iterate(
     callbacks: Sequence[Callback] = (),
     copy: Callable[[State], State] | None = None,
     size: int | None = None,
+    first: int = 0,
 ) -> Solution[State]:
     """Repeat `step` from `start` until `stop` is met, a callback asks, or `limit` is reached.
 
@@ -70,17 +74,23 @@ def iterate(
     record : mapping of str to callable, optional
         Quantities to keep in the history, each a function of the state.
     record_at : int or iterable of int, optional
-        Record every so many steps, or at these iterations; by default at every check.
+        Record every so many steps, or at these iterations; by default at every check. A record
+        is a check too.
     callbacks : sequence of callable, optional
-        Called with a `Progress` at every check; a true return value stops the iteration.
+        Called with a `Progress` at every check but a diverged one; a true return value stops the
+        iteration. A callback's ``close``, where it has one, is called at the end, also after an
+        exception.
     copy : callable, optional
         How to keep a state that `step` would otherwise overwrite.
     size : int, optional
         Dimension of the largest matrix in a step; small problems run on one BLAS thread.
+    first : int, default=0
+        Number of steps that led to `start`, when an interrupted run goes on; `limit` counts them.
 
     Returns
     -------
     Solution
+        After a divergence its value is the state of the last check that had not diverged.
 
     Examples
     --------
@@ -89,41 +99,25 @@ def iterate(
     >>> solution.status, solution.n_iter
     (<Status.CONVERGED: 'converged'>, 10)
     """
-    keep = copy or (lambda state: state)
-    judge = Judge(stop, count=1)
-    schedule = Schedule(limit, check_every, record_at)
-    recorder = Recorder(record or {})
-    outcome: list[Solution[State]] = []
-    last = [(keep(start), float("nan"))]
-
-    def settle(n_iter: int, state: State, distances: Array) -> tuple[State, bool]:
-        (verdict,) = judge(distances, n_iter >= limit)
-        distance = float(distances[0])
-        if verdict is not Status.DIVERGED or n_iter == 0:
-            last[0] = (keep(state), distance)
-        if schedule.records(n_iter):
-            recorder.take(n_iter, last[0][0], last[0][1])
-        if _ask(callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)):
-            verdict = verdict or Status.STOPPED
-        if verdict is not None:
-            value, reached = last[0]
-            outcome.append(
-                Solution(value, verdict, n_iter, reached, stop.tolerance, recorder.history())
-            )
-        return state, verdict is None
-
-    try:
-        _loop(
-            step,
-            start,
-            lambda state: np.array([scalar(stop.distance(state))]),
-            schedule,
-            settle,
-            size,
-        )
-    finally:
-        _close(callbacks)
-    return outcome[0]
+    schedule = Schedule(limit, check_every, record_at, first)
+    judge, recorder = Judge(stop, count=1), Recorder(record or {})
+    state = value = start
+    reached, steps, n_iter = float("nan"), 0, first
+    verdict: Status | None = None
+    with _running(callbacks, size):
+        while verdict is None:
+            state = _advance(step, state, steps)
+            n_iter += steps
+            distance = scalar(stop.distance(state))
+            (verdict,) = judge(np.array([distance]), n_iter >= limit)
+            if verdict is not Status.DIVERGED:
+                value, reached = state if copy is None else copy(state), distance
+                if schedule.records(n_iter):
+                    recorder.take(n_iter, value, distance)
+                if _ask(callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)):
+                    verdict = verdict or Status.STOPPED
+            steps = schedule.after(n_iter) - n_iter
+    return Solution(value, verdict, n_iter, reached, stop.tolerance, recorder.history())
 
 
 def iterate_batch(
@@ -148,7 +142,8 @@ def iterate_batch(
     stop : Below
         Its distance returns one entry per problem.
     limit, check_every, callbacks, size
-        As in `iterate`; a callback's `Progress` carries the largest distance that is left.
+        As in `iterate`; a callback's `Progress` carries the problems that are left and the
+        largest of their distances, and its true return value stops all of them.
 
     Returns
     -------
@@ -158,43 +153,38 @@ def iterate_batch(
     --------
     >>> from typing import NamedTuple
     >>> class Numbers(NamedTuple):
-    ...     x: Array
+    ...     x: np.ndarray
     >>> ended = iterate_batch(
     ...     lambda s: Numbers(s.x / 2), Numbers(np.array([1.0, 8.0])),
     ...     stop=Below(lambda s: abs(s.x), 1e-3), limit=100)
     >>> ended.n_iter
     array([10, 13])
     """
-    count = start[0].shape[0]
-    judge = Judge(stop, count)
-    ledger = Ledger(count)
-    last = [start]
-
-    def settle(n_iter: int, state: Any, distances: Array) -> tuple[Any, bool]:
-        verdicts = judge(distances, n_iter >= limit)
-        asked = _ask(callbacks, Progress(n_iter, limit, _worst(distances), stop.tolerance, state))
-        if asked:
-            verdicts = [verdict or Status.STOPPED for verdict in verdicts]
-        diverged = np.array([verdict is Status.DIVERGED for verdict in verdicts], dtype=bool)
-        finished = np.array([verdict is not None for verdict in verdicts], dtype=bool)
-        ledger.close(n_iter, finished & ~diverged, state, distances, verdicts)
-        ledger.close(n_iter, finished & diverged, last[0], judge.previous, verdicts)
-        if finished.any():
-            left = np.flatnonzero(~finished)
-            ledger.drop(finished)
-            judge.drop(finished)
-            state = take_problems(state, left) if left.size else state
-        last[0] = state
-        return state, not finished.all()
-
-    def measure(state: Any) -> Array:
-        return to_numpy(stop.distance(state))
-
-    try:
-        _loop(step, start, measure, Schedule(limit, check_every, None), settle, size)
-    finally:
-        _close(callbacks)
-    return ledger.solution(stop.tolerance)
+    schedule = Schedule(limit, check_every)
+    count = int(start[0].shape[0])
+    judge, ledger = Judge(stop, count), Ledger(count)
+    state = previous = start
+    steps = n_iter = 0
+    with _running(callbacks, size):
+        while ledger.running.size:
+            state = _advance(step, state, steps)
+            n_iter += steps
+            before, distances = judge.latest, to_numpy(stop.distance(state)).astype(float)
+            verdicts = judge(distances, n_iter >= limit)
+            finished, diverged = verdicts != None, verdicts == Status.DIVERGED  # noqa: E711
+            ledger.close(finished & ~diverged, n_iter, state, distances, verdicts)
+            ledger.close(diverged, n_iter, previous, before, verdicts)
+            if finished.any():
+                ledger.drop(finished)
+                judge.drop(finished)
+                state, distances = take_problems(state, ~finished), distances[~finished]
+            if ledger.running.size and _ask(
+                callbacks, Progress(n_iter, limit, float(distances.max()), stop.tolerance, state)
+            ):
+                ledger.close_all(n_iter, state, distances, Status.STOPPED)
+            previous = state
+            steps = schedule.after(n_iter) - n_iter
+    return ledger.solution(start, stop.tolerance)
 
 
 def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
@@ -225,35 +215,23 @@ def limited_blas(size: int | None) -> AbstractContextManager[Any]:
     return limited
 
 
-def _loop(
-    step: Callable[[State], State],
-    state: State,
-    measure: Callable[[State], Array],
-    schedule: Schedule,
-    settle: Callable[[int, State, Array], tuple[State, bool]],
-    size: int | None,
-) -> None:
-    """Step to the next milestone, measure, settle; until everything is settled."""
-    n_iter = 0
-    with limited_blas(size), np.errstate(over="ignore", invalid="ignore"):
-        state, running = settle(n_iter, state, measure(state))
-        while running:
-            milestone = schedule.after(n_iter)
-            while n_iter < milestone:
-                state = step(state)
-                n_iter += 1
-            state, running = settle(n_iter, state, measure(state))
+def _advance(step: Callable[[State], State], state: State, steps: int) -> State:
+    for _ in range(steps):
+        state = step(state)
+    return state
+
+
+@contextmanager
+def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
+    """Limit BLAS and hush what a divergence prints; in the end close the callbacks."""
+    with ExitStack() as stack:
+        for callback in callbacks:
+            stack.callback(getattr(callback, "close", lambda: None))
+        stack.enter_context(limited_blas(size))
+        stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
+        yield
 
 
 def _ask(callbacks: Sequence[Callback], progress: Progress) -> bool:
     answers = [bool(callback(progress)) for callback in callbacks]  # every callback is called
     return any(answers)
-
-
-def _worst(distances: Array) -> float:
-    return float(np.max(distances)) if len(distances) else 0.0
-
-
-def _close(callbacks: Sequence[Callback]) -> None:
-    for callback in callbacks:
-        getattr(callback, "close", lambda: None)()

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from lucidae._json import json_safe
+
 State = TypeVar("State")
 
 
@@ -105,8 +107,8 @@ class History:
         return tuple(self.values)
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return JSON-safe lists."""
-        recorded = {name: series.tolist() for name, series in self.values.items()}
+        """Return JSON-safe lists; infinities and NaN become strings."""
+        recorded = {name: json_safe(series.tolist()) for name, series in self.values.items()}
         return {"iteration": self.iterations.tolist()} | recorded
 
 
@@ -153,6 +155,8 @@ class Solution(Generic[State]):
 class BatchSolution(Generic[State]):
     """The outcome of one iteration over a stack of problems, each with its own end.
 
+    Indexed by a problem's number it gives that problem's `Solution`.
+
     Parameters
     ----------
     value : tuple of arrays
@@ -168,9 +172,15 @@ class BatchSolution(Generic[State]):
 
     Examples
     --------
-    >>> ended = BatchSolution((), (Status.CONVERGED,), np.array([3]), np.array([1e-9]), 1e-6)
+    >>> from typing import NamedTuple
+    >>> class Numbers(NamedTuple):
+    ...     x: np.ndarray
+    >>> value = Numbers(np.array([0.5]))
+    >>> ended = BatchSolution(value, (Status.CONVERGED,), np.array([3]), np.array([1e-9]), 1e-6)
     >>> ended.converged
     array([ True])
+    >>> print(ended[0].advice)
+    Converged after 3 iterations: distance to optimality 1e-09, tolerance 1e-06.
     """
 
     value: State
@@ -178,6 +188,21 @@ class BatchSolution(Generic[State]):
     n_iter: np.ndarray[Any, Any]
     distance: np.ndarray[Any, Any]
     tolerance: float
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, problem: int) -> Solution[Any]:
+        """Return the outcome of one problem, with its advice."""
+        stacks: Any = self.value
+        value = type(stacks)(*(stack[problem, ...] for stack in stacks))
+        return Solution(
+            value,
+            self.status[problem],
+            int(self.n_iter[problem]),
+            float(self.distance[problem]),
+            self.tolerance,
+        )
 
     @property
     def converged(self) -> np.ndarray[Any, Any]:
