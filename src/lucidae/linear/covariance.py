@@ -106,13 +106,14 @@ class RowsCovariance:
         return int(self.rows.shape[1])
 
     def codes(self, encoder: Array) -> Array:
-        """Return the centred codes of the rows, shape (n, k)."""
-        return self.rows @ encoder.mT - (encoder @ self.mean)[None, :]
+        """Return the centred codes of the rows, shape (…, n, k)."""
+        return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ (X − 1μᵀ) for `codes` of shape (n, k)."""
-        spread = namespace(self.mean).sum(codes, axis=0)
-        return (self.rows.T @ codes).mT - spread[:, None] * self.mean[None, :]
+        """Return codesᵀ (X − 1μᵀ) for `codes` of shape (…, n, k)."""
+        spread = namespace(self.mean).sum(codes, axis=-2)
+        raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
+        return raw - spread[..., :, None] * self.mean
 
     def apply(self, rows: Array) -> Array:
         """Return rows Σ."""

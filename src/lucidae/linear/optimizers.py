@@ -42,7 +42,7 @@ class Moments(NamedTuple):
     weights: Any
     first: Any
     second: Any
-    steps: int
+    steps: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +112,21 @@ class Adam:
     def start(self, weights: Any) -> Moments:
         """Return the first state."""
         zero = map_fields(lambda w: 0.0 * w, weights)
-        return Moments(weights, zero, zero, 0)
+        return Moments(weights, zero, zero, zero[0][..., :1, :1])
 
     def update(self, state: Moments, direction: Any, scale: float = 1.0) -> Moments:
         """Return the next state."""
-        count = state.steps + 1
+        steps = state.steps + 1.0
         one, two = self.decay_first, self.decay_second
         first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
         second = map_fields(lambda b, g: two * b + (1 - two) * g * g, state.second, direction)
-        rate = self.rate * scale / (1 - one**count)
-        correction = 1 - two**count
+        rate = self.rate * scale / (1 - one**steps)
+        correction = 1 - two**steps
 
         def move(w: Any, a: Any, b: Any) -> Any:
             return w - rate * a / (namespace(b).sqrt(b / correction) + self.floor)
 
-        return Moments(map_fields(move, state.weights, first, second), first, second, count)
+        return Moments(map_fields(move, state.weights, first, second), first, second, steps)
 
 
 def _gradient_descent(rate: Any, _: float) -> GradientDescent:

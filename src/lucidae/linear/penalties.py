@@ -44,12 +44,12 @@ def paper_penalties(values: Vector) -> Vector:
         return np.array([0.0])
 
     def excess(log_ratio: float) -> float:
-        return _walk_paper(values, np.exp(log_ratio))[-1] - values[-1]
+        return float(_walk_paper(values, np.exp(log_ratio))[-1] - values[-1])
 
     low, high = _bracket(excess)
     log_ratio = scipy.optimize.brentq(excess, low, high, xtol=1e-13)
-    walked = _walk_paper(values, np.exp(log_ratio))
-    return np.minimum(walked, values[-1])
+    walked: Vector = np.minimum(_walk_paper(values, np.exp(log_ratio)), values[-1])
+    return walked
 
 
 def _walk_paper(values: Vector, ratio: float) -> Vector:
@@ -129,7 +129,7 @@ def _raise_floor(values: Vector, k: int, first: float, accuracy: float) -> Vecto
 
     def slack(floor: float) -> float:
         walked = _walk_blocks(values, k, first, floor, accuracy)
-        return 4 * (values[k - 1] - walked[-1]) - floor
+        return float(4 * (values[k - 1] - walked[-1]) - floor)
 
     high = 4 * values[k - 1]
     floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
