@@ -102,6 +102,31 @@ def test_no_extra_of_the_tests_brings_torch():
     assert not any(line.startswith("torch") for extra in reached for line in extras[extra])
 
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES)
+def test_readme_example_runs_and_prints_what_it_says(code, expected, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    if expected:
+        assert without_figures(capsys.readouterr().out) == without_figures(expected)
+
+
+def without_figures(text):
+    """Return the words alone: the last digits of a rounding error differ between machines."""
+    return re.sub(r"-?\d[\d.]*(e[+-]?\d+)?", "#", text).split()
+
+
+def test_readme_names_the_two_commands():
+    for command in ("report", "test"):
+        assert f"python3 dev.py {command}" in README
+
+
+def test_namespaces_of_the_fixture_make_doubles(xp):
+    assert xp.zeros(2).dtype == xp.asarray([1.0]).dtype == xp.float64
+
+
 def test_dev_prints_its_commands_and_refuses_unknown_ones():
     assert python("dev.py", "--help").returncode == 0
     result = python("dev.py", "dance")
