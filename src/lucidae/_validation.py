@@ -24,18 +24,21 @@ from lucidae._arrays import (
 )
 
 
-def check_rows(X: Any, *, accept_sparse: bool = True, name: str = "X") -> Array:
+def check_rows(
+    X: Any, *, accept_sparse: bool = True, name: str = "X", finite: bool = True
+) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array of rows.
 
     Arrays of other libraries stay in their library and on their device, cut off from automatic
     differentiation; everything else (lists, data frames, sparse matrices) goes through
-    scikit-learn's own check.
+    scikit-learn's own check. Without `finite` the entries are not looked at.
     """
     if not is_array(X) or is_numpy(X):
         return check_array(
             X,
             accept_sparse=("csr",) if accept_sparse else False,
             dtype=(np.float64, np.float32),
+            ensure_all_finite=finite,
             input_name=name,
         )
     X, xp = as_plain(X), namespace(X)
@@ -48,7 +51,7 @@ def check_rows(X: Any, *, accept_sparse: bool = True, name: str = "X") -> Array:
     if 0 in X.shape:
         raise ValueError(f"{name} is empty: its shape is {tuple(X.shape)}. Give at least one row.")
     X = as_float(X)
-    if not bool(xp.all(xp.isfinite(X))):
+    if finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return X
 

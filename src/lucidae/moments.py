@@ -78,7 +78,7 @@ class SecondMoment:
         -------
         SecondMoment
         """
-        X = check_rows(X)
+        X = check_rows(X, finite=scipy.sparse.issparse(X))
         return cls._empty(X)._fold(X, check_weights(sample_weight, X))
 
     @classmethod
@@ -116,7 +116,7 @@ class SecondMoment:
             return self
         rows = xp.empty((n_rows + 1, X.shape[1]), dtype=xp.float64, device=device(X))
         body = rows[:n_rows, :]
-        body[...] = X if X.dtype == xp.float64 else xp.astype(X, xp.float64)
+        body[...] = X
         center = self.center if self.weight else weighted_mean(body, weights, added)
         body -= center
         offset = weighted_mean(body, weights, added)
@@ -133,9 +133,14 @@ class SecondMoment:
         return type(self)(total, scatter, *two_sum(center, self.offset + shift * (added / total)))
 
     def _checked(self, X: Any) -> Self:
-        """Refuse rows whose squares leave the range of double precision."""
+        """Refuse rows that are not finite, or whose squares leave the range of double precision.
+
+        A single entry that is not finite spoils the scatter's diagonal, which is quicker to look
+        at than all entries.
+        """
         squares = self.trace * self.weight
         if not math.isfinite(squares):
+            check_rows(X)
             raise ValueError(
                 "the squares of X overflow double precision: its entries are as large as "
                 f"{largest(_stored(X)):.3g}. Divide X by a constant first."
@@ -155,7 +160,7 @@ class SecondMoment:
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the moment of these rows and those of `batch` together."""
-        batch = check_rows(batch, name="batch")
+        batch = check_rows(batch, name="batch", finite=scipy.sparse.issparse(batch))
         if batch.shape[1] != self.n_features:
             raise ValueError(
                 f"batch has {batch.shape[1]} features, but this moment has {self.n_features}."
