@@ -99,4 +99,7 @@ def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
     if not isinstance(stored, np.lib.npyio.NpzFile):
         raise ValueError("it holds a single array without a name.")
     with stored:
-        return {name: stored[name] for name in stored.files}
+        arrays = {name: stored[name] for name in stored.files}
+    if not all(isinstance(values, np.ndarray) for values in arrays.values()):
+        raise ValueError("it holds more than arrays.")
+    return arrays

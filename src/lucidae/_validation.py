@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -98,11 +97,20 @@ def check_number(
     value: Any, name: str, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False
 ) -> float:
     """Return `value` as a finite float inside [low, high], or (low, high] when `open_low`."""
-    real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    inside = real and low <= value <= high and abs(value) <= sys.float_info.max
-    if not inside or (open_low and value == low):
+    number = _float(value)
+    if not math.isfinite(number) or not low <= number <= high or (open_low and number == low):
         raise ValueError(f"{name}={value!r} was given, expected {_range(low, high, open_low)}.")
-    return float(value)
+    return number
+
+
+def _float(value: Any) -> float:
+    """Return a real number as a float, NaN for anything else."""
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
 
 
 def _range(low: float, high: float, open_low: bool) -> str:

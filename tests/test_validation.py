@@ -1,0 +1,158 @@
+"""Input is accepted as it is meant, or refused in a sentence that says what to do."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_array_equal
+
+from extras import require
+from lucidae._arrays import namespace, to_numpy
+from lucidae._validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_rows,
+    check_weights,
+)
+
+ROWS = [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_rows_stay_in_their_library_and_keep_single_precision(xp):
+    for dtype in (xp.float32, xp.float64):
+        X = xp.asarray(ROWS, dtype=dtype)
+        checked = check_rows(X)
+        assert namespace(checked) is namespace(X)
+        assert checked.dtype == dtype
+    assert check_rows(xp.asarray([[1, 2]])).dtype == xp.float64
+
+
+@pytest.mark.parametrize("frame", ["pandas", "polars"])
+def test_rows_of_a_data_frame_become_an_array(frame):
+    data = require(frame).DataFrame({"a": [1.0, 3.0], "b": [2.0, 4.0]})
+    assert_array_equal(check_rows(data), ROWS)
+
+
+def test_sparse_rows_stay_sparse_unless_refused():
+    X = scipy.sparse.coo_array(np.array(ROWS))
+    assert scipy.sparse.issparse(check_rows(X))
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        check_rows(X, accept_sparse=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([1.0, 2.0], "dimension|2D"),
+        (np.ones((1, 1, 1)), "dim"),
+        (np.ones((0, 2)), "empty|minimum of 1"),
+        (np.ones((2, 0)), "empty|minimum of 1"),
+        ([[np.nan]], "NaN"),
+        ([[np.inf]], "infinity"),
+        ([[1 + 2j]], "[Cc]omplex"),
+    ],
+)
+def test_bad_rows_are_refused_alike_everywhere(xp, values, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check_rows(xp.asarray(np.asarray(values)))
+
+
+def test_words_are_refused():
+    with pytest.raises(ValueError, match="could not convert string"):
+        check_rows([["a", "b"]])
+
+
+def test_sparse_tensors_are_refused_with_the_way_out():
+    torch = require("torch")
+    with pytest.raises(ValueError, match="to_dense"):
+        check_rows(torch.ones(2, 2).to_sparse())
+
+
+def test_without_finite_the_entries_are_not_looked_at(xp):
+    assert np.isnan(to_numpy(check_rows(xp.asarray([[xp.nan]]), finite=False))).all()
+
+
+def test_weights_come_beside_the_rows_in_double_precision(xp):
+    X = xp.asarray(ROWS, dtype=xp.float32)
+    for given in ([1, 2], np.float32([1, 2]), xp.asarray([1.0, 2.0])):
+        weights = check_weights(given, X)
+        assert namespace(weights) is namespace(X)
+        assert weights.dtype == xp.float64
+        assert_array_equal(to_numpy(weights), [1.0, 2.0])
+    assert_array_equal(to_numpy(check_weights(3, X)), [3.0, 3.0])
+    assert check_weights(None, X) is None
+
+
+@pytest.mark.parametrize("series", ["pandas", "polars"])
+def test_weights_may_be_a_series(series):
+    assert_array_equal(check_weights(require(series).Series([1.0, 2.0]), np.array(ROWS)), [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ([1.0], r"shape \(1,\), expected \(2,\)"),
+        ([[1.0, 1.0]], "one weight per row"),
+        ([1.0, -1.0], "not negative"),
+        ([1.0, np.nan], "finite"),
+        ([1.0, np.inf], "finite"),
+        ([1.0, None], "finite"),
+        ([0.0, 0.0], "sums to 0"),
+        ([1e308, 1e308], "sums to inf"),
+        (0.0, "sums to 0"),
+        (np.nan, "finite"),
+        (["a", "b"], "could not convert"),
+    ],
+)
+def test_bad_weights_are_refused(weights, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check_weights(weights, np.array(ROWS))
+
+
+@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
+def test_integers_of_any_kind_come_out_as_int(value):
+    assert type(check_integer(value, "k", low=1, high=3)) is int
+
+
+@pytest.mark.parametrize("value", [0, 4, 2.0, "2", None, True, np.True_, np.nan])
+def test_other_integers_are_refused_by_name(value):
+    with pytest.raises(ValueError, match=r"^k=.* expected an integer in \[1, 3\]"):
+        check_integer(value, "k", low=1, high=3)
+    with pytest.raises(ValueError, match="expected an integer of at least 5"):
+        check_integer(value, "k", low=5)
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), Fraction(1, 2)])
+def test_numbers_of_any_kind_come_out_as_float(value):
+    assert type(check_number(value, "rate", low=0.0)) is float
+    assert check_number(value, "rate") == 0.5
+
+
+@pytest.mark.parametrize(
+    "value", [np.nan, np.inf, -np.inf, 10**400, -(10**400), "1", None, True, 1 + 0j, [1.0]]
+)
+def test_what_is_no_finite_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"^rate=.* expected a finite number"):
+        check_number(value, "rate")
+
+
+def test_ends_of_a_range_count_unless_open():
+    assert check_number(0.0, "rate", low=0.0, high=1.0) == 0.0
+    assert check_number(1.0, "rate", low=0.0, high=1.0, open_low=True) == 1.0
+    with pytest.raises(ValueError, match=r"\(0, 1\]"):
+        check_number(0.0, "rate", low=0.0, high=1.0, open_low=True)
+    with pytest.raises(ValueError, match="above 0"):
+        check_number(0, "rate", low=0.0, open_low=True)
+    with pytest.raises(ValueError, match="of at least 0"):
+        check_number(-1, "rate", low=0.0)
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        check_number(1.5, "rate", low=0.0, high=1.0)
+
+
+@pytest.mark.parametrize("value", ["c", "", None, 1, ["a"], {"a": 1}])
+def test_a_choice_names_the_options(value):
+    assert check_choice("a", "method", {"a": 1, "b": 2}) == "a"
+    with pytest.raises(ValueError, match="expected one of 'a', 'b'"):
+        check_choice(value, "method", {"a": 1, "b": 2})
