@@ -1,0 +1,51 @@
+"""The theory inside deep networks: torch layers, posteriors and reports (extra ``torch``)."""
+
+from __future__ import annotations
+
+try:
+    import torch as torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "lucidae.nn needs PyTorch, which is not installed: pip install 'lucidae[torch]'."
+    ) from error
+
+from lucidae.nn.collapse import active_directions, collapse_report
+from lucidae.nn.collapse_table import CollapseReport
+from lucidae.nn.dictionary import DictionaryVAE
+from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
+from lucidae.nn.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from lucidae.nn.head import GaussianHead
+from lucidae.nn.nested import NestedDropout, prefix_losses
+from lucidae.nn.noise import GeometricSchedule, NoiseVariance
+from lucidae.nn.ordering import order_dimensions
+from lucidae.nn.resnet import ResidualBlock, ResNetDecoder, ResNetEncoder
+from lucidae.nn.rotation import RotationAugmented
+from lucidae.nn.vae import VAE, Evidence, negative_log_likelihood
+
+__all__ = [
+    "VAE",
+    "CollapseReport",
+    "DiagonalGaussian",
+    "DictionaryVAE",
+    "DropoutPenalty",
+    "Evidence",
+    "FullGaussian",
+    "GaussianHead",
+    "GeometricSchedule",
+    "LowRankGaussian",
+    "NestedDropout",
+    "NoiseVariance",
+    "ResNetDecoder",
+    "ResNetEncoder",
+    "ResidualBlock",
+    "RotationAugmented",
+    "active_directions",
+    "certify_dropout",
+    "collapse_report",
+    "equalize_layers",
+    "negative_log_likelihood",
+    "order_dimensions",
+    "prefix_losses",
+]

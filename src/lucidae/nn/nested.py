@@ -1,0 +1,219 @@
+"""Nested dropout: latents that learn in order, one random prefix at a time or all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lucidae._validation import check_choice, check_integer
+from lucidae.linear.objectives import geometric_prior, uniform_prior
+from lucidae.nn._layers import Tensor, full_precision, without_autocast
+
+__all__ = ["NestedDropout", "prefix_losses"]
+
+PRIORS: dict[str, Callable[[int], Any]] = {"geometric": geometric_prior, "uniform": uniform_prior}
+DRAWS = ("sample", "batch")
+
+
+class NestedDropout(nn.Module):
+    """Keep a random prefix of the latents, so that they order themselves by importance.
+
+    While training, a length b is drawn from `prior` and latents b + 1, …, k are set to zero
+    (Rippel et al. 2014). A linear autoencoder trained so converges to the ordered principal
+    components (Bao et al. 2020, Theorem 2). In evaluation mode all latents are kept, or the
+    first `prefix`.
+
+    Parameters
+    ----------
+    dim : int
+        Number k of latents.
+    prior : {"geometric", "uniform"} or array of shape (k,), default="geometric"
+        Probabilities of the lengths 1, …, k. ``"geometric"`` is that of Bao et al. 2020 with
+        ratio 0.9. Latents are identified only if every length has a positive probability.
+    draw : {"sample", "batch"}, default="sample"
+        One length for each sample (first axis), or one for the whole batch.
+    axis : int, default=-1
+        Axis of the latents; 1 for the channels of images.
+    prefix : int, optional
+        Number of latents kept in evaluation mode; may be set later.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import NestedDropout
+    >>> layer = NestedDropout(4).eval()
+    >>> layer(torch.ones(1, 4), prefix=2)
+    tensor([[1., 1., 0., 0.]])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        prior: Any = "geometric",
+        *,
+        draw: str = "sample",
+        axis: int = -1,
+        prefix: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = check_integer(dim, "dim", low=1)
+        self.draw = check_choice(draw, "draw", DRAWS)
+        self.axis = axis
+        self.prefix = None if prefix is None else check_integer(prefix, "prefix", low=1, high=dim)
+        probabilities = torch.as_tensor(prefix_prior(prior, dim), dtype=torch.get_default_dtype())
+        self.register_buffer("prior", probabilities)
+
+    def forward(self, codes: Tensor, prefix: int | None = None) -> Tensor:
+        """Return the codes with everything after the drawn, given or set prefix at zero."""
+        self._check(codes)
+        if prefix is None and self.training:
+            return self._keep(codes, self.draw_lengths(codes))
+        kept = self.prefix if prefix is None else prefix
+        if kept is None:
+            return codes
+        return self._keep(codes, check_integer(kept, "prefix", low=1, high=self.dim))
+
+    def draw_lengths(self, codes: Tensor) -> Tensor:
+        """Draw one length for each sample, or one for all, shaped to broadcast over `codes`."""
+        count = codes.shape[0] if self.draw == "sample" and codes.ndim > 1 else 1
+        edges = torch.cumsum(self.prior, 0)[:-1]
+        drawn = torch.rand(count, dtype=edges.dtype, device=edges.device)
+        lengths = 1 + torch.searchsorted(edges, drawn, right=True)
+        return lengths.reshape((count,) + (1,) * (codes.ndim - 1))
+
+    def extra_repr(self) -> str:
+        """Return the settings for the printed module."""
+        return f"dim={self.dim}, draw={self.draw!r}, axis={self.axis}, prefix={self.prefix}"
+
+    def _keep(self, codes: Tensor, lengths: Any) -> Tensor:
+        shape = [1] * codes.ndim
+        shape[self.axis] = self.dim
+        positions = torch.arange(self.dim, device=codes.device).reshape(shape)
+        return codes.masked_fill(positions >= lengths, 0.0)
+
+    def _check(self, codes: Tensor) -> None:
+        if not -codes.ndim <= self.axis < codes.ndim or codes.shape[self.axis] != self.dim:
+            raise ValueError(
+                f"codes have shape {tuple(codes.shape)}, expected {self.dim} latents "
+                f"on axis {self.axis}."
+            )
+
+
+def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
+    """Return the probabilities of the prefix lengths 1, …, `dim` from a name or an array."""
+    if isinstance(prior, str):
+        return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
+    given = prior.detach().cpu() if isinstance(prior, torch.Tensor) else prior
+    probabilities = np.asarray(given, dtype=float)
+    if probabilities.shape != (dim,):
+        raise ValueError(
+            f"prior has shape {probabilities.shape}, expected ({dim},): one probability for each "
+            "prefix length."
+        )
+    positive = np.isfinite(probabilities).all() and (probabilities >= 0).all()
+    if not positive or not np.isclose(probabilities.sum(), 1.0, rtol=1e-6):
+        raise ValueError(
+            f"prior={prior!r} was given, expected probabilities: not negative, with sum 1."
+        )
+    return np.asarray(probabilities / probabilities.sum())
+
+
+def prefix_losses(
+    codes: Tensor,
+    decoder: Callable[[Tensor], Tensor],
+    target: Tensor,
+    *,
+    prefixes: Iterable[int] | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Return the loss of every prefix of the latents, in one pass through the decoder.
+
+    Weighted with the prior of nested dropout they sum to its expected loss (Bao et al. 2020,
+    eq. 6, without its ½); with equal weights it is the training of nested representations that
+    are useful at every size.
+
+    Parameters
+    ----------
+    codes : tensor of shape (B, k)
+        The latents.
+    decoder : nn.Linear or callable
+        For an `nn.Linear` with the default loss, all prefixes cost as much as one decoding,
+        through the Gram matrix of its columns. Any other decoder sees one batch of B samples for
+        each prefix, all in one call.
+    target : tensor of shape (B, …)
+        What should come out.
+    prefixes : iterable of int, optional
+        Lengths of the prefixes; all of 1, …, k by default.
+    loss : callable, optional
+        From (prediction, target) to one number for each sample, or for each entry (these are
+        summed over a sample). The squared error by default.
+
+    Returns
+    -------
+    tensor of shape (number of prefixes,)
+        The mean over samples for each prefix; differentiable.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import prefix_losses
+    >>> decoder = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = decoder.weight.data.copy_(torch.eye(2))
+    >>> x = torch.tensor([[3.0, 4.0]])
+    >>> prefix_losses(x, decoder, x).detach()
+    tensor([16.,  0.])
+    """
+    if codes.ndim != 2 or target.ndim < 2 or target.shape[0] != codes.shape[0]:
+        raise ValueError(
+            f"codes have shape {tuple(codes.shape)} and target {tuple(target.shape)}, expected "
+            "(B, k) and (B, …)."
+        )
+    dim = codes.shape[1]
+    chosen = range(1, dim + 1) if prefixes is None else prefixes
+    lengths = [check_integer(length, "prefixes", low=1, high=dim) for length in chosen]
+    if not lengths:
+        raise ValueError("prefixes is empty, expected at least one length.")
+    if loss is None and isinstance(decoder, nn.Linear):
+        return _linear_prefix_losses(codes, decoder, target)[[b - 1 for b in lengths]]
+    return _stacked_prefix_losses(codes, decoder, target, lengths, loss or _squared_error)
+
+
+def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor:
+    """Return mean ‖y − Σ_{i≤b} zᵢwᵢ‖² for every b, by cumulative sums over the Gram matrix.
+
+    Adding latent b changes the squared error by z_b(2 Σ_{j<b} G_bj z_j + G_bb z_b − 2 w_bᵀy).
+    """
+    with without_autocast(codes):
+        z, weight = full_precision(codes), full_precision(decoder.weight)
+        wanted = full_precision(target.flatten(1))
+        wanted = wanted if decoder.bias is None else wanted - full_precision(decoder.bias)
+        gram = weight.mT @ weight
+        doubled = 2 * torch.tril(gram, -1) + torch.diag(torch.diagonal(gram))
+        changes = z * (z @ doubled.mT - 2 * wanted @ weight)
+        return torch.mean(torch.sum(wanted * wanted, 1)) + torch.cumsum(changes.mean(0), 0)
+
+
+def _stacked_prefix_losses(
+    codes: Tensor, decoder: Any, target: Tensor, lengths: list[int], loss: Any
+) -> Tensor:
+    """Return the losses from one call on the prefixes, stacked along the batch axis."""
+    count, (size, dim) = len(lengths), codes.shape
+    cut = torch.tensor(lengths, device=codes.device)[:, None, None]
+    dropped = torch.arange(dim, device=codes.device) >= cut
+    stacked = codes[None].masked_fill(dropped, 0.0).reshape(count * size, dim)
+    wanted = target[None].expand(count, *target.shape).flatten(0, 1)
+    values = loss(decoder(stacked), wanted)
+    if values.shape[:1] != (count * size,):
+        raise ValueError(
+            f"loss returned shape {tuple(values.shape)}, expected one value for each of "
+            f"{count * size} samples: use reduction='none'."
+        )
+    return values.reshape(count, size, -1).sum(-1).mean(-1)
+
+
+def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
+    return torch.square(prediction - target)
