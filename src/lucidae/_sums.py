@@ -32,8 +32,6 @@ def sparse_sums(X: Any, weights: Array | None) -> tuple[float, Array, Array, Arr
     where the mean is far above the deviation, which takes a column without a single zero; such
     columns are centred first, which stores nothing new.
     """
-    if weights is not None:
-        X, weights = X[weights > 0, :], weights[weights > 0]
     X = X.astype(np.float64, copy=True)
     X.sum_duplicates()
     total = float(X.shape[0]) if weights is None else float(weights.sum())

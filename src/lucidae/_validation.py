@@ -32,6 +32,8 @@ def check_rows(
     differentiation; everything else (lists, data frames, sparse matrices) goes through
     scikit-learn's own check. Without `finite` the entries are not looked at.
     """
+    if isinstance(X, list | tuple):
+        X = np.asarray(X)  # scikit-learn's refusal of complex numbers needs their type
     if not is_array(X) or is_numpy(X):
         return check_array(
             X,
@@ -77,7 +79,7 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
     if not 0.0 < total < math.inf:
         raise ValueError(
             f"sample_weight sums to {total:g}, expected a positive finite number: "
-            "at least one row must count."
+            "not all weights may be zero."
         )
     return weights
 
@@ -105,7 +107,7 @@ def check_number(
 
 def _float(value: Any) -> float:
     """Return a real number as a float, NaN for anything else."""
-    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         return math.nan
     try:
         return float(value)

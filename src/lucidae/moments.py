@@ -78,8 +78,8 @@ class SecondMoment:
         -------
         SecondMoment
         """
-        X = check_rows(X, finite=scipy.sparse.issparse(X))
-        return cls._empty(X)._fold(X, check_weights(sample_weight, X))
+        X, weights = _weighted_rows(X, sample_weight, "X")
+        return cls._empty(X)._fold(X, weights)
 
     @classmethod
     def _empty(cls, X: Any) -> Self:
@@ -112,8 +112,6 @@ class SecondMoment:
         """
         xp, n_rows = namespace(X), X.shape[0]
         added = float(n_rows) if weights is None else scalar(xp.sum(weights))
-        if added == 0.0:
-            return self
         rows = xp.empty((n_rows + 1, X.shape[1]), dtype=xp.float64, device=device(X))
         body = rows[:n_rows, :]
         body[...] = X
@@ -148,7 +146,7 @@ class SecondMoment:
         if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(
                 "the squares of X underflow double precision: its entries are as small as "
-                f"{largest(_stored(X)):.3g}. Multiply X by a constant first."
+                f"{largest(_stored(X)):.3g}. Multiply X, or its weights, by a constant first."
             )
         return self
 
@@ -160,12 +158,12 @@ class SecondMoment:
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the moment of these rows and those of `batch` together."""
-        batch = check_rows(batch, name="batch", finite=scipy.sparse.issparse(batch))
+        batch, weights = _weighted_rows(batch, sample_weight, "batch")
         if batch.shape[1] != self.n_features:
             raise ValueError(
                 f"batch has {batch.shape[1]} features, but this moment has {self.n_features}."
             )
-        return self._fold(batch, check_weights(sample_weight, batch))
+        return self._fold(batch, weights)
 
     def merge(self, other: SecondMoment) -> Self:
         """Return the moment of the rows of both, whatever the order or grouping.
@@ -262,10 +260,31 @@ class SecondMoment:
         shapes = {name: values.shape for name, values in stored.items()}
         if not m or shapes != expected or stored["format"] != _FORMAT:
             raise ValueError(f"{os.fspath(path)!r} is not a saved SecondMoment: it holds {shapes}.")
-        return cls(float(stored["weight"]), *(stored[name] for name in _FIELDS[1:]))
+        numbers = [stored[name] for name in _FIELDS]
+        finite = all(a.dtype == np.float64 and np.isfinite(a).all() for a in numbers)
+        if not finite or stored["weight"] <= 0:
+            raise ValueError(
+                f"{os.fspath(path)!r} is not a saved SecondMoment: "
+                "it holds something else than finite numbers."
+            )
+        return cls(float(stored["weight"]), *numbers[1:])
 
     def __repr__(self) -> str:
         return f"SecondMoment(n_features={self.n_features}, weight={self.weight:g})"
+
+
+def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
+    """Return checked rows and weights, without the rows of no weight.
+
+    Entries that no sum will meet, and sparse ones, are looked at here (see `_checked`).
+    """
+    X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
+    weights = check_weights(sample_weight, X)
+    if weights is None or bool(namespace(weights).all(weights > 0)):
+        return X, weights
+    (kept,) = namespace(weights).nonzero(weights)
+    rows = X[kept] if scipy.sparse.issparse(X) else namespace(X).take(X, kept, axis=0)
+    return rows, namespace(weights).take(weights, kept, axis=0)
 
 
 def _stored(X: Any) -> Array:

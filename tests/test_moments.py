@@ -1,0 +1,408 @@
+"""`SecondMoment` against exact arithmetic, NumPy, and itself in any order.
+
+Errors of the scatter S are measured entry by entry against √(Sᵢᵢ Sⱼⱼ), the largest that Sᵢⱼ can be;
+errors of the mean against the deviation √(Sᵢᵢ / weight): a mean of 10¹² must not hide a deviation
+of one.
+"""
+
+import tracemalloc
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from extras import require
+from lucidae import SecondMoment, moments
+from lucidae._arrays import namespace, to_numpy
+
+RNG = np.random.default_rng(0)
+
+
+def exact_moment(X, weights):
+    """Return mean and scatter in rational arithmetic, rounded once at the end."""
+    rows = [[Fraction(float(x)) for x in row] for row in X]
+    weights = [Fraction(float(w)) for w in weights]
+    total = sum(weights)
+    columns = [*zip(*rows, strict=True)]
+    means = [sum(w * x for w, x in zip(weights, c, strict=True)) / total for c in columns]
+    centred = [[x - mean for x in c] for c, mean in zip(columns, means, strict=True)]
+    scatter = [
+        [sum(w * x * y for w, x, y in zip(weights, a, b, strict=True)) for b in centred]
+        for a in centred
+    ]
+    return means, np.array(scatter, dtype=float)
+
+
+def assert_exact(moment, X, weights=None, tolerance=1e-12):
+    weights = np.ones(len(X)) if weights is None else weights
+    means, scatter = exact_moment(X, weights)
+    deviation = np.sqrt(np.diag(scatter))
+    error = np.abs(to_numpy(moment.scatter) - scatter)
+    assert (error <= tolerance * np.outer(deviation, deviation)).all()
+    held = zip(to_numpy(moment.center), to_numpy(moment.offset), strict=True)
+    errors = [
+        float(Fraction(c) + Fraction(o) - mean) for (c, o), mean in zip(held, means, strict=True)
+    ]
+    assert (np.abs(errors) <= tolerance * deviation / np.sqrt(moment.weight)).all()
+    assert_allclose(moment.weight, sum(weights), rtol=1e-15)
+
+
+def same(one, other, rtol=1e-12):
+    deviation = np.sqrt(np.diag(to_numpy(one.scatter)))
+    error = np.abs(to_numpy(one.scatter) - to_numpy(other.scatter))
+    assert (error <= rtol * np.outer(deviation, deviation)).all()
+    assert_allclose(to_numpy(one.mean), to_numpy(other.mean), rtol=rtol, atol=rtol)
+    assert_allclose(one.weight, other.weight, rtol=1e-15)
+
+
+def frozen_bytes(moment):
+    arrays = (moment.scatter, moment.center, moment.offset)
+    return moment.weight, *(to_numpy(a).tobytes() for a in arrays)
+
+
+@st.composite
+def grouped_rows(draw):
+    """Rows with large means and drifting groups, columns of different scales, and weights."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))
+    n, m = sum(sizes), draw(st.integers(1, 3))
+    scales = 10.0 ** np.array(draw(st.lists(st.integers(-6, 6), min_size=m, max_size=m)))
+    ratio = draw(st.sampled_from([0.0, 1.0, 1e4, 1e8, 1e12]))
+    drift = draw(st.sampled_from([0.0, 3.0, 1e6]))
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    X = rng.standard_normal((n, m)) + ratio + drift * rng.standard_normal((len(sizes), m))[groups]
+    weights = rng.integers(0, 4, n) * draw(st.sampled_from([1.0, 0.37]))
+    weights[np.cumsum(sizes) - 1] += 1.0  # no group weighs nothing
+    return X * scales, weights if draw(st.booleans()) else None, np.cumsum(sizes)[:-1]
+
+
+def merge_in_any_order(data, parts):
+    """Merge two of the moments that are left, in either order, until one is left."""
+    while len(parts) > 1:
+        i, j = data.draw(st.permutations(range(len(parts))))[:2]
+        merged = parts[i].merge(parts[j])
+        parts = [part for index, part in enumerate(parts) if index not in (i, j)] + [merged]
+    return parts[0]
+
+
+@given(st.data(), grouped_rows())
+def test_merging_in_any_order_and_grouping_is_exact(data, drawn):
+    X, weights, cuts = drawn
+    rows = np.split(X, cuts)
+    row_weights = [None] * len(rows) if weights is None else np.split(weights, cuts)
+    parts = [SecondMoment.of(*pair) for pair in zip(rows, row_weights, strict=True)]
+    assert_exact(merge_in_any_order(data, parts), X, weights)
+
+
+@given(grouped_rows())
+def test_updates_and_one_shot_are_exact(drawn):
+    X, weights, cuts = drawn
+    rows = np.split(X, cuts)
+    row_weights = [None] * len(rows) if weights is None else np.split(weights, cuts)
+    moment = SecondMoment.of(rows[0], row_weights[0])
+    for batch, batch_weights in zip(rows[1:], row_weights[1:], strict=True):
+        moment = moment.update(batch, batch_weights)
+    assert_exact(moment, X, weights)
+    assert_exact(SecondMoment.of(X, weights), X, weights)
+
+
+@pytest.mark.parametrize("ratio", [1e8, 1e12, 1e15])
+def test_a_huge_mean_does_not_hide_the_deviation(xp, ratio):
+    X = RNG.standard_normal((40, 3)) + ratio
+    moment = SecondMoment.of(xp.asarray(X[:7]))
+    for start in range(7, 40, 11):
+        moment = moment.update(xp.asarray(X[start : start + 11]))
+    assert_exact(moment, X)
+
+
+def test_blocks_of_rows_do_not_show(monkeypatch):
+    X, weights = RNG.standard_normal((100, 5)) + 1e8, RNG.random(100)
+    whole = SecondMoment.of(X, weights)
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 7)
+    same(SecondMoment.of(X, weights), whole)
+    assert_exact(SecondMoment.of(X, weights), X, weights)
+
+
+def test_a_block_without_weight_is_passed_over(monkeypatch):
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 2)
+    X = RNG.standard_normal((6, 2))
+    weights = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
+    assert_exact(SecondMoment.of(X, weights), X, weights)
+
+
+@pytest.mark.parametrize("shape", [(50, 4), (3, 10), (2, 1)])
+def test_covariance_is_that_of_numpy(xp, shape):
+    X = RNG.standard_normal(shape) @ np.diag(np.arange(1.0, shape[1] + 1)) + 5.0
+    moment = SecondMoment.of(xp.asarray(X))
+    expected = np.cov(X.T, bias=True).reshape(shape[1], shape[1])
+    assert_allclose(to_numpy(moment.covariance), expected, rtol=1e-12, atol=1e-13)
+    assert_allclose(to_numpy(moment.mean), X.mean(axis=0), rtol=1e-14)
+    assert_allclose(moment.trace, np.trace(expected), rtol=1e-12)
+    assert moment.weight == shape[0]
+    assert moment.n_features == shape[1]
+    assert namespace(moment.covariance) is namespace(xp.asarray(X))
+
+
+def test_scatter_stays_symmetric_to_the_last_bit():
+    X, weights = RNG.standard_normal((60, 5)), RNG.random(60)
+    parts = [SecondMoment.of(X[i : i + 20], weights[i : i + 20]) for i in (0, 20, 40)]
+    sparse = SecondMoment.of(scipy.sparse.csr_array(X), weights)
+    for moment in (*parts, parts[0].merge(parts[1]).merge(parts[2]), sparse):
+        assert_array_equal(moment.scatter, moment.scatter.T)
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=8).filter(any), st.booleans())
+def test_weights_are_repetitions(counts, sparse):
+    X = np.random.default_rng(sum(counts)).standard_normal((len(counts), 3)) + 100.0
+    kind = scipy.sparse.csr_array if sparse else np.asarray
+    repeated = SecondMoment.of(np.repeat(X, counts, axis=0))
+    same(SecondMoment.of(kind(X), counts), repeated)
+
+
+def test_a_row_of_no_weight_changes_nothing():
+    X = RNG.standard_normal((5, 2))
+    outlier = np.vstack([X, [1e100, -1e100]])
+    for kind in (np.asarray, scipy.sparse.csr_array):
+        same(SecondMoment.of(kind(outlier), [1, 1, 1, 1, 1, 0]), SecondMoment.of(X))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "bool"])
+def test_narrow_input_is_summed_in_double_precision(xp, dtype):
+    narrow = (RNG.standard_normal((500, 3)) * 3 + 1000).astype(dtype)
+    moment = SecondMoment.of(xp.asarray(narrow[:300])).update(xp.asarray(narrow[300:]))
+    assert moment.scatter.dtype == xp.float64
+    reference = SecondMoment.of(narrow.astype(float))
+    assert_allclose(to_numpy(moment.scatter), reference.scatter, rtol=1e-11)
+    assert_array_equal(to_numpy(moment.mean), reference.mean)
+
+
+@pytest.mark.parametrize("frame", ["pandas", "polars"])
+def test_data_frames_count_as_their_values(frame):
+    X = RNG.standard_normal((10, 2))
+    table = require(frame).DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    same(SecondMoment.of(table), SecondMoment.of(X), rtol=1e-15)
+    same(SecondMoment.of(X).update(table), SecondMoment.of(np.vstack([X, X])))
+
+
+def test_libraries_may_be_mixed_and_the_first_one_stays(xp):
+    X, weights = RNG.standard_normal((30, 3)), RNG.random(30)
+    whole = SecondMoment.of(X, weights)
+    first = SecondMoment.of(xp.asarray(X[:10]), xp.asarray(weights[:10]))
+    mixed = first.update(X[10:20], weights[10:20]).merge(SecondMoment.of(X[20:], weights[20:]))
+    assert namespace(mixed.scatter) is namespace(xp.asarray(X))
+    same(mixed, whole)
+    sparse = first.update(scipy.sparse.csr_array(X[10:]), weights[10:])
+    assert namespace(sparse.scatter) is namespace(xp.asarray(X))
+    same(sparse, whole)
+    same(SecondMoment.of(X[10:], weights[10:]).merge(first), whole)
+
+
+def test_tensors_that_carry_gradients_are_only_read():
+    torch = require("torch")
+    X = torch.ones(4, 2, requires_grad=True)
+    moment = SecondMoment.of(X, torch.ones(4, requires_grad=True))
+    assert not moment.scatter.requires_grad
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("density", [0.05, 0.6, 1.0])
+def test_sparse_rows_give_the_dense_moment(layout, density):
+    X = scipy.sparse.random_array((80, 6), density=density, rng=RNG, format=layout)
+    weights = RNG.integers(0, 3, 80)
+    same(SecondMoment.of(X), SecondMoment.of(X.toarray()))
+    same(SecondMoment.of(X, weights), SecondMoment.of(X.toarray(), weights))
+    same(SecondMoment.of(X.astype(np.float32)), SecondMoment.of(X.astype(np.float32).toarray()))
+
+
+@pytest.mark.parametrize("ratio", [1e8, 1e12])
+def test_a_full_column_of_a_sparse_array_keeps_its_deviation(ratio):
+    X = np.where(RNG.random((40, 3)) < 0.5, 0.0, RNG.standard_normal((40, 3)))
+    X[:, 1] = ratio + RNG.standard_normal(40)
+    weights = RNG.random(40)
+    assert_exact(SecondMoment.of(scipy.sparse.csr_array(X)), X)
+    assert_exact(SecondMoment.of(scipy.sparse.csr_array(X), weights), X, weights)
+
+
+def test_duplicate_entries_of_a_sparse_array_are_summed():
+    X = scipy.sparse.csr_array((np.ones(3), [0, 0, 1], [0, 2, 3]), shape=(2, 2))
+    same(SecondMoment.of(X), SecondMoment.of(X.toarray()))
+    assert X.nnz == 3
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_a_large_sparse_array_is_never_made_dense(scale):
+    n, m, stored = 1_000_000, 300, 500
+    values, columns = scale * RNG.standard_normal(stored), RNG.integers(0, m, stored)
+    X = scipy.sparse.coo_array((values, (np.arange(stored) * 7, columns)), shape=(n, m)).tocsr()
+    nonzero = X[np.arange(stored) * 7].toarray()
+    rows = np.vstack([nonzero, np.zeros(m)])
+    expected = SecondMoment.of(rows, np.append(np.ones(stored), n - stored))
+    tracemalloc.start()
+    try:
+        moment = SecondMoment.of(X).update(X, np.ones(n))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < n * m * 8 / 20
+    assert_allclose(moment.covariance, expected.covariance, rtol=1e-12, atol=1e-18)
+
+
+def test_input_and_older_moments_stay_as_they_were():
+    X, Y = RNG.standard_normal((9, 3)), RNG.standard_normal((5, 3))
+    sparse = scipy.sparse.csr_array(np.abs(X))
+    copies = X.copy(), Y.copy(), sparse.data.copy()
+    first, second = SecondMoment.of(X), SecondMoment.of(Y)
+    before = frozen_bytes(first), frozen_bytes(second)
+    first.update(Y, np.ones(5))
+    first.update(sparse)
+    first.merge(second)
+    second.merge(first).spectrum()
+    assert (frozen_bytes(first), frozen_bytes(second)) == before
+    for array, copy in zip((X, Y, sparse.data), copies, strict=True):
+        assert_array_equal(array, copy)
+
+
+def test_one_row_and_constant_columns_have_no_scatter(xp):
+    row = np.array([[0.1, -3.0, 1e10]])
+    one = SecondMoment.of(xp.asarray(row))
+    many = SecondMoment.of(xp.asarray(np.repeat(row, 7, axis=0))).update(xp.asarray(row))
+    assert_array_equal(to_numpy(one.covariance), np.zeros((3, 3)))
+    assert_allclose(to_numpy(many.covariance), 0.0, atol=1e-11)
+    assert_array_equal(to_numpy(one.mean), row[0])
+    assert_allclose(to_numpy(many.mean), row[0], rtol=1e-15)
+    values, vectors = one.spectrum()
+    assert_array_equal(to_numpy(values), np.zeros(3))
+    assert_allclose(to_numpy(vectors).T @ to_numpy(vectors), np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "bad", [[[np.nan, 1.0]], [[np.inf, 1.0]], [1.0, 2.0], np.ones((0, 2)), [["a", "b"]], [[1j, 2]]]
+)
+def test_bad_rows_are_refused_by_of_and_update(bad):
+    with pytest.raises(ValueError, match=r"\S"):
+        SecondMoment.of(bad)
+    with pytest.raises(ValueError, match=r"\S"):
+        SecondMoment.of(np.ones((3, 2))).update(bad)
+
+
+@pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_a_bad_entry_anywhere_is_found_even_without_weight(entry, kind):
+    X = np.ones((5, 3))
+    X[3, 1] = entry
+    weights = np.array([1.0, 1.0, 1.0, 0.0, 1.0])
+    for given_weights in (None, weights):
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            SecondMoment.of(kind(X), given_weights)
+
+
+def test_torch_refuses_bad_entries_alike():
+    torch = require("torch")
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        SecondMoment.of(torch.tensor([[1.0, float("nan")]]))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_squares_beyond_double_precision_are_refused_with_the_way_out(kind):
+    X = RNG.standard_normal((6, 2))
+    for scale in (1e200, 1e300):
+        with pytest.raises(ValueError, match=r"overflow.*e\+\d+.*Divide X"):
+            SecondMoment.of(kind(X * scale))
+    with pytest.raises(ValueError, match=r"underflow.*e-200.*Multiply X"):
+        SecondMoment.of(kind(X * 1e-200))
+    with pytest.raises(ValueError, match="underflow"):
+        SecondMoment.of(kind([[1e-200, 0.0]])).update(kind([[2e-200, 0.0]]))
+    with pytest.raises(ValueError, match="overflow"):
+        SecondMoment.of(kind([[1e170, 1.0]])).merge(SecondMoment.of(kind([[-1e170, 1.0]])))
+
+
+def test_extreme_entries_that_do_not_vary_are_welcome():
+    for value in (1e-200, 1e200, 0.0):
+        moment = SecondMoment.of(np.full((5, 2), value))
+        assert_allclose(moment.mean, value, rtol=1e-15)
+
+
+def test_moments_of_other_lengths_and_kinds_are_refused():
+    moment = SecondMoment.of(np.ones((3, 2)))
+    with pytest.raises(ValueError, match="batch has 3 features, but this moment has 2"):
+        moment.update(np.ones((3, 3)))
+    with pytest.raises(ValueError, match="2 and 3 features"):
+        moment.merge(SecondMoment.of(np.ones((3, 3))))
+    with pytest.raises(ValueError, match="got ndarray"):
+        moment.merge(np.ones((3, 2)))
+    assert repr(moment) == "SecondMoment(n_features=2, weight=3)"
+
+
+def test_saved_moments_come_back_to_the_last_bit(xp, tmp_path):
+    moment = SecondMoment.of(xp.asarray(RNG.standard_normal((10, 4)) + 1e9))
+    path = tmp_path / "deep" / "moment.npz"
+    moment.save(path)
+    loaded = SecondMoment.load(path)
+    assert frozen_bytes(loaded) == frozen_bytes(moment)
+    assert [*path.parent.iterdir()] == [path]
+    same(loaded.update(np.ones((1, 4))), moment.update(xp.ones((1, 4))), rtol=1e-15)
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "moment.npz"
+    SecondMoment.of(np.eye(2)).save(path)
+    before = path.read_bytes()
+
+    def fail(stream, **arrays):
+        stream.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="disk full"):
+        SecondMoment.of(np.ones((2, 2))).save(path)
+    assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]
+
+
+FIELDS = {
+    "format": 1,
+    "weight": 2.0,
+    "scatter": np.eye(2),
+    "center": np.zeros(2),
+    "offset": np.zeros(2),
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scatter": np.eye(3)},
+        {"center": np.zeros(3)},
+        {"weight": np.ones(2)},
+        {"weight": -1.0},
+        {"weight": np.nan},
+        {"scatter": np.full((2, 2), np.nan)},
+        {"scatter": np.array([["a", "b"], ["c", "d"]])},
+        {"format": 99},
+        {"center": np.empty(0), "offset": np.empty(0), "scatter": np.empty((0, 0))},
+        {"extra": 1.0},
+        {"scatter": np.array([[None, 1], [2, 3]], dtype=object)},
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(tmp_path, change):
+    path = tmp_path / "moment.npz"
+    np.savez(path, **(FIELDS | change))
+    with pytest.raises(ValueError, match=r"moment\.npz' is not a saved SecondMoment"):
+        SecondMoment.load(path)
+
+
+def test_incomplete_damaged_and_absent_files_are_refused(tmp_path):
+    path = tmp_path / "moment.npz"
+    np.savez(path, weight=1.0)
+    with pytest.raises(ValueError, match="not a saved SecondMoment"):
+        SecondMoment.load(path)
+    np.savez(path, **FIELDS)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="not a saved SecondMoment"):
+        SecondMoment.load(path)
+    with pytest.raises(FileNotFoundError):
+        SecondMoment.load(tmp_path / "absent.npz")
