@@ -1,6 +1,23 @@
 """Autoencoders whose optimum is known."""
 
+from lucidae import datasets, metrics
 from lucidae._version import __version__
+from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
+from lucidae.dropout.equalize import equalize, equalize_pair
+from lucidae.linear.estimators import LinearAutoencoder
 from lucidae.moments import SecondMoment
+from lucidae.sparsity.estimators import SparseVAE
 
-__all__ = ["SecondMoment", "__version__"]
+__all__ = [
+    "DropoutAutoencoder",
+    "DropoutFactorization",
+    "DropoutRegressor",
+    "LinearAutoencoder",
+    "SecondMoment",
+    "SparseVAE",
+    "__version__",
+    "datasets",
+    "equalize",
+    "equalize_pair",
+    "metrics",
+]

@@ -22,7 +22,7 @@ from lucidae.linear.covariance import (
     DiagonalCovariance,
     rows_covariance,
 )
-from lucidae.linear.methods import Method, Settings, make_method
+from lucidae.linear.methods import Method, Settings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.spectrum import Spectrum
@@ -168,7 +168,7 @@ class _Crew:
     def __init__(self, runs: Sequence[Run], plan: Plan) -> None:
         self.runs, self.plan = runs, plan
         self.name = runs[0].optimizer
-        _refuse(runs[0].method, self.name)
+        check_optimizer(runs[0].method, self.name)
         self.values, self.vectors = plan.spectrum.values, plan.spectrum.vectors
         random = np.random.default_rng(runs[0].seed)
         self.method = _method(runs[0], plan, random)
@@ -326,15 +326,6 @@ def _method(run: Run, plan: Plan, random: np.random.Generator) -> Method:
     penalties = np.full(plan.k, 0.25) if plan.penalties is None else plan.penalties
     prior = geometric_prior(plan.k) if plan.prior is None else plan.prior
     return make_method(run.method, Settings(penalties, prior, random, run.tied))
-
-
-def _refuse(method: str, optimizer: str) -> None:
-    if optimizer == "adam" and method in ("rag", "gha", "brockett"):
-        raise ValueError(
-            f"optimizer='adam' was given with method={method!r}. Adam rescales every coordinate "
-            "by itself, which is no rotation of the latents: the rule loses what makes it work. "
-            "Use 'nesterov', 'heavy_ball' or 'gradient_descent'."
-        )
 
 
 def _clean(values: Array) -> Array:

@@ -68,6 +68,10 @@ class Method:
         """Whether a step needs rows rather than their second moment."""
         return self.name == "nested_dropout"
 
+    def expected(self) -> Method:
+        """Return descent on the expected loss, of which a sampling rule is a noisy form."""
+        return Method(self.name, Descent(self.objective), self.objective, self.tied)
+
     def start(self, encoder: Array, atoms: Array) -> Any:
         """Return first weights of the right kind from random rows."""
         if self.name == "linear_vae":
@@ -194,6 +198,16 @@ def make_method(name: str, settings: Settings) -> Method:
             "the optimum. Leave tied='auto'."
         )
     return method
+
+
+def check_optimizer(method: str, optimizer: str) -> None:
+    """Refuse Adam for the rules, and say why."""
+    if optimizer == "adam" and method in ("rag", "gha", "brockett"):
+        raise ValueError(
+            f"optimizer='adam' was given with method={method!r}. Adam rescales every coordinate "
+            "by itself, which is no rotation of the latents: the rule loses what makes it work. "
+            "Use 'nesterov', 'heavy_ball' or 'gradient_descent'."
+        )
 
 
 def brockett_ranks(k: int) -> np.ndarray[Any, Any]:

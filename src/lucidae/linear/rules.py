@@ -14,7 +14,12 @@ import numpy as np
 from lucidae._arrays import Array, arange_like, like, namespace, where_set
 from lucidae.linear.covariance import Covariance, RowsCovariance, products
 from lucidae.linear.objectives import reconstruction_gradient
-from lucidae.linear.weights import AnyWeights, TiedWeights, VariationalWeights
+from lucidae.linear.weights import (
+    AnyWeights,
+    TiedWeights,
+    VariationalWeights,
+    orthonormal_rows,
+)
 
 
 class Rule(Protocol):
@@ -133,11 +138,7 @@ class Brockett:
 
     def retract(self, weights: TiedWeights) -> TiedWeights:
         """Return the orthonormal rows of the QR retraction."""
-        xp = namespace(weights.encoder)
-        orthonormal, triangle = xp.linalg.qr(weights.encoder.mT)
-        signs = xp.linalg.diagonal(triangle)
-        signs = xp.where(signs < 0, -xp.ones_like(signs), xp.ones_like(signs))
-        return TiedWeights((orthonormal * signs[..., None, :]).mT)
+        return TiedWeights(orthonormal_rows(weights.encoder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from lucidae.linear.covariance import (
 )
 from lucidae.linear.methods import Method, relative_direction
 from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
-from lucidae.linear.rules import Descent
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum
 from lucidae.solution import Solution
 
@@ -26,6 +25,9 @@ SAFETY = 0.5
 
 ADAM_RATE = 3e-3
 """Adam's steps do not depend on the scale of the loss; weights are of order one."""
+
+HORIZON_SHARE = 0.05
+"""Share of the steps after which a stochastic solver has halved its step size."""
 
 CHECK_EVERY = 10
 """Steps between two looks at the distance to optimality."""
@@ -166,7 +168,7 @@ def solve_stochastic(
     stiff = stiffness(method, rows, k, start.encoder)
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
-    horizon = max(1.0, 0.25 * training.max_iter)
+    horizon = max(10.0, HORIZON_SHARE * training.max_iter)
     batches = _shuffled(n_rows, batch_size, random)
 
     def step(state: Stream) -> Stream:
@@ -194,10 +196,8 @@ def solve_stochastic(
 
 def _expected_distance(method: Method, weights: Any, rows: Covariance, scale: float) -> Array:
     """Measure stationarity of the expected loss where the rule itself samples masks."""
-    if not method.needs_rows:
-        return relative_direction(method, weights, rows, scale)
-    expected = Method(method.name, Descent(method.objective), method.objective, method.tied)
-    return relative_direction(expected, weights, rows, scale)
+    followed = method.expected() if method.needs_rows else method
+    return relative_direction(followed, weights, rows, scale)
 
 
 def _shuffled(n_rows: int, batch_size: int, random: np.random.Generator) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
-from lucidae._arrays import Array, namespace
+from lucidae._arrays import Array, diagonal, namespace
 
 
 class AnyWeights(Protocol):
@@ -73,6 +73,18 @@ class VariationalWeights(NamedTuple):
 def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
     """Apply `function` to matching fields of weights and return weights of the same kind."""
     return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
+
+
+def orthonormal_rows(rows: Array) -> Array:
+    """Return the orthonormal rows of a QR factorisation whose triangle has a positive diagonal.
+
+    The signs make it a continuous function of the rows.
+    """
+    xp = namespace(rows)
+    basis, triangle = xp.linalg.qr(rows.mT)
+    signs = diagonal(triangle)
+    signs = xp.where(signs < 0, -xp.ones_like(signs), xp.ones_like(signs))
+    return (basis * signs[..., None, :]).mT
 
 
 def frobenius(weights: Any) -> Array:

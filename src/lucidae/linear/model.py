@@ -1,0 +1,195 @@
+"""A fitted linear autoencoder: ordered latents, their variances, and the Gaussian they imply."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae._arrays import (
+    Array,
+    as_double,
+    cholesky,
+    diagonal,
+    eigh_descending,
+    machine_epsilon,
+    namespace,
+    scalar,
+    solve_lower,
+    to_numpy,
+    where_set,
+)
+from lucidae._eigen import fix_signs
+from lucidae.linear.covariance import Covariance
+from lucidae.linear.methods import Method
+from lucidae.linear.weights import orthonormal_rows
+from lucidae.solution import History, Status
+
+DEAD = 1e-8
+"""A decoder column shorter than this share of the longest belongs to a dead latent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the weights were found."""
+
+    weights: Any
+    method: Method
+    status: Status
+    n_iter: int
+    history: History
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What an estimator shows, in double precision; latents ordered by variance, signs fixed.
+
+    Parameters
+    ----------
+    mean : array of shape (m,)
+        Mean of the data.
+    encoder, atoms, components : arrays of shape (k, m)
+        Encoder rows, decoder columns, and these at unit length (0 where dead).
+    variances : array of shape (k,)
+        Variance of the data along each component, divisor Σw − 1.
+    code_deviations : array of shape (k,)
+        Standard deviation of each code, 1 where it is 0.
+    total_variance : float
+        Trace of the covariance, divisor Σw − 1.
+    basis, inside : arrays of shape (m, r), (r, r)
+        Orthonormal basis of the decoder's span and the covariance in it.
+    noise_variance : float
+        Mean variance outside, 0 when nothing is outside.
+    weight : float
+        Total weight of the data.
+    outcome : Outcome
+        The weights as trained, before ordering, and how they were found.
+    """
+
+    mean: Array
+    encoder: Array
+    atoms: Array
+    components: Array
+    variances: Array
+    code_deviations: Array
+    total_variance: float
+    basis: Array
+    inside: Array
+    noise_variance: float
+    weight: float
+    outcome: Outcome
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom Σw − 1, at least a rounding unit."""
+        return max(self.weight - 1.0, np.finfo(float).eps)
+
+    def precision(self) -> Array:
+        """Return the inverse of the model covariance Q(M − s²I)Qᵀ + s²I."""
+        inside, noise = self._floored()
+        inverse = namespace(inside).linalg.inv(inside)
+        kept = self.basis @ (inverse if noise is None else _minus_diagonal(inverse, 1 / noise))
+        precision = kept @ self.basis.mT
+        return precision if noise is None else _minus_diagonal(precision, -1 / noise)
+
+    def covariance(self) -> Array:
+        """Return the model covariance Q(M − s²I)Qᵀ + s²I."""
+        noise = self.noise_variance
+        inner = self.basis @ _minus_diagonal(self.inside, noise) @ self.basis.mT
+        return _minus_diagonal(inner, -noise)
+
+    def log_likelihood(self, centred: Array) -> Array:
+        """Return the Gaussian log-likelihood of centred rows (probabilistic PCA)."""
+        xp, m = namespace(centred), centred.shape[1]
+        inside, noise = self._floored()
+        factor, _ = cholesky(inside)
+        codes = centred @ self.basis
+        whitened = solve_lower(factor, codes.mT)
+        misfit = xp.sum(whitened * whitened, axis=0)
+        log_determinant = 2 * scalar(xp.sum(xp.log(diagonal(factor))))
+        if noise is not None:
+            rest = centred - codes @ self.basis.mT
+            misfit = misfit + xp.sum(rest * rest, axis=1) / noise
+            log_determinant += (m - inside.shape[0]) * math.log(noise)
+        return -(misfit + log_determinant + m * math.log(2 * math.pi)) / 2
+
+    def _floored(self) -> tuple[Array, float | None]:
+        """Return M and s², lifted to the rounding unit of the largest variance.
+
+        Without it data of deficient rank would have infinite likelihood.
+        """
+        values, vectors = eigh_descending(self.inside)
+        floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, _TINY)
+        inside = (vectors * where_set(values, values < floor, floor)) @ vectors.mT
+        if self.basis.shape[0] == self.basis.shape[1]:
+            return inside, None
+        return inside, max(self.noise_variance, floor)
+
+
+_TINY = float(np.finfo(float).tiny)
+
+
+def _minus_diagonal(A: Array, value: float) -> Array:
+    xp = namespace(A)
+    return A - value * xp.eye(A.shape[0], dtype=A.dtype, device=A.device)
+
+
+def build_model(outcome: Outcome, mean: Array, weight: float, covariance: Covariance) -> Model:
+    """Order the latents of `outcome`, fix their signs and measure them on the data."""
+    encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
+    xp = namespace(atoms)
+    components, alive = _unit_rows(atoms)
+    ratio = weight / max(weight - 1.0, np.finfo(float).eps)
+    along = xp.sum(covariance.apply(components) * components, axis=-1)
+    order = np.lexsort((-to_numpy(along), ~alive))
+    index = xp.asarray(order, device=atoms.device)
+    encoder, atoms, components = (
+        xp.take(rows, index, axis=0) for rows in (encoder, atoms, components)
+    )
+    signs = xp.sign(xp.sum(fix_signs(components.mT) * components.mT, axis=0))
+    signs = where_set(signs, signs == 0.0, 1.0)[:, None]
+    encoder, atoms, components = encoder * signs, atoms * signs, components * signs
+    basis, inside = _span(components[: max(1, int(alive.sum())), :], covariance)
+    total = max(0.0, float(covariance.trace)) * ratio
+    outside = basis.shape[0] - basis.shape[1]
+    left = max(0.0, total - ratio * scalar(xp.sum(diagonal(inside))))
+    codes = xp.sum(covariance.apply(encoder) * encoder, axis=-1) * ratio
+    return Model(
+        mean,
+        encoder,
+        atoms,
+        components,
+        where_set(xp.take(along, index) * ratio, xp.take(along, index) < 0, 0.0),
+        xp.sqrt(where_set(codes, codes <= _negligible(codes), 1.0)),
+        total,
+        basis,
+        inside * ratio,
+        left / outside if outside else 0.0,
+        weight,
+        outcome,
+    )
+
+
+def _negligible(codes: Array) -> float:
+    """Return the code variance below which whitening would only blow up rounding errors."""
+    top = max(scalar(namespace(codes).max(codes)), 0.0)
+    return machine_epsilon(codes) * float(codes.shape[0]) * top
+
+
+def _unit_rows(atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return rows of unit length, zero where the latent is dead, and which are alive."""
+    xp = namespace(atoms)
+    norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
+    dead = norms <= DEAD * xp.max(norms)
+    unit = atoms / where_set(norms, dead, 1.0)[:, None]
+    return where_set(unit, dead[:, None], 0.0), ~to_numpy(dead)
+
+
+def _span(rows: Array, covariance: Covariance) -> tuple[Array, Array]:
+    """Return an orthonormal basis of the rows' span and the covariance in it."""
+    basis = orthonormal_rows(rows)
+    inside = covariance.apply(basis) @ basis.mT
+    return basis.mT, (inside + inside.mT) / 2

@@ -1,0 +1,135 @@
+"""Learning from a stream whose second moment is too large to keep: one step a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae._arrays import Array, as_double, namespace, scalar
+from lucidae.linear.covariance import Covariance, rows_covariance
+from lucidae.linear.fitting import resolve_components
+from lucidae.linear.methods import Method
+from lucidae.linear.model import Model, Outcome, build_model
+from lucidae.linear.options import Options
+from lucidae.linear.solvers import Stream, batch_step, random_start, stiffness
+from lucidae.linear.sources import RowsSource
+from lucidae.linear.spectrum import Spectrum, ritz_spectrum
+from lucidae.linear.weights import orthonormal_rows
+from lucidae.solution import History, Status
+
+HORIZON = 200.0
+"""Batches after which the step size has halved."""
+
+MEMORY = 20
+"""Batches over which the variances of the latents are averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureCovariance:
+    """Σ ≈ QMQᵀ plus the variance that is left, spread evenly outside Q."""
+
+    basis: Array
+    inside: Array
+    trace: float
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+        return int(self.basis.shape[0])
+
+    def apply(self, rows: Array) -> Array:
+        """Return rows Σ."""
+        xp = namespace(rows)
+        outside = self.n_features - self.basis.shape[1]
+        kept = scalar(xp.linalg.trace(self.inside))
+        level = max(0.0, self.trace - kept) / outside if outside else 0.0
+        codes = rows @ self.basis
+        return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFit:
+    """The state of a stream: weights, optimizer, running mean and variances.
+
+    `after` returns the state after one more batch; the old one is unchanged.
+    """
+
+    options: Options
+    method: Method
+    state: Stream
+    mean: Array
+    weight: float
+    variance: float
+    curvature: float
+    inside: Array
+
+    @classmethod
+    def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
+        """Start from the first batch."""
+        source = RowsSource.of(X, weights)
+        k = resolve_components(options.n_components, source, None)
+        random = options.random()
+        spectrum = _first_spectrum(options, source, k)
+        method = options.make(k, spectrum, random)
+        start = random_start(
+            method, k, source.covariance.n_features, options.init_scale, random, source.mean
+        )
+        first = Stream(options.training.build(1.0).start(start), 0)
+        inside = 0.0 * (start.atoms @ start.atoms.mT)
+        empty = cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
+        return empty.after(X, weights)
+
+    def after(self, X: Any, weights: Array | None) -> StreamFit:
+        """Take one step on a batch of rows."""
+        source = RowsSource.of(X, weights)
+        total = self.weight + source.weight
+        shift = source.mean - self.mean
+        xp = namespace(shift)
+        mean = self.mean + shift * (source.weight / total)
+        between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+        variance = self.variance + source.covariance.trace * source.weight + between
+        batch = rows_covariance(X, mean, source.weights)
+        k = self.state.weights.encoder.shape[-2]
+        curvature = max(self.curvature, stiffness(self.method, batch, k, mean).curvature)
+        optimizer = self.options.training.build(curvature)
+        state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
+        inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
+        share = 1.0 / min(state.steps, MEMORY)
+        return StreamFit(
+            self.options,
+            self.method,
+            state,
+            mean,
+            total,
+            variance,
+            curvature,
+            self.inside + share * (inside - self.inside),
+        )
+
+    def model(self) -> Model:
+        """Return the model as it stands; the stream has no end, so the status is STOPPED."""
+        outcome = Outcome(
+            self.state.weights,
+            self.method,
+            Status.STOPPED,
+            max(1, self.state.steps),
+            History(np.empty(0, dtype=int)),
+            self.options.training.rate(self.curvature),
+        )
+        basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
+        picture = PictureCovariance(basis, self.inside, self.variance / self.weight)
+        return build_model(outcome, self.mean, self.weight, picture)
+
+
+def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | None:
+    if not options.needs_spectrum:
+        return None
+    return ritz_spectrum(source.covariance, k, source.mean)
+
+
+def _inside(basis: Array, batch: Covariance) -> Array:
+    """Return the batch's covariance in the span of orthonormal rows."""
+    inside = batch.apply(basis) @ basis.mT
+    return (inside + inside.mT) / 2
