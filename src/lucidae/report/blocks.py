@@ -69,7 +69,14 @@ class Card:
     """A certificate, or anything else that shows itself as HTML."""
 
     kind: ClassVar[str] = "card"
+    label: str
     subject: Any
+    unfolded: bool = True
+
+    @property
+    def headline(self) -> str:
+        """The first line of the subject's plain text, less its own title."""
+        return str(self.subject).partition("\n")[0].rpartition(": ")[2]
 
     @property
     def html(self) -> str:

@@ -46,7 +46,7 @@ def pictures(
     """Draw a stack of images (n, height, width) side by side, all on one scale of grey or sign."""
     rows = -(-len(images) // columns)
     limit = float(np.max(np.abs(images))) or 1.0
-    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else {"cmap": "gray_r"}
+    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else _greys(images)
     height = (0.98 if titles else 0.8) * rows
     with drawing():
         figure, grid = new_figure(rows, columns, figsize=(0.84 * columns, height), squeeze=False)
@@ -58,8 +58,13 @@ def pictures(
         return figure
 
 
+def _greys(images: Series) -> dict[str, Any]:
+    return {"cmap": "gray_r", "vmin": float(np.min(images)), "vmax": float(np.max(images))}
+
+
 def picture_rows(rows: Mapping[str, Series]) -> Figure:
-    """Draw one named row of images below another, such as originals and reconstructions."""
+    """Draw named rows of images below each other, on the scale of grey of the first row."""
+    scale = _greys(next(iter(rows.values())))
     columns = max(len(images) for images in rows.values())
     with drawing():
         figure, grid = new_figure(
@@ -69,7 +74,7 @@ def picture_rows(rows: Mapping[str, Series]) -> Figure:
             for axes, image in zip(line, images, strict=True):
                 axes.set(xticks=[], yticks=[])
                 axes.spines[:].set_visible(False)
-                axes.imshow(image)
+                axes.imshow(image, **scale)
             line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
         return figure
 
@@ -109,15 +114,15 @@ def curves(
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
     """Draw square matrices of values in [0, 1] side by side on one scale."""
     with drawing():
-        figure, grid = new_figure(
-            1, len(panels), figsize=(2.9 * len(panels) + 0.8, 3.1), squeeze=False
-        )
+        figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
-            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1)
+            rows, columns = values.shape
+            edges = (0.5, columns + 0.5, rows + 0.5, 0.5)  # counted from one
+            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, extent=edges)
             axes.grid(visible=False)
             axes.set(title=name, xlabel=xlabel)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         grid[0][0].set_ylabel(ylabel)
-        figure.colorbar(image, ax=list(grid[0]), shrink=0.85)
+        figure.colorbar(image, ax=grid[0][-1], shrink=0.85)
         return figure

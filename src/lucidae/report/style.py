@@ -60,7 +60,8 @@ RC: dict[Any, Any] = {
     "ytick.color": LIGHT["muted"],
 }
 
-_UNUSED_ID = re.compile(r' id="[a-zA-Z0-9]+_\d+"')
+_IDENTIFIER = re.compile(r' id="([^"]+)"')
+_REFERENCE = re.compile(r'(url\(|href=")#([^")]+)')
 _SIZE = re.compile(r'<svg [^>]*?(viewBox="[^"]+")[^>]*>')
 
 
@@ -86,11 +87,18 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = _UNUSED_ID.sub("", text)
+    text = _with_own_identifiers(text, name)
     for colour, value in LIGHT.items():
         text = text.replace(value, f"var(--{colour})")
     opening = f'<svg \\1 role="img" aria-label="{_attribute(description)}">'
     return _SIZE.sub(opening, text, count=1)
+
+
+def _with_own_identifiers(svg: str, name: str) -> str:
+    """Keep only the identifiers that are referred to, and make them the figure's own."""
+    used = {match[1] for match in _REFERENCE.findall(svg)}
+    svg = _IDENTIFIER.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", svg)
+    return _REFERENCE.sub(rf"\1#{name}-\2", svg)
 
 
 def css_variables() -> str:
