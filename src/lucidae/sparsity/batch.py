@@ -1,0 +1,254 @@
+"""Stacks of problems, solved together on whatever device they live."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from lucidae._arrays import (
+    Array,
+    as_double,
+    as_float,
+    cholesky,
+    is_array,
+    like,
+    namespace,
+    solve_lower,
+)
+from lucidae._validation import check_choice, check_integer, check_number
+from lucidae.iterate import Below, iterate_batch, limited_blas
+from lucidae.solution import BatchSolution
+from lucidae.sparsity.objectives import Autoencoder, Objective
+from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
+from lucidae.sparsity.solvers import POSTERIORS, SMALLEST_LEARNED, make_objective, update_of
+from lucidae.sparsity.state import State, evaluate, flat_start
+from lucidae.sparsity.updates import UPDATES, noise_by_expectation
+
+__all__ = ["SparseBatch", "solve_batch"]
+
+CHECK_EVERY = 5
+"""Steps between two looks at the distances, each of which waits for the device."""
+
+
+class SparseBatch(NamedTuple):
+    """What a stack of problems was solved to; every field has the problems along its first axis.
+
+    Fields are coef (B, n, κ), relevance (B, κ), noise_variance (B,) and energy (B,).
+    """
+
+    coef: Array
+    relevance: Array
+    noise_variance: Array
+    energy: Array
+
+
+def solve_batch(
+    Phi: Array,
+    X: Array,
+    *,
+    posterior: str = "full",
+    noise_variance: Any = "learn",
+    solver: str = "mm",
+    penalty: Any = "log",
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+    n_jobs: int | None = None,
+) -> BatchSolution[SparseBatch]:
+    """Solve a stack of sparse problems at once, each stopping on its own.
+
+    Parameters
+    ----------
+    Phi : array of shape (B, d, κ) or (d, κ)
+        Dictionaries; a single one is shared by all problems.
+    X : array of shape (B, d, n)
+        Responses.
+    posterior : {"full", "diagonal", "point"}
+        Which energy is minimised.
+    noise_variance : float, array of shape (B,) or "learn"
+        γ of all problems, of each, or learned by evidence (safe where κ ≤ d/2).
+    solver : {"mm", "em", "mackay"}
+        Update of the full posterior; the other posteriors have one each.
+    penalty : str or object, default="log"
+        Concave penalty of the point estimate.
+    tol : float
+        Distance to stationarity at which a problem leaves the stack.
+    max_iter : int
+        Largest number of updates.
+    n_jobs : int, optional
+        Number of processes among which the stack is divided (as in joblib); NumPy arrays only.
+
+    Returns
+    -------
+    BatchSolution
+        ``value`` is a `SparseBatch`; ``status``, ``n_iter`` and ``distance`` are per problem.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> Phi = rng.standard_normal((3, 20, 30))
+    >>> X = 2.0 * Phi[:, :, :2] @ rng.standard_normal((3, 2, 8))
+    >>> solution = solve_batch(Phi, X, noise_variance=1e-6)
+    >>> solution.converged
+    array([ True,  True,  True])
+    >>> np.flatnonzero(np.linalg.norm(solution.value.coef[0], axis=0) > 1e-3)
+    array([0, 1])
+    """
+    Phi, X = _checked(Phi, X)
+    settings = _Settings(posterior, solver, penalty, tol, max_iter)
+    noise = _checked_noise(noise_variance, X, posterior)
+    if n_jobs in (None, 1):
+        return _solve_stack(Phi, X, noise, settings)
+    count = max(1, min(X.shape[0], _cores(n_jobs)))
+    parts = np.array_split(np.arange(X.shape[0]), count)
+    solved = Parallel(n_jobs=count)(
+        delayed(_solve_stack)(
+            Phi[part], X[part], noise if isinstance(noise, str) else noise[part], settings
+        )
+        for part in parts
+    )
+    return _gathered(solved)
+
+
+class _Settings(NamedTuple):
+    posterior: str
+    solver: str
+    penalty: Any
+    tol: float
+    max_iter: int
+
+    def checked(self) -> _Settings:
+        check_choice(self.posterior, "posterior", POSTERIORS)
+        check_choice(self.solver, "solver", UPDATES)
+        check_number(self.tol, "tol", low=0.0)
+        check_integer(self.max_iter, "max_iter", low=1)
+        return self._replace(penalty=as_penalty(self.penalty))
+
+
+def _checked(Phi: Any, X: Any) -> tuple[Array, Array]:
+    """Return finite arrays (B, d, κ) and (B, d, n) of one library, floats as they came."""
+    X = X if is_array(X) else np.asarray(X)
+    Phi = Phi if is_array(Phi) else np.asarray(Phi)
+    xp = namespace(Phi, X)
+    if X.ndim != 3 or Phi.ndim not in (2, 3):
+        raise ValueError(
+            f"Phi has shape {tuple(Phi.shape)} and X {tuple(X.shape)}, expected (B, d, κ) or "
+            "(d, κ), and (B, d, n): problems along the leading axis."
+        )
+    if Phi.ndim == 2:
+        Phi = xp.broadcast_to(Phi, (X.shape[0], *Phi.shape))
+    if Phi.shape[:2] != X.shape[:2] or 0 in (*Phi.shape, *X.shape):
+        raise ValueError(
+            f"Phi has shape {tuple(Phi.shape)} and X {tuple(X.shape)}: the first two axes, "
+            "problems and rows, must agree and none may be empty."
+        )
+    Phi, X = as_float(Phi), as_float(X)
+    if not bool(xp.all(xp.isfinite(Phi))) or not bool(xp.all(xp.isfinite(X))):
+        raise ValueError("Phi or X contains NaN or infinity. Remove those problems first.")
+    return Phi, X
+
+
+def _checked_noise(noise: Any, X: Array, posterior: str) -> Any:
+    """Return one positive noise variance for each problem, or "learn"."""
+    xp = namespace(X)
+    if isinstance(noise, str):
+        check_choice(noise, "noise_variance", ("learn",))
+        if posterior == "point":
+            raise ValueError(
+                'noise_variance="learn" needs a posterior, and a point estimate has none: its '
+                'evidence falls without end as γ → 0. Give a number, or posterior="full".'
+            )
+        return noise
+    ones = as_double(xp.ones_like(X[:, 0, 0]))
+    values = ones * like(noise, ones) if is_array(noise) or isinstance(noise, list) else (
+        ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
+    )  # fmt: skip
+    if not bool(xp.all(xp.isfinite(values) & (values > 0))):
+        raise ValueError("noise_variance must be finite and above 0 for every problem.")
+    return values
+
+
+def _cores(n_jobs: Any) -> int:
+    return int(Parallel(n_jobs=n_jobs)._effective_n_jobs())
+
+
+def _solve_stack(Phi: Array, X: Array, noise: Any, settings: _Settings) -> BatchSolution[Any]:
+    settings = settings.checked()
+    objective = make_objective(settings.posterior, settings.penalty, None)
+    dictionary, responses = as_double(Phi), as_double(X)
+    with limited_blas(dictionary.shape[-2]):
+        problem, units = normalise(dictionary, responses)
+        learn = isinstance(noise, str)
+        level = _first_noise(problem) if learn else units.normalised_noise(noise)
+        solution = _iterate(problem._replace(noise=level), objective, settings, learn)
+        value = _finished(dictionary, responses, solution.value, units, objective)
+    ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
+    narrow = SparseBatch(*(like(part, X[:0]) for part in value))
+    return BatchSolution(narrow, *ended)
+
+
+def _first_noise(problem: Problem) -> Array:
+    xp = namespace(problem.noise)
+    spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
+    estimate = xp.where(problem.spare >= 1, problem.outside / spare, 0.1 * problem.noise)
+    return xp.maximum(estimate, xp.full_like(estimate, SMALLEST_LEARNED))
+
+
+def _iterate(
+    problem: Problem, objective: Objective, settings: _Settings, learn: bool
+) -> BatchSolution[State]:
+    update = update_of(objective, settings.solver)
+    xp = namespace(problem.noise)
+
+    def learned(state: State) -> Array:
+        noise = noise_by_expectation(state, objective.degrees_of_freedom(state))
+        return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
+
+    def step(state: State) -> State:
+        following = state.problem._replace(noise=learned(state)) if learn else state.problem
+        return evaluate(following, update(state, None))
+
+    def distance(state: State) -> Array:
+        violation = objective.violation(state)
+        change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
+        return xp.maximum(violation, change)
+
+    reachable = max(settings.tol, rounding_distance(problem))
+    return iterate_batch(
+        step,
+        evaluate(problem, flat_start(problem)),
+        stop=Below(distance, reachable),
+        limit=settings.max_iter,
+        check_every=CHECK_EVERY,
+        size=problem.rows,
+    )
+
+
+def _finished(
+    dictionary: Array, responses: Array, state: State, units: Units, objective: Objective
+) -> SparseBatch:
+    """Bring relevances, coefficients and energies back to the units of the data."""
+    xp = namespace(state.noise)
+    relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
+    factor, _ = cholesky(covariance(dictionary, relevance, noise))
+    pulled = solve_lower(factor, solve_lower(factor, responses), transpose=True)
+    coef = xp.matrix_transpose(pulled) @ dictionary * relevance[:, None, :]
+    energy = objective.value(state)
+    plain = isinstance(objective, Autoencoder)
+    return SparseBatch(
+        coef, relevance, noise, units.n_responses * energy if plain else units.energy(energy)
+    )
+
+
+def _gathered(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:
+    xp = namespace(*solved[0].value)
+    value = SparseBatch(*(xp.concat([part.value[i] for part in solved], axis=0) for i in range(4)))
+    return BatchSolution(
+        value,
+        tuple(status for part in solved for status in part.status),
+        np.concatenate([part.n_iter for part in solved]),
+        np.concatenate([part.distance for part in solved]),
+        solved[0].tolerance,
+    )

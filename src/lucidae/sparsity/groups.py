@@ -1,0 +1,87 @@
+"""Columns that share one relevance: free orientations, dummy-coded categories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae._arrays import Array, device, namespace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """A partition of the columns.
+
+    Parameters
+    ----------
+    labels : ndarray of int of shape (κ,)
+        The group of each column, numbered from 0 without gaps.
+    members : ndarray of int of shape (g, m)
+        The columns of each group, padded with the group's first column.
+    present : ndarray of float of shape (g, m)
+        1 for a member, 0 for padding.
+
+    Examples
+    --------
+    >>> groups = Groups.of([7, 7, 9], n_columns=3)
+    >>> groups.total(np.array([1.0, 2.0, 4.0]))
+    array([3., 4.])
+    """
+
+    labels: np.ndarray[Any, Any]
+    members: np.ndarray[Any, Any]
+    present: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(cls, labels: Any, n_columns: int) -> Groups:
+        """Return the partition that integer `labels`, one for each column, describe."""
+        given = np.asarray(labels)
+        if given.shape != (n_columns,):
+            raise ValueError(
+                f"groups has shape {given.shape}, expected ({n_columns},): one label per column."
+            )
+        if given.dtype.kind not in "iu":
+            raise ValueError(
+                f"groups has dtype {given.dtype}, expected integers: columns with the same label "
+                "share one relevance."
+            )
+        _, numbered, sizes = np.unique(given, return_inverse=True, return_counts=True)
+        order = np.argsort(numbered, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        place = np.arange(sizes.max())
+        present = place < sizes[:, None]
+        members = order[starts[:, None] + np.where(present, place, 0)]
+        return cls(numbered, members, present.astype(float))
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return int(self.members.shape[0])
+
+    def gather(self, values: Array) -> Array:
+        """Return the values of each group's columns, zero where padded: (..., κ) to (..., g, m)."""
+        xp = namespace(values)
+        index = xp.asarray(self.members.ravel(), device=device(values))
+        taken = xp.reshape(
+            xp.take(values, index, axis=-1), (*values.shape[:-1], *self.members.shape)
+        )
+        return taken * xp.asarray(self.present, dtype=values.dtype, device=device(values))
+
+    def total(self, values: Array) -> Array:
+        """Sum over the columns of each group: (..., κ) to (..., g)."""
+        return namespace(values).sum(self.gather(values), axis=-1)
+
+    def expand(self, values: Array) -> Array:
+        """Give every column the value of its group: (..., g) to (..., κ)."""
+        xp = namespace(values)
+        return xp.take(values, xp.asarray(self.labels, device=device(values)), axis=-1)
+
+    def share(self, values: Array) -> Array:
+        """Replace every column's value by the total over its group."""
+        return self.expand(self.total(values))
+
+    def restricted(self, kept: np.ndarray[Any, Any]) -> Groups:
+        """Return the partition of some of the columns, in their order."""
+        return Groups.of(self.labels[kept], len(kept))

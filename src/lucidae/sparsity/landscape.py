@@ -1,0 +1,98 @@
+"""One-dimensional slices of the energies: where marginalisation removes minima, and where not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lucidae._arrays import Array, namespace, to_numpy
+from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value
+from lucidae.sparsity.state import State
+from lucidae.sparsity.theory import leave_one_out
+
+
+def full_slice(weight: Array, power: float, inner: float) -> Array:
+    """Energy of the full VAE along one relevance: a/(w + γ') + log(w + γ') (Wipf 2023, eq. 54).
+
+    Examples
+    --------
+    >>> float(full_slice(np.array(9.0), power=10.0, inner=1.0).round(4))
+    3.3026
+    """
+    return power / (weight + inner) + namespace(weight).log(weight + inner)
+
+
+def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> Array:
+    """Energy of the diagonal VAE along one relevance: a/(w + γ') + log(γ'' + w) (eq. 55).
+
+    Examples
+    --------
+    >>> float(diagonal_slice(np.array(0.0), power=10.0, inner=1.0, outer=0.01).round(4))
+    5.3948
+    """
+    return power / (weight + inner) + namespace(weight).log(weight + outer)
+
+
+def autoencoder_slice(
+    value: Array, target: float, noise: float, penalty: Penalty | None = None
+) -> Array:
+    """Energy of the deterministic autoencoder in one coefficient: u² − 2au + γh(u²) (eq. 63)."""
+    chosen = LogPenalty() if penalty is None else penalty
+    return value**2 - 2.0 * target * value + noise * penalty_value(chosen, value**2)
+
+
+def full_slice_minima(power: float, inner: float) -> list[float]:
+    """Return the minima over w ≥ 0 of `full_slice`: always exactly one (Wipf 2023, Theorem 4.4).
+
+    Examples
+    --------
+    >>> full_slice_minima(10.0, 1.0)
+    [9.0]
+    """
+    return [max(0.0, power - inner)]
+
+
+def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[float]:
+    """Return the minima over w ≥ 0 of `diagonal_slice`: there may be two (Corollary 4.5).
+
+    The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2; the larger is a minimum, the
+    smaller a maximum that, where it is positive, fences off a minimum at zero.
+
+    Examples
+    --------
+    >>> [round(w, 4) for w in diagonal_slice_minima(10.0, 1.0, 0.01)]
+    [0.0, 7.8859]
+    """
+    discriminant = power**2 + 4.0 * power * (outer - inner)
+    rises_at_zero = power / inner**2 < 1.0 / outer
+    edge = [0.0] if rises_at_zero else []
+    if discriminant <= 0.0:
+        return [0.0]
+    far = (power - 2.0 * inner + discriminant**0.5) / 2.0
+    return edge + ([far] if far > 0.0 else []) or [0.0]
+
+
+def scan_minima(grid: Any, values: Any) -> list[float]:
+    """Return the grid points at which sampled values have a strict local minimum, ends included.
+
+    Examples
+    --------
+    >>> scan_minima(np.arange(5.0), np.array([1.0, 2.0, 0.0, 1.0, 0.5]))
+    [0.0, 2.0, 4.0]
+    """
+    heights = np.concatenate([[np.inf], to_numpy(values), [np.inf]])
+    below = (heights[1:-1] < heights[:-2]) & (heights[1:-1] < heights[2:])
+    return [float(point) for point in to_numpy(grid)[below]]
+
+
+def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
+    """Return (a, γ', γ'') of one column's slice through a state.
+
+    With the column left out of Σ its curvature is s and its alignment q²; then γ' = 1/s,
+    a = q²/s² and γ'' = γ/‖φ‖², and γ'' ≤ γ' always.
+    """
+    sparsity, quality = leave_one_out(state)
+    curvature, alignment = float(sparsity[index]), float(quality[index])
+    norm = float(namespace(state.noise).sum(state.dictionary[:, index] ** 2))
+    return alignment / curvature**2, 1.0 / curvature, float(state.noise) / norm

@@ -1,0 +1,248 @@
+"""The energies of this family, with the encoder optimised away, and the loss they come from.
+
+Each objective is a frozen value that reads a `State`: its energy per response, its gradient in
+the relevances, and its distance to stationarity. `unreduced_loss` is the VAE's own loss, from
+which the encoder has not been eliminated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lucidae._arrays import Array, add_diagonal, like, namespace, squared_norm, trace
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
+from lucidae.sparsity.state import State, complementarity, positive
+
+
+class Objective(Protocol):
+    """What a solver asks of an energy."""
+
+    @property
+    def groups(self) -> Groups | None:
+        """Columns that share one relevance."""
+        ...
+
+    def value(self, state: State) -> Array:
+        """Energy per response."""
+        ...
+
+    def violation(self, state: State) -> Array:
+        """Distance to stationarity, free of units."""
+        ...
+
+    def degrees_of_freedom(self, state: State) -> Array:
+        """Noise-free degrees of freedom that the posterior believes it uses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FullCovariance:
+    """Energy of the full-covariance VAE: tr(XXᵀΣ⁻¹) + n log|Σ| (Wipf 2023, eq. 18).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.sparsity.problem import Problem
+    >>> from lucidae.sparsity.state import evaluate
+    >>> one, zero = np.array(1.0), np.array(0.0)
+    >>> problem = Problem(np.eye(2), np.eye(2), one, zero, zero)
+    >>> float(FullCovariance().value(evaluate(problem, np.zeros(2))))
+    2.0
+    """
+
+    groups: Groups | None = None
+
+    def value(self, state: State) -> Array:
+        """Energy per response."""
+        xp = namespace(state.noise)
+        return state.energy_of_fit + state.log_determinant + state.spare * xp.log(state.noise)
+
+    def gradient(self, state: State) -> Array:
+        """Return the derivative of the energy per response in w: z − Q."""
+        return _shared(state.curvature - state.alignment, self.groups)
+
+    def noise_gradient(self, state: State) -> Array:
+        """Return the derivative of the energy per response in γ."""
+        inside = (state.dictionary.shape[-2] - state.used) / state.noise - state.pull
+        return inside + state.spare / state.noise - state.outside / state.noise**2
+
+    def violation(self, state: State) -> Array:
+        """Distance to the KKT conditions."""
+        return complementarity(state.relevance, state.alignment, state.curvature, self.groups)
+
+    def degrees_of_freedom(self, state: State) -> Array:
+        """Trace of ΦWΦᵀΣ⁻¹."""
+        return state.used
+
+
+@dataclass(frozen=True, slots=True)
+class DiagonalCovariance:
+    """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
+
+    tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ.
+    """
+
+    groups: Groups | None = None
+
+    def pressure(self, state: State) -> Array:
+        """Return ‖φ‖²/(γ + w‖φ‖²), which replaces the curvature z."""
+        norms = namespace(state.noise).sum(state.dictionary**2, axis=-2)
+        return norms / (state.noise[..., None] + state.relevance * norms)
+
+    def value(self, state: State) -> Array:
+        """Energy per response."""
+        xp = namespace(state.noise)
+        norms = xp.sum(state.dictionary**2, axis=-2)
+        ratios = state.relevance * norms / state.noise[..., None]
+        log_volume = xp.sum(xp.log1p(ratios), axis=-1) + state.dimension * xp.log(state.noise)
+        return state.energy_of_fit + log_volume
+
+    def gradient(self, state: State) -> Array:
+        """Return the derivative of the energy per response in w."""
+        return _shared(self.pressure(state) - state.alignment, self.groups)
+
+    def violation(self, state: State) -> Array:
+        """Distance to the KKT conditions of eq. 50."""
+        return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
+
+    def degrees_of_freedom(self, state: State) -> Array:
+        """Sum of wⱼ‖φⱼ‖²/(γ + wⱼ‖φⱼ‖²)."""
+        xp = namespace(state.noise)
+        return xp.sum(state.relevance * self.pressure(state), axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Autoencoder:
+    """Energy of the deterministic autoencoder: ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) (Wipf 2023, eq. 48).
+
+    h is concave and not decreasing, given by value and supergradient. With h = log the energy
+    is −∞ as soon as one row of U vanishes; `value` then reports a floored penalty.
+    """
+
+    penalty: Penalty = field(default_factory=LogPenalty)
+    groups: Groups | None = None
+
+    def power(self, state: State) -> Array:
+        """Mean square of each row of U, averaged over its group."""
+        if self.groups is None:
+            return state.power
+        ones = namespace(state.noise).ones_like(state.relevance)
+        return self.groups.share(state.power) / self.groups.share(ones)
+
+    def value(self, state: State) -> Array:
+        """Energy per response."""
+        penalties = penalty_value(self.penalty, self.power(state))
+        residual = state.residual / state.noise
+        return residual + namespace(state.noise).sum(penalties, axis=-1)
+
+    def target(self, state: State) -> Array:
+        """Relevances of the reweighted ridge problem that majorises the energy here: 1/h′."""
+        return ridge_relevance(self.penalty, self.power(state))
+
+    def violation(self, state: State) -> Array:
+        """How far the reweighting is from its fixed point, relative to w + γ."""
+        xp = namespace(state.noise)
+        target = self.target(state)
+        largest = xp.maximum(target, state.relevance) + state.noise[..., None]
+        return xp.max(xp.abs(target - state.relevance) / largest, axis=-1)
+
+    def degrees_of_freedom(self, state: State) -> Array:
+        """Zero: a point estimate believes that it is certain."""
+        return state.used * 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLasso:
+    """Convex relative: ½‖X − ΦU‖² + λ Σⱼ ‖uⱼ‖ over the rows of U.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> GroupLasso(1.0).value(np.eye(2), np.eye(2), np.zeros((2, 2)))
+    1.0
+    """
+
+    strength: float
+
+    def value(self, dictionary: Array, responses: Array, rows: Array) -> float:
+        """Energy of an estimate U of shape (κ, n)."""
+        xp = namespace(dictionary)
+        norms = xp.sqrt(xp.sum(rows**2, axis=-1))
+        residual = squared_norm(responses - dictionary @ rows)
+        return float(0.5 * residual + self.strength * xp.sum(norms))
+
+    def violation(self, dictionary: Array, responses: Array, rows: Array) -> float:
+        """Largest excess of a subgradient condition, relative to λ."""
+        xp = namespace(dictionary)
+        slopes = dictionary.mT @ (responses - dictionary @ rows)
+        norms = xp.sqrt(xp.sum(rows**2, axis=-1))
+        active = norms > 0
+        directions = rows / positive(norms)[:, None]
+        inside = xp.sqrt(xp.sum((slopes - self.strength * directions) ** 2, axis=-1))
+        outside = xp.sqrt(xp.sum(slopes**2, axis=-1)) - self.strength
+        excess = xp.where(active, inside, xp.maximum(outside, 0.0 * outside))
+        return float(xp.max(excess)) / self.strength
+
+
+def unreduced_loss(
+    dictionary: Array,
+    responses: Array,
+    decoder: Array,
+    encoder: Array,
+    spread: Array,
+    noise: float,
+) -> Array:
+    """Return the VAE loss itself, encoder included (Wipf 2023, eq. 5).
+
+    Parameters
+    ----------
+    dictionary : array of shape (d, κ)
+    responses : array of shape (d, n)
+    decoder : array of shape (κ,)
+        The decoder's weights w_x, whose squares are the relevances.
+    encoder : array of shape (κ, d)
+        The encoder's matrix W_z.
+    spread : array of shape (κ, κ)
+        The factor S of the posterior covariance SSᵀ; a diagonal matrix gives eq. 50's model.
+    noise : float
+        The decoder's variance γ.
+
+    Returns
+    -------
+    array of shape ()
+    """
+    xp = namespace(dictionary)
+    rows, n_responses = responses.shape
+    weighted = dictionary * decoder[None, :]
+    means = encoder @ responses
+    posterior = spread @ xp.matrix_transpose(spread)
+    reconstruction = squared_norm(responses - weighted @ means) / noise
+    uncertainty = squared_norm(weighted @ spread) / noise
+    _, log_determinant = xp.linalg.slogdet(posterior)
+    shared = uncertainty + rows * xp.log(like(noise, decoder)) + trace(posterior) - log_determinant
+    return reconstruction + squared_norm(means) + n_responses * shared
+
+
+def optimal_encoder(dictionary: Array, decoder: Array, noise: float) -> Array:
+    """Return the encoder W_z that minimises eq. 5 for a given decoder (Wipf 2023, eq. 15)."""
+    xp = namespace(dictionary)
+    weighted = dictionary * decoder[None, :]
+    sigma = add_diagonal(weighted @ xp.matrix_transpose(weighted), noise)
+    return xp.matrix_transpose(xp.linalg.solve(sigma, weighted))
+
+
+def optimal_posterior(dictionary: Array, decoder: Array, noise: float, diagonal: bool) -> Array:
+    """Return the posterior covariance SSᵀ that minimises eq. 5 (Wipf 2023, appendix C.1)."""
+    xp = namespace(dictionary)
+    weighted = dictionary * decoder[None, :]
+    if diagonal:
+        variances = 1.0 / (1.0 + xp.sum(weighted**2, axis=0) / noise)
+        return add_diagonal(xp.zeros_like(weighted.mT @ weighted), variances)
+    precision = add_diagonal(xp.matrix_transpose(weighted) @ weighted / noise, 1.0)
+    return xp.linalg.inv(precision)
+
+
+def _shared(gradient: Array, groups: Groups | None) -> Any:
+    return gradient if groups is None else groups.share(gradient)

@@ -1,0 +1,252 @@
+"""From a problem and an objective to relevances: one table of methods, one way to call them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae._arrays import Array, device, namespace, scalar, to_numpy, zeros_like_shape
+from lucidae.iterate import Below, iterate
+from lucidae.solution import History, Solution, Status
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.objectives import (
+    Autoencoder,
+    DiagonalCovariance,
+    FullCovariance,
+    Objective,
+)
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.state import State, evaluate, flat_start
+from lucidae.sparsity.updates import (
+    UPDATES,
+    Update,
+    diagonal_minimizer,
+    noise_by_expectation,
+    reweighting,
+)
+from lucidae.sparsity.workingset import as_state, continuation, solve_working_set
+
+SOLVERS = ("auto", "mm", "em", "mackay", "coordinate")
+POSTERIORS = ("full", "diagonal", "point")
+
+BASIN = 1e-2
+"""Distance at which an update has chosen its basin and exact steps take over."""
+
+BASIN_LIMIT = 300
+"""Largest number of updates spent on choosing a basin."""
+
+NEGLIGIBLE = 1e-14
+"""Relevance, relative to the noise variance, that no longer changes Σ in double precision."""
+
+SMALLEST_LEARNED = 1e-10
+"""Learning never takes the noise variance below this share of the mean square response."""
+
+
+class Kept(NamedTuple):
+    """A state on the columns that are still in play, and which these are."""
+
+    state: State
+    columns: Any
+
+
+def make_objective(posterior: str, penalty: Any, groups: Groups | None) -> Objective:
+    """Return the energy that belongs to a posterior."""
+    if posterior == "full":
+        return FullCovariance(groups)
+    if posterior == "diagonal":
+        return DiagonalCovariance(groups)
+    return Autoencoder(penalty, groups)
+
+
+def update_of(objective: Objective, method: str) -> Update:
+    """Return the update rule that lowers `objective`."""
+    if isinstance(objective, DiagonalCovariance):
+        return diagonal_minimizer
+    if isinstance(objective, Autoencoder):
+        return reweighting(objective)
+    return UPDATES["mm" if method in ("auto", "coordinate") else method]
+
+
+def repeat_update(
+    problem: Problem,
+    objective: Objective,
+    update: Update,
+    start: Array | None = None,
+    *,
+    tolerance: float,
+    limit: int,
+    learn: bool = False,
+) -> Solution[State]:
+    """Repeat one update of the relevances (and of γ, if `learn`) until it is stationary.
+
+    Columns whose relevance no longer changes Σ are dropped on the way; the returned state
+    holds all of them again. The history records the energy per response.
+    """
+    prunes = objective.groups is None and not isinstance(objective, Autoencoder)
+
+    def step(kept: Kept) -> Kept:
+        state = kept.state
+        relevance = update(state, objective.groups)
+        following = _learned(state, objective) if learn else state.problem
+        if prunes:
+            kept, following, relevance = _pruned(kept, following, relevance)
+        return Kept(evaluate(following, relevance), kept.columns)
+
+    def distance(kept: Kept) -> float:
+        violation = scalar(objective.violation(kept.state))
+        return max(violation, _noise_distance(kept.state, objective)) if learn else violation
+
+    first = evaluate(problem, flat_start(problem) if start is None else start)
+    reachable = max(tolerance, rounding_distance(problem))
+    solution = iterate(
+        step,
+        Kept(first, np.arange(problem.columns)),
+        stop=Below(distance, reachable),
+        limit=limit,
+        record={"energy": lambda kept: objective.value(kept.state)},
+        size=problem.rows,
+    )
+    return revalued(solution, _restored(problem, solution.value))
+
+
+def _learned(state: State, objective: Objective) -> Problem:
+    learned = noise_by_expectation(state, objective.degrees_of_freedom(state))
+    floor = namespace(learned).full_like(learned, SMALLEST_LEARNED)
+    return state.problem._replace(noise=namespace(learned).maximum(learned, floor))
+
+
+def _noise_distance(state: State, objective: Objective) -> float:
+    """Relative change that the next update of γ would bring."""
+    return abs(scalar(_learned(state, objective).noise / state.noise) - 1.0)
+
+
+def _pruned(kept: Kept, problem: Problem, relevance: Array) -> tuple[Kept, Problem, Array]:
+    """Drop negligible columns once they are a tenth of all."""
+    state = kept.state
+    negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
+    alive = np.flatnonzero(~to_numpy(negligible))
+    if alive.size > 0.9 * kept.columns.size or not alive.size:
+        return kept, problem, relevance
+    xp = namespace(relevance)
+    index = xp.asarray(alive, device=device(relevance))
+    narrowed = problem._replace(dictionary=xp.take(problem.dictionary, index, axis=1))
+    return Kept(state, kept.columns[alive]), narrowed, xp.take(relevance, index, axis=0)
+
+
+def _restored(problem: Problem, kept: Kept) -> State:
+    if kept.columns.size == problem.columns:
+        return kept.state
+    state = kept.state
+    relevance = zeros_like_shape((problem.columns,), state.relevance)
+    index = namespace(relevance).asarray(kept.columns, device=device(relevance))
+    relevance[index] = state.relevance
+    return evaluate(problem._replace(noise=state.noise), relevance)
+
+
+def solve(
+    problem: Problem,
+    objective: Objective,
+    *,
+    method: str = "auto",
+    start: Array | None = None,
+    tolerance: float = 1e-6,
+    limit: int = 1000,
+) -> Solution[State]:
+    """Minimise an objective at the problem's noise variance.
+
+    Parameters
+    ----------
+    problem : Problem
+        One problem, not a stack.
+    objective : Objective
+        The energy.
+    method : {"auto", "mm", "em", "mackay", "coordinate"}
+        How to go down. The updates choose a basin of the full energy, exact steps on a working
+        set then reach its bottom. The other energies have one update each.
+    start : array of shape (κ,), optional
+        Relevances to start from.
+    tolerance : float
+        Distance to stationarity at which to stop.
+    limit : int
+        Largest number of iterations.
+
+    Returns
+    -------
+    Solution
+        Its value is a `State`.
+    """
+    update = update_of(objective, method)
+    if not isinstance(objective, FullCovariance):
+        return repeat_update(problem, objective, update, start, tolerance=tolerance, limit=limit)
+    if method in ("auto", "coordinate") and objective.groups is None:
+        return _solve_by_coordinates(problem, start, method, tolerance, limit)
+    basin = repeat_update(
+        problem, objective, update, start,
+        tolerance=max(BASIN, tolerance), limit=min(limit, BASIN_LIMIT),
+    )  # fmt: skip
+    return _finish(problem, basin, objective.groups, tolerance, limit)
+
+
+def _solve_by_coordinates(
+    problem: Problem, start: Array | None, method: str, tolerance: float, limit: int
+) -> Solution[State]:
+    """Continuation in γ, then coordinate descent; EM as well where that is not sparse."""
+    first = continuation(problem) if start is None else start
+    found = _polished(problem, first, None, tolerance, limit)
+    crowded = int((to_numpy(found.value.relevance) > 0).sum()) >= problem.rows
+    if method != "auto" or not crowded or scalar(problem.noise) > 1e-6:
+        return found
+    # With d active columns any data are fitted: a sparser basin may lie on EM's slower path.
+    other = solve(problem, FullCovariance(), method="em", tolerance=tolerance, limit=limit)
+    energies = [scalar(FullCovariance().value(each.value)) for each in (found, other)]
+    return found if energies[0] <= energies[1] else other
+
+
+def _polished(
+    problem: Problem, start: Array, groups: Groups | None, tolerance: float, limit: int
+) -> Solution[State]:
+    """Exact steps on working sets from `start`, as a solution whose value is a `State`."""
+    solved = solve_working_set(problem, start, groups=groups, tolerance=tolerance, limit=limit)
+    constant = scalar(
+        problem.outside / problem.noise + problem.spare * namespace(start).log(problem.noise)
+    )
+    energies = solved.history["energy"] + constant
+    values = dict(solved.history.values) | {"energy": energies}
+    state = as_state(problem, solved.value)
+    return revalued(solved, state, History(solved.history.iterations, values))
+
+
+def _finish(
+    problem: Problem, basin: Solution[State], groups: Groups | None, tolerance: float, limit: int
+) -> Solution[State]:
+    """Reach the bottom of the basin in which an update has ended."""
+    left = limit - basin.n_iter
+    if basin.status is Status.DIVERGED or left <= 0 or basin.distance <= tolerance:
+        return basin
+    bottom = _polished(problem, basin.value.relevance, groups, tolerance, left)
+    return joined(basin, bottom)
+
+
+def revalued(
+    solution: Solution[Any], value: State, history: History | None = None
+) -> Solution[State]:
+    """Return a solution that ended alike, with another value."""
+    kept = solution.history if history is None else history
+    return Solution(
+        value, solution.status, solution.n_iter, solution.distance, solution.tolerance, kept
+    )
+
+
+def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
+    """Return two solutions, the second started from the first, as one."""
+    iterations = np.concatenate(
+        [first.history.iterations, second.history.iterations[1:] + first.n_iter]
+    )
+    values = {
+        name: np.concatenate([series, second.history[name][1:]])
+        for name, series in first.history.values.items()
+    }
+    history = History(iterations, values)
+    return replace(second, n_iter=first.n_iter + second.n_iter, history=history)
