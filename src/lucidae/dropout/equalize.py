@@ -1,0 +1,252 @@
+"""Rotations that give every hidden unit the same weight.
+
+An equalizer of U is an orthogonal T for which all columns of UT have the same norm. Three ways:
+Givens rotations in O(r²), the paper's recursion over eigenvectors in O(r⁴), and the Hadamard
+matrix for widths that are powers of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lucidae._arrays import (
+    Array,
+    as_double,
+    as_float,
+    is_array,
+    largest,
+    like,
+    namespace,
+    svd_thin,
+    to_numpy,
+)
+from lucidae._validation import check_choice
+
+__all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "product_svd"]
+
+Matrix = np.ndarray[Any, Any]
+
+SPREAD = 4 * np.finfo(np.float64).eps
+"""Relative spread of the squared column norms at which nothing is left to level."""
+
+
+def equalize(U: Any, *, method: str = "givens") -> Array:
+    """Return an orthogonal matrix that levels the column norms of `U`.
+
+    Parameters
+    ----------
+    U : array of shape (d, r)
+        Weights of a hidden layer of width r.
+    method : {"givens", "eigenvectors", "hadamard"}, default="givens"
+        ``"givens"`` takes r − 1 plane rotations, O(r²) in all. ``"eigenvectors"`` is
+        Mianjy et al. 2018, Algorithm 2, O(r⁴). ``"hadamard"`` is their Remark 5.2, for r a
+        power of two.
+
+    Returns
+    -------
+    array of shape (r, r)
+        T, orthogonal, such that the columns of ``U @ T`` have equal norms.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae import equalize
+    >>> U = np.array([[3.0, 0.0], [0.0, 1.0]])
+    >>> np.linalg.norm(U @ equalize(U), axis=0).round(12)
+    array([2.23606798, 2.23606798])
+    """
+    matrix = _weights(U, "U")
+    rotation = EQUALIZERS[check_choice(method, "method", EQUALIZERS)](_scaled_gram(matrix))
+    return like(rotation, matrix)
+
+
+def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
+    """Return weights with the same product U Vᵀ whose hidden units all weigh the same.
+
+    Each column of both results has squared norm ‖UVᵀ‖_* / r, the least that the product allows
+    (Mianjy et al. 2018, Theorem 3.3).
+
+    Parameters
+    ----------
+    U : array of shape (d1, r)
+        Outgoing weights.
+    V : array of shape (d2, r)
+        Incoming weights.
+
+    Returns
+    -------
+    left : array of shape (d1, r)
+    right : array of shape (d2, r)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae import equalize_pair
+    >>> U, V = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[5.0, 0.0], [1.0, 1.0]])
+    >>> P, Q = equalize_pair(U, V)
+    >>> np.allclose(P @ Q.T, U @ V.T)
+    True
+    >>> scores = np.linalg.norm(P, axis=0) * np.linalg.norm(Q, axis=0)
+    >>> bool(np.ptp(scores) < 1e-12)
+    True
+    """
+    left, right = _weights(U, "U"), _weights(V, "V")
+    right = like(right, left)
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(
+            f"U has {left.shape[1]} columns and V has {right.shape[1]}: both need one column per "
+            "hidden unit."
+        )
+    P, values, Q = product_svd(as_double(left), as_double(right))
+    first, second = equalized_factors(P, values, Q, left.shape[1])
+    return like(first, left), like(second, left)
+
+
+def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Array, Array]:
+    """Return (U, V) of `width` columns with UVᵀ = P diag(values) Qᵀ, jointly equalized.
+
+    √values in both factors, padded with zero columns, times one equalizer of the diagonal.
+    """
+    xp = namespace(values)
+    count = min(values.shape[0], width)
+    diagonal = np.zeros(width)
+    diagonal[:count] = to_numpy(values)[:count]
+    top = float(diagonal.max(initial=0.0))
+    turn = level_diagonal(np.diag(diagonal / top if top > 0 else diagonal))[:count]
+    spread = like(turn, values) * xp.sqrt(values[:count])[:, None]
+    return P[:, :count] @ spread, Q[:, :count] @ spread
+
+
+def level_diagonal(gram: Matrix) -> Matrix:
+    """Return orthogonal T with a constant diagonal of TᵀGT, by Givens rotations in O(r²).
+
+    Each rotation sets one diagonal entry, the smallest or the largest that is left, to the mean
+    and never touches it again; so of G only the rows that are left are kept up to date.
+    """
+    work, turned = gram.copy(), np.eye(gram.shape[0])
+    entries = np.diag(gram).copy()
+    level = float(entries.mean())
+    low, high = entries.copy(), entries.copy()  # entries that are done drop out of both races
+    for _ in range(len(entries) - 1):
+        i, j = int(low.argmin()), int(high.argmax())
+        if low[i] > high[j] - SPREAD * level:
+            break
+        if level - entries[i] > entries[j] - level:
+            i, j = j, i  # the entry nearer to the level takes the smaller angle
+        cosine, sine = _plane_rotation(entries[i] - level, entries[j] - level, work[i, j])
+        turned[i], turned[j] = _rotated(turned[i], turned[j], cosine, sine)
+        row = cosine * work[j] - sine * work[i]
+        work[j], work[:, j] = row, row
+        entries[j] += entries[i] - level
+        low[j] = high[j] = entries[j]
+        low[i], high[i] = np.inf, -np.inf
+    return turned.T
+
+
+def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float, float]:
+    """Return (cos θ, sin θ) for which cos²·first + 2 cos sin·coupling + sin²·second = 0.
+
+    tan θ is the root of smaller magnitude of second·τ² + 2 coupling·τ + first, written so that
+    nothing cancels; first and second have opposite signs, up to rounding.
+    """
+    root = math.sqrt(max(coupling * coupling - first * second, 0.0))
+    denominator = coupling + math.copysign(root, coupling)
+    if denominator == 0.0:
+        return 1.0, 0.0
+    tangent = -first / denominator
+    cosine = 1.0 / math.hypot(1.0, tangent)
+    return cosine, cosine * tangent
+
+
+def _rotated(first: Matrix, second: Matrix, cosine: float, sine: float) -> tuple[Matrix, Matrix]:
+    return cosine * first + sine * second, cosine * second - sine * first
+
+
+def level_by_eigenvectors(gram: Matrix) -> Matrix:
+    """Return T as Mianjy et al. 2018, Algorithm 2 builds it: one eigendecomposition a column.
+
+    The mean of the eigenvectors of what is left has the mean of its eigenvalues as its Rayleigh
+    quotient; it becomes the next column, and its complement is what is left.
+    """
+    size = gram.shape[0]
+    rotation = np.eye(size)
+    for done in range(size - 1):
+        _, vectors = np.linalg.eigh(gram)
+        basis = _basis_from(vectors.sum(axis=1) / math.sqrt(size - done))
+        rotation[:, done:] = rotation[:, done:] @ basis
+        gram = (basis.T @ gram @ basis)[1:, 1:]
+    return rotation
+
+
+def _basis_from(unit: Matrix) -> Matrix:
+    """Return an orthonormal basis whose first vector is `unit`, by one Householder reflection."""
+    mirror = unit.copy()
+    sign = math.copysign(1.0, unit[0])
+    mirror[0] += sign
+    basis = np.eye(len(unit)) - np.outer(mirror, mirror) * (2.0 / (mirror @ mirror))
+    basis[:, 0] = unit
+    return basis
+
+
+def level_by_hadamard(gram: Matrix) -> Matrix:
+    """Return T = V_G Z, with the eigenvectors of G and the normalised Hadamard matrix Z.
+
+    Z levels every diagonal matrix (Mianjy et al. 2018, Remark 5.2, with 1/√2 at each doubling).
+    """
+    size = gram.shape[0]
+    if size & (size - 1):
+        raise ValueError(
+            f"method='hadamard' was given for {size} columns, expected a power of two; "
+            "method='givens' takes any number."
+        )
+    _, vectors = np.linalg.eigh(gram)
+    return np.asarray(vectors @ hadamard(size))
+
+
+def hadamard(size: int) -> Matrix:
+    """Return the orthogonal matrix of entries ±1/√size that doubling [[Z, Z], [−Z, Z]] builds."""
+    matrix = np.ones((1, 1))
+    while matrix.shape[0] < size:
+        matrix = np.block([[matrix, matrix], [-matrix, matrix]]) / math.sqrt(2.0)
+    return matrix
+
+
+EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
+    "givens": level_diagonal,
+    "eigenvectors": level_by_eigenvectors,
+    "hadamard": level_by_hadamard,
+}
+
+
+def _weights(U: Any, name: str) -> Array:
+    """Return finite two-dimensional weights with at least one column."""
+    matrix = as_float(U) if is_array(U) else as_float(np.asarray(U))
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise ValueError(
+            f"{name} has shape {tuple(matrix.shape)}, expected (d, r): one column per hidden unit."
+        )
+    xp = namespace(matrix)
+    if not bool(xp.all(xp.isfinite(matrix))):
+        raise ValueError(f"{name} contains NaN or infinity.")
+    return matrix
+
+
+def _scaled_gram(matrix: Array) -> Matrix:
+    """Return the Gram matrix of the columns, scaled so that nothing overflows, on the host."""
+    double = as_double(matrix)
+    top = largest(double)
+    double = double / top if top > 0 else double
+    return to_numpy(double.mT @ double)
+
+
+def product_svd(left: Array, right: Array) -> tuple[Array, Array, Array]:
+    """Return the compact decomposition of left · rightᵀ without forming it."""
+    xp = namespace(left)
+    basis_left, triangle_left = xp.linalg.qr(left)
+    basis_right, triangle_right = xp.linalg.qr(right)
+    P, values, Qt = svd_thin(triangle_left @ triangle_right.mT)
+    return basis_left @ P, values, basis_right @ Qt.mT

@@ -1,0 +1,205 @@
+"""Everything as a function of the dropout rate, from one decomposition; cross-validation too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae._arrays import Array, diagonal, namespace, scalar, squared_norm, to_numpy
+from lucidae._validation import check_integer
+from lucidae.dropout.objectives import LinearProblem
+from lucidae.dropout.solvers import leading_svd
+from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
+from lucidae.dropout.whitening import whiten
+from lucidae.moments import SecondMoment
+
+__all__ = ["CrossValidation", "RegularizationPath", "cross_validate", "regularization_path"]
+
+Vector = np.ndarray[Any, Any]
+
+GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
+"""Strengths λ that cross-validation compares: no dropout, then twenty to a decade."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegularizationPath:
+    """The optimum as a function of the dropout rate.
+
+    Parameters
+    ----------
+    dropout : ndarray of shape (n,)
+        Probabilities of dropping a unit.
+    rank : ndarray of int, shape (n,)
+        ρ, the rank of the optimal product.
+    threshold : ndarray of shape (n,)
+        α, what is taken from each singular value.
+    error : ndarray of shape (n,)
+        E‖y − UVᵀx‖² of the optimal network, without dropout.
+    objective : ndarray of shape (n,)
+        The minimum of the expected dropout loss.
+    breaks : ndarray of shape (min(r, rank),)
+        The dropout rates at which the rank falls below 1, 2, …; 1 where it never does.
+    """
+
+    dropout: Vector
+    rank: Vector
+    threshold: Vector
+    error: Vector
+    objective: Vector
+    breaks: Vector
+
+
+def regularization_path(
+    problem: LinearProblem, width: int, dropouts: Sequence[float] | Vector | None = None
+) -> RegularizationPath:
+    """Return rank, error and objective for many dropout rates from one decomposition.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Moments of the data.
+    width : int
+        r.
+    dropouts : sequence of float, optional
+        Rates in [0, 1); by default a grid that is even in log λ.
+
+    Returns
+    -------
+    RegularizationPath
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> problem = LinearProblem.from_matrix(np.diag([3.0, 2.0, 1.0]))
+    >>> path = regularization_path(problem, 3, [0.0, 0.4, 0.9])
+    >>> path.rank
+    array([3, 3, 1])
+    >>> path.breaks.round(3)
+    array([1.   , 0.857, 0.5  ])
+    """
+    width = check_integer(width, "width", low=1)
+    strengths = GRID if dropouts is None else np.array([strength_of(p) for p in dropouts])
+    white = whiten(problem)
+    values = leading_svd(white.matrix, width)[1]
+    total = scalar(squared_norm(white.matrix))
+    shrunk = [shrink(values, float(strength), width) for strength in strengths]
+    minima = [optimal_value(values, float(strength), width, total) for strength in strengths]
+    errors = [_loss_of(values, found.values, total) for found in shrunk]
+    limits = to_numpy(breakpoints(values, width))
+    return RegularizationPath(
+        np.array([dropout_of(float(strength)) for strength in strengths]),
+        np.array([found.rank for found in shrunk]),
+        np.array([found.threshold for found in shrunk]),
+        white.floor + np.array(errors),
+        white.floor + np.array(minima),
+        1.0 - 1.0 / (1.0 + limits[limits > 0]),
+    )
+
+
+def _loss_of(values: Array, shrunk: Array, total: float) -> float:
+    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)²."""
+    xp = namespace(values)
+    unseen = max(total - scalar(xp.sum(values * values)), 0.0)
+    return unseen + scalar(xp.sum((values - shrunk) ** 2))
+
+
+class Fold(NamedTuple):
+    """Moments of [x | y] over the rows that a fold trains on and those that it holds out."""
+
+    training: SecondMoment
+    held_out: SecondMoment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossValidation:
+    """Held-out error along the path of dropout rates.
+
+    Parameters
+    ----------
+    dropout : ndarray of shape (n,)
+        The rates that were compared.
+    errors : ndarray of shape (n_folds, n)
+        Mean squared error over the held-out rows, summed over targets.
+    weights : ndarray of shape (n_folds,)
+        Weight of the rows that each fold held out.
+    """
+
+    dropout: Vector
+    errors: Vector
+    weights: Vector
+
+    @property
+    def mean(self) -> Vector:
+        """Mean held-out error at every rate."""
+        return np.average(self.errors, axis=0, weights=self.weights)
+
+    @property
+    def best(self) -> float:
+        """The rate with the smallest mean held-out error; the larger one of equals."""
+        mean = self.mean
+        ties = np.flatnonzero(mean <= mean.min() + 1e-12 * np.abs(mean).max())
+        return float(self.dropout[ties[-1]])
+
+
+def cross_validate(
+    folds: Sequence[Fold],
+    n_features: int,
+    width: int,
+    *,
+    centered: bool = True,
+    strengths: Vector = GRID,
+) -> CrossValidation:
+    """Return the held-out error of every strength, one decomposition per fold.
+
+    Data enter through moments alone: once the moments of the folds are known, which is one pass
+    over the rows, neither the number of rows nor that of strengths matters much.
+    """
+    errors = [_fold_errors(fold, n_features, width, centered, strengths) for fold in folds]
+    return CrossValidation(
+        strengths / (1.0 + strengths),
+        np.array(errors),
+        np.array([fold.held_out.weight for fold in folds]),
+    )
+
+
+def _fold_errors(
+    fold: Fold, n_features: int, width: int, centered: bool, strengths: Vector
+) -> Vector:
+    """Return E‖y − P diag(ŝ) Q'ᵀx‖² over held-out rows: a quadratic in ŝ for each strength."""
+    problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
+    white = whiten(problem)
+    P, values, Qt = leading_svd(white.matrix, width)
+    directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+    judged = _held_out_problem(fold, n_features, centered)
+    agreement = diagonal(P.mT @ (judged.cross @ directions))
+    spread = diagonal(directions.mT @ judged.through_inputs(directions))
+    xp = namespace(values)
+    found = xp.stack([shrink(values, float(s), width).values for s in strengths])
+    # P has orthonormal columns: only the diagonal of the inputs' quadratic form is left.
+    return to_numpy(judged.energy - 2 * (found @ agreement) + (found * found) @ spread)
+
+
+def _held_out_problem(fold: Fold, n_features: int, centered: bool) -> LinearProblem:
+    """Return the held-out moments about the means that the training rows gave."""
+    held_out = fold.held_out
+    shift = held_out.mean - fold.training.mean if centered else held_out.mean
+    second = held_out.covariance + shift[:, None] * shift[None, :]
+    xp = namespace(second)
+    energy = scalar(xp.sum(diagonal(second)[n_features:]))
+    return LinearProblem(second[n_features:, :n_features], second[:n_features, :n_features], energy)
+
+
+def complementary_folds(held_out: Sequence[SecondMoment]) -> list[Fold]:
+    """Return folds over moments that partition the rows: each trains on the merge of the others.
+
+    Merged from both ends, so that the cost is linear in the number of folds.
+    """
+    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
+    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
+    middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
+    training = [after[1], *middle, before[-2]]
+    return [Fold(*pair) for pair in zip(training, held_out, strict=True)]

@@ -1,0 +1,276 @@
+"""Dropout by stochastic gradient descent (Mianjy et al. 2018, Algorithm 1), many runs at once.
+
+A run has its own weights, its own examples, its own masks and its own rate of dropout; runs lie
+along the leading axis, on whatever device the data live.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lucidae._arrays import (
+    Array,
+    largest,
+    like,
+    namespace,
+    normal,
+    scalar,
+    squared_norm,
+)
+from lucidae._validation import check_choice, check_number
+from lucidae.dropout.objectives import (
+    DropoutObjective,
+    LinearProblem,
+    Weights,
+    draw_masks,
+    paper_direction,
+    sampled_gradient,
+)
+from lucidae.dropout.sources import Rng, Source
+from lucidae.dropout.theory import dropout_of, strength_of
+from lucidae.iterate import Below, iterate
+from lucidae.solution import Solution
+
+Schedule = Callable[[Array, int], Array]
+
+RATE = 0.25
+"""Fraction of the largest stable rate that "auto" takes."""
+
+TINY = 1e-150
+"""Stands for ‖M‖ where M is zero, so that a start still exists."""
+
+
+class Runs(NamedTuple):
+    """The state of a stack of runs."""
+
+    left: Array
+    right: Array
+    keep: Array
+    time: Array
+
+    @property
+    def weights(self) -> Weights:
+        """The weights of all runs."""
+        return Weights(self.left, self.right)
+
+    @property
+    def strength(self) -> Array:
+        """λ of every run."""
+        return (1.0 - self.keep) / self.keep
+
+
+def constant(time: Array, _limit: int) -> Array:
+    """Return the rate's factor 1."""
+    return 0.0 * time + 1.0
+
+
+def inverse_time(time: Array, limit: int) -> Array:
+    """Return 1/(1 + 10 t/T), the classical decay that lets the noise die out."""
+    return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
+
+
+def linear_decay(time: Array, limit: int) -> Array:
+    """Return 1 for the first half of the run, then a line that ends at zero."""
+    xp = namespace(time)
+    left = 2.0 * (1.0 - time / max(limit, 1))
+    return xp.clip(left, 0.0, 1.0)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "inverse": inverse_time,
+    "linear": linear_decay,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropoutStep:
+    """One step of dropout for every run.
+
+    Parameters
+    ----------
+    source : Source
+        Where examples come from.
+    rates : array of shape (n_runs,)
+        Learning rate of each run's first step.
+    schedule : callable
+        Factor of the rate as a function of time and limit.
+    limit : int
+        Number of steps that the schedule is laid out for.
+    batch_size : int
+        Examples per step; the paper takes one.
+    direction : callable
+        `sampled_gradient`, or `paper_direction` for the paper's own step.
+    rng : RandomState
+        Draws examples and masks.
+    """
+
+    source: Source
+    rates: Array
+    schedule: Schedule
+    limit: int
+    batch_size: int
+    direction: Callable[..., Weights]
+    rng: Rng
+
+    def __call__(self, runs: Runs) -> Runs:
+        """Return the runs after one step."""
+        n_runs, _, width = runs.left.shape
+        X, Y = self.source.draw(self.rng, n_runs, self.batch_size, runs.left)
+        keep = runs.keep[:, None, None]
+        masks = draw_masks(self.rng, (n_runs, self.batch_size, width), keep)
+        slope = self.direction(runs.weights, X, Y, masks, keep)
+        rate = (self.rates * self.schedule(runs.time, self.limit))[:, None, None]
+        left, right = runs.left - rate * slope.left, runs.right - rate * slope.right
+        return Runs(left, right, runs.keep, runs.time + 1.0)
+
+
+def spectral_bound(matrix: Array) -> float:
+    """Return an upper bound of the spectral norm, at most rank^(1/8) times too large.
+
+    The Schatten norm of order 8: two products with the smaller Gram matrix, no decomposition.
+    """
+    top = largest(matrix)
+    if top == 0:
+        return 0.0
+    scaled = matrix / top
+    gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
+    square = gram @ gram
+    return float(top * scalar(squared_norm(square)) ** 0.125)
+
+
+def stable_rates(
+    matrix: Array, strengths: Array, width: int, batch_size: int, noise: float = 0.0
+) -> Array:
+    """Return learning rates that keep dropout SGD stable, for white inputs and target M.
+
+    The curvature of f grows with ‖M‖, and the weights shrink as λ grows; a single example
+    multiplies it by the squared length of the input, its mask by (1 + λ) for every unit, both
+    divided by the batch. Outputs that no network explains push the weights about in proportion
+    to their size, so where they are larger than ‖M‖ they set the scale. `RATE` was set on inputs
+    of 1 to 80 dimensions with λ from 0 to 100.
+    """
+    loaded = 1.0 + strengths
+    spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
+    scale = max(math.hypot(spectral_bound(matrix), noise), TINY)
+    return RATE / (scale * loaded**0.5 * spread)
+
+
+def random_start(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
+    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
+    n_runs, (outputs, features) = keep.shape[0], matrix.shape
+    # The optimum shrinks as dropout grows: so does the start, by the square root of θ = 1/(1 + λ).
+    size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
+    left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
+    right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
+    return Runs(left, right, keep, 0.0 * keep)
+
+
+def descend(
+    source: Source,
+    matrix: Array,
+    dropouts: Sequence[float],
+    width: int,
+    *,
+    rng: Rng,
+    noise: float = 0.0,
+    learning_rate: float | str = "auto",
+    schedule: str = "linear",
+    exact_gradient: bool = True,
+    batch_size: int = 32,
+    limit: int = 2000,
+    tolerance: float = 1e-3,
+    init_scale: float = 0.3,
+    check_every: int = 100,
+    record_at: int | Iterable[int] | None = None,
+) -> Solution[Runs]:
+    """Train networks with dropout by stochastic gradient descent, one run per entry of `dropouts`.
+
+    Parameters
+    ----------
+    source : Source
+        Draws examples with white inputs.
+    matrix : array of shape (d1, d2)
+        M = E[yxᵀ] of that source: it sets the scale of the rate and measures the distance to
+        optimality, the norm of the *expected* gradient; the steps never see it.
+    dropouts : sequence of float
+        Probability of dropping a unit, for each run.
+    width : int
+        r.
+    rng : RandomState
+        Draws starts, examples and masks.
+    noise : float, default=0.0
+        √E‖y − Mx‖², the part of the outputs that no network explains.
+    learning_rate : float or "auto"
+        Rate of the first step; "auto" takes `stable_rates`.
+    schedule : {"linear", "inverse", "constant"}
+        How the rate falls: only a rate that falls to zero ends at the optimum itself.
+    exact_gradient : bool, default=True
+        Whether to step along the gradient of the sampled loss, or along the paper's direction,
+        θ/2 times as long.
+    batch_size, limit : int
+        Examples per step, and number of steps.
+    tolerance : float
+        Distance to optimality at which every run counts as done.
+    init_scale : float
+        Size of the first weights, relative to √‖M‖.
+    check_every, record_at
+        As in `lucidae.iterate.iterate`; the history keeps every run's expected objective and the
+        variance of its importance scores.
+
+    Returns
+    -------
+    Solution of Runs
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.dropout.sources import GaussianSource
+    >>> M = np.array([[2.0]])
+    >>> solution = descend(GaussianSource(M), M, [0.5], 2, rng=np.random.RandomState(0), limit=500)
+    >>> float(solution.history["objective"][-1, 0]).__round__(1)
+    1.3
+    """
+    dropped = like(np.array([dropout_of(strength_of(p)) for p in dropouts]), matrix)
+    start = random_start(rng, matrix, 1.0 - dropped, width, init_scale)
+    rates = (
+        stable_rates(matrix, start.strength, width, batch_size, noise)
+        if learning_rate == "auto"
+        else 0.0 * start.keep + check_number(learning_rate, "learning_rate", low=0, open_low=True)
+    )
+    problem = LinearProblem(matrix, None, scalar(squared_norm(matrix)) + noise * noise)
+    step = DropoutStep(
+        source,
+        rates,
+        SCHEDULES[check_choice(schedule, "schedule", SCHEDULES)],
+        limit,
+        batch_size,
+        sampled_gradient if exact_gradient else paper_direction,
+        rng,
+    )
+
+    def expected(runs: Runs) -> DropoutObjective:
+        return DropoutObjective(problem, runs.strength)
+
+    def variance(runs: Runs) -> Array:
+        scores = expected(runs).importance(runs.weights)
+        return namespace(scores).var(scores, axis=-1)
+
+    return iterate(
+        step,
+        start,
+        stop=Below(lambda runs: largest(expected(runs).stationarity(runs.weights)), tolerance),
+        limit=limit,
+        check_every=check_every,
+        record={
+            "objective": lambda runs: expected(runs).value(runs.weights),
+            "importance_variance": variance,
+        },
+        record_at=record_at,
+        size=max(*matrix.shape, width),
+    )

@@ -1,0 +1,192 @@
+"""The global optimum in one decomposition (Mianjy et al. 2018, Theorems 2.4 and 3.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucidae._arrays import (
+    Array,
+    eigh_descending,
+    namespace,
+    scalar,
+    squared_norm,
+    svd_thin,
+    where_set,
+)
+from lucidae._eigen import leading_eigenpairs
+from lucidae.dropout.equalize import equalized_factors
+from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
+from lucidae.dropout.whitening import Whitened, whiten
+
+Triple = tuple[Array, Array, Array]
+
+FEW = 4
+"""Fewer than 1/FEW of all singular values are found through the Gram matrix."""
+
+SMALLEST_FAST = 400
+"""Below this dimension the full decomposition is fast enough."""
+
+TIE = 1e-9
+"""Relative difference below which two singular values count as equal."""
+
+FAINTEST = 1e-3
+"""Ratio of the last singular value that survives to the first below which squaring in the Gram
+matrix would cost more than three digits of its direction."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactSolution:
+    """A global minimum of the expected dropout loss.
+
+    Parameters
+    ----------
+    weights : Weights
+        U and V for the original inputs, jointly equalized in the metric of the inputs.
+    rank : int
+        ρ, the rank of the optimal product.
+    threshold : float
+        α, what dropout takes from each singular value that it keeps.
+    singular_values : array of shape (min(r, d1, q),)
+        Leading singular values of M, before shrinking.
+    value : float
+        The minimum.
+    beyond : float
+        The next singular value, s_{r+1}: 0 where there is none.
+    """
+
+    weights: Weights
+    rank: int
+    threshold: float
+    singular_values: Array
+    value: float
+    beyond: float
+
+    @property
+    def unique(self) -> bool:
+        """Whether the optimal product is unique: not where s_r = s_{r+1} is cut in two."""
+        width = self.weights.left.shape[1]
+        if self.rank < width:
+            return True
+        return self.beyond < scalar(self.singular_values[width - 1]) * (1.0 - TIE)
+
+
+def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
+    """Return weights of the given width that minimise the expected dropout loss.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Moments of the data.
+    strength : float
+        λ, zero or more; zero gives reduced-rank least squares.
+    width : int
+        r, any number of hidden units: below, equal to or above the rank.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> solution = solve(LinearProblem.from_matrix(np.diag([3.0, 2.0])), strength=1.0, width=2)
+    >>> solution.rank, solution.threshold, solution.value
+    (2, 1.25, 6.25)
+    """
+    white = whiten(problem)
+    return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
+
+
+def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> ExactSolution:
+    """Shrink, equalize and bring back to the original inputs what a decomposition of M gives."""
+    P, values, Qt = triple
+    shrunk = shrink(values, strength, width)
+    rank = shrunk.rank
+    signs = _signs(P[:, :rank])
+    factors = equalized_factors(
+        P[:, :rank] * signs, shrunk.values[:rank], Qt[:rank, :].mT * signs, width
+    )
+    total = None if _complete(white.matrix, values) else scalar(squared_norm(white.matrix))
+    return ExactSolution(
+        white.raise_weights(Weights(*factors)),
+        rank,
+        shrunk.threshold,
+        values[:width],
+        white.floor + optimal_value(values, strength, width, total),
+        _beyond(values, width),
+    )
+
+
+def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
+    """Return the tied optimum: U minimising ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴.
+
+    Only the positive eigenvalues of the symmetric part of M can be reached; the rest of M is a
+    constant of the loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> solution = solve_tied(np.diag([3.0, -1.0]), strength=0.0, width=1)
+    >>> solution.rank, solution.value
+    (1, 1.0)
+    """
+    symmetric = (matrix + matrix.mT) / 2
+    eigenvalues, vectors = eigh_descending(symmetric)
+    positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
+    shrunk = shrink(positive, strength, width)
+    rank = shrunk.rank
+    axes = vectors[:, :rank] * _signs(vectors[:, :rank])
+    factor, _ = equalized_factors(axes, shrunk.values[:rank], axes, width)
+    unreachable = scalar(squared_norm(matrix)) - scalar(
+        namespace(positive).sum(positive * positive)
+    )
+    value = optimal_value(positive, strength, width) + max(unreachable, 0.0)
+    return ExactSolution(
+        Weights(factor, factor),
+        rank,
+        shrunk.threshold,
+        positive[:width],
+        value,
+        _beyond(positive, width),
+    )
+
+
+def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
+    """Return at least the first `width` singular triples (P, s, Qᵀ) of a matrix, s descending.
+
+    Few triples of a large matrix come from the eigenvectors of its smaller Gram matrix and one
+    projection, at a fraction of the cost; where the last that survives dropout is too faint for
+    that (`FAINTEST`), or many are wanted, from the full decomposition.
+    """
+    smaller = min(matrix.shape)
+    if smaller < SMALLEST_FAST or width * FEW > smaller:
+        return svd_thin(matrix)
+    if matrix.shape[0] < matrix.shape[1]:
+        P, values, Qt = leading_svd(matrix.mT, width, strength)
+        return Qt.mT, values, P.mT
+    triple = _gram_svd(matrix, width)
+    return svd_thin(matrix) if _faint(triple[1], strength, width) else triple
+
+
+def _faint(values: Array, strength: float, width: int) -> bool:
+    rank = optimal_rank(values, strength, width)
+    return rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
+
+
+def _gram_svd(matrix: Array, count: int) -> Triple:
+    """Project a tall matrix on the leading eigenvectors of its Gram matrix and decompose that."""
+    _, directions = leading_eigenpairs(matrix.mT @ matrix, count)
+    P, values, Qt = svd_thin(matrix @ directions)
+    return P, values, Qt @ directions.mT
+
+
+def _signs(vectors: Array) -> Array:
+    """Return the signs of the largest entries of the columns, so that results are reproducible."""
+    xp = namespace(vectors)
+    highest, lowest = xp.max(vectors, axis=0), xp.min(vectors, axis=0)
+    return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))
+
+
+def _beyond(values: Array, width: int) -> float:
+    return scalar(values[width]) if values.shape[0] > width else 0.0
+
+
+def _complete(matrix: Array, values: Array) -> bool:
+    return bool(values.shape[0] == min(matrix.shape))

@@ -1,0 +1,225 @@
+"""The global optimum of dropout in closed form, and why no local minimum is worse.
+
+Notation: s₁ ≥ s₂ ≥ … are the singular values of M (for tied weights the positive eigenvalues of
+its symmetric part), r is the width of the hidden layer, λ the strength of dropout.
+
+**Every local minimum of the tied problem is global, for every λ ≥ 0.** Mianjy et al. 2018,
+Theorem 4.3 proves it for λ < r s_r / (Σ_{i≤r} sᵢ − r s_r), which says that the optimum has full
+rank r. The condition is not needed: every critical point U of
+f(U) = ‖M − UUᵀ‖² + λ Σᵢ ‖uᵢ‖⁴ that is not a global minimum has a direction of negative curvature.
+
+*Proof.* Write ⟨Z, HZ⟩ for the second derivative of f along Z.
+
+1. *Columns of unequal norm.* Let λ > 0 and ‖u₁‖ > ‖u₂‖. Rotating these two columns into each
+   other leaves the loss as it is, so the derivative of f along Z = (u₂, −u₁, 0, …) is
+   4λ u₁ᵀu₂ (‖u₁‖² − ‖u₂‖²), which vanishes at a critical point: u₁ᵀu₂ = 0. The second derivative
+   along the rotation is then −4λ(‖u₁‖² − ‖u₂‖²)² < 0.
+2. *Columns of equal norm* √t, t = ‖U‖²/r (or λ = 0, where t does not matter). The critical
+   equation is (M − UUᵀ)U = λt U. Hence UUᵀ commutes with M, and the range of U is spanned by
+   eigenvectors wᵢ of M, i in a set E, with eigenvalues mᵢ = σᵢ² + λt > λt, where σᵢ are the
+   singular values of U. Let μ be the largest eigenvalue of M outside E, with eigenvector w.
+
+   a. |E| < r and μ > λt. Take a unit vector a orthogonal to the rows of U and Z = w aᵀ. As
+      ZUᵀ = 0 and UᵀZ = 0, ⟨Z, HZ⟩ = −4(μ − λt) < 0. (With E the r' largest eigenvalues,
+      λt = λ Σ_{i≤r'} mᵢ / (r + λr').)
+   b. |E| = r and μ > mⱼ for some j in E. Take Z = w wⱼᵀU, which turns wⱼ towards w:
+      ⟨Z, HZ⟩ = −4(μ − mⱼ) ‖Z‖² < 0.
+   c. Otherwise E holds the largest eigenvalues, and either |E| = r or none outside exceeds λt.
+      So ŝᵢ = σᵢ² = mᵢ − λt on E and 0 elsewhere satisfies the Karush–Kuhn–Tucker conditions of
+      the convex problem min Σᵢ (mᵢ − ŝᵢ)² + (λ/r)(Σᵢ ŝᵢ)² over ŝ ≥ 0 supported on the r largest
+      eigenvalues, whose minimum bounds f from below (Mianjy et al. 2018, Theorem 2.4): U is a
+      global minimum. ∎
+
+Steps 1, 2a and 2b are the directions that `lucidae.dropout.landscape.classify` returns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lucidae._arrays import (
+    Array,
+    arange_like,
+    largest,
+    machine_epsilon,
+    namespace,
+    scalar,
+    svd_thin,
+    where_set,
+)
+from lucidae._validation import check_number
+
+
+def strength_of(dropout: float) -> float:
+    """Return λ = p / (1 − p) for the probability p of dropping a hidden unit.
+
+    Examples
+    --------
+    >>> strength_of(0.5)
+    1.0
+    """
+    dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
+    if dropped == 1.0:
+        raise ValueError(
+            "dropout=1 was given, expected a probability in [0, 1): with every unit dropped "
+            "nothing can be learnt."
+        )
+    return dropped / (1.0 - dropped)
+
+
+def dropout_of(strength: float) -> float:
+    """Return p = λ / (1 + λ), the inverse of `strength_of`."""
+    return strength / (1.0 + strength)
+
+
+class Shrinkage(NamedTuple):
+    """What dropout leaves of the singular values.
+
+    Attributes
+    ----------
+    rank : int
+        ρ, the rank of the optimal product.
+    threshold : float
+        α, what is taken from each of the first ρ singular values.
+    values : array
+        ŝ, as long as the singular values: sᵢ − α for i ≤ ρ, zero beyond.
+    """
+
+    rank: int
+    threshold: float
+    values: Array
+
+
+def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
+    """Shrink descending singular values as dropout does (Mianjy et al. 2018, Algorithm 3).
+
+    ρ is the largest j ≤ r with r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ), the paper's condition written without
+    cancellation, so that it stays right as λ → ∞. Singular values below `rank_tolerance` count
+    as zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shrink(np.array([3.0, 2.0, 0.1]), strength=1.0, width=2)
+    Shrinkage(rank=2, threshold=1.25, values=array([1.75, 0.75, 0.  ]))
+    """
+    rank = optimal_rank(singular_values, strength, width)
+    if rank == 0:
+        return Shrinkage(0, 0.0, 0.0 * singular_values)
+    xp = namespace(singular_values)
+    kept = singular_values[:rank]
+    smallest = scalar(kept[-1])
+    excess = scalar(xp.sum(kept - smallest))
+    loaded = width + strength * rank
+    last = max((width * smallest - strength * excess) / loaded, 0.0)
+    threshold = strength * scalar(xp.sum(kept)) / loaded
+    shrunk = singular_values - smallest + last
+    beyond = arange_like(singular_values) >= rank
+    return Shrinkage(rank, threshold, where_set(shrunk, beyond, 0.0))
+
+
+def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
+    """Return ρ, the number of singular values that survive dropout."""
+    xp = namespace(singular_values)
+    candidates = singular_values[:width]
+    if candidates.shape[0] == 0:
+        return 0
+    survives = (width * candidates > strength * _excess(candidates)) & (
+        candidates > rank_tolerance(singular_values)
+    )
+    return int(xp.sum(xp.astype(survives, xp.int64)))  # the condition holds for a prefix
+
+
+def _excess(candidates: Array) -> Array:
+    """Return Σ_{i≤j} (sᵢ − sⱼ) for every j, as a sum of non-negative terms."""
+    xp = namespace(candidates)
+    gaps = xp.concat([0.0 * candidates[:1], candidates[:-1] - candidates[1:]])
+    return xp.cumulative_sum(arange_like(candidates) * gaps)
+
+
+def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
+    """Return the level below which a singular value is rounding: size · ε · s₁."""
+    size = max(singular_values.shape[0], 10) if size is None else size
+    return size * machine_epsilon(singular_values) * largest(singular_values[:1])
+
+
+def breakpoints(singular_values: Array, width: int) -> Array:
+    """Return the strengths at which the rank of the optimum falls below 1, 2, …, r.
+
+    The rank is at least j exactly when λ < λⱼ = r sⱼ / Σ_{i≤j} (sᵢ − sⱼ); infinite where the
+    leading singular values are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> breakpoints(np.array([3.0, 2.0, 1.0]), width=3)
+    array([inf,  6.,  1.])
+    """
+    xp = namespace(singular_values)
+    candidates = singular_values[:width]
+    excess = _excess(candidates)
+    safe = xp.where(excess > 0, excess, xp.ones_like(excess))
+    limits = xp.where(excess > 0, width * candidates / safe, xp.full_like(excess, xp.inf))
+    return where_set(limits, candidates <= rank_tolerance(singular_values), 0.0)
+
+
+def optimal_value(
+    singular_values: Array, strength: float, width: int, total: float | None = None
+) -> float:
+    """Return min ‖M − UVᵀ‖² + λψ₂² = λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
+
+    Parameters
+    ----------
+    singular_values : array
+        Of M, descending; at least the first `width`, or all of them.
+    strength, width
+        λ and r.
+    total : float, optional
+        ‖M‖², where only the leading singular values are known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> optimal_value(np.array([2.0]), strength=1.0, width=1)
+    2.0
+    """
+    xp = namespace(singular_values)
+    rank = optimal_rank(singular_values, strength, width)
+    kept, left = singular_values[:rank], singular_values[rank:]
+    tail = scalar(xp.sum(left * left))
+    if total is not None:
+        tail = max(total - scalar(xp.sum(kept * kept)), tail)
+    return strength * scalar(xp.sum(kept)) ** 2 / (width + strength * rank) + tail
+
+
+def small_dropout_bound(eigenvalues: Array, width: int) -> float:
+    """Return the strength below which Mianjy et al. 2018, Theorem 4.3 applies.
+
+    It equals the breakpoint at which the optimum loses its full rank r. The theorem's conclusion
+    holds above it too: see the proof at the head of this module.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> small_dropout_bound(np.array([3.0, 2.0, 1.0]), width=3)
+    1.0
+    """
+    if eigenvalues.shape[0] < width:
+        return 0.0
+    positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
+    return scalar(breakpoints(positive, width)[-1])
+
+
+def code_map(right: Array, strength: float) -> Array:
+    """Return V(VᵀV + λ diag‖vᵢ‖²)⁺: the best codes of rows m, dropout included, are m times it.
+
+    Computed through the singular values of V with unit columns, so that it stays accurate for
+    λ → 0 and for a V of deficient rank.
+    """
+    xp = namespace(right)
+    lengths = xp.sqrt(xp.sum(right * right, axis=0))
+    reciprocal = xp.where(lengths > 0, 1.0 / xp.where(lengths > 0, lengths, 1.0 + lengths), lengths)
+    P, w, Qt = svd_thin(right * reciprocal)
+    level = rank_tolerance(w, max(right.shape))
+    gains = xp.where(w > level, w / xp.where(w > level, w * w + strength, 1.0 + w), 0.0 * w)
+    return (P * gains) @ Qt * reciprocal
