@@ -6,8 +6,12 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 import lucidae
 from lucidae import datasets
+from lucidae.linear.methods import METHODS, Settings
+from lucidae.linear.rules import Descent
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ def catalogue() -> list[Entry]:
     >>> "load_digits" in {entry.name for entry in catalogue()}
     True
     """
-    return [*_datasets(), *_estimators()]
+    return [*_datasets(), *_estimators(), *_methods()]
 
 
 def _datasets() -> Iterator[Entry]:
@@ -41,6 +45,14 @@ def _estimators() -> Iterator[Entry]:
         subject = getattr(lucidae, name)
         if inspect.isclass(subject) and hasattr(subject, "fit"):
             yield Entry("estimator", name, _first_sentence(subject))
+
+
+def _methods() -> Iterator[Entry]:
+    settings = Settings(np.ones(1), np.ones(1), np.random.default_rng(0))
+    for name, make in METHODS.items():
+        method = make(settings)
+        subject = method.objective if isinstance(method.rule, Descent) else method.rule
+        yield Entry("method", name, _first_sentence(type(subject)))
 
 
 def _first_sentence(subject: object) -> str:
