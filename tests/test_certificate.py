@@ -1,0 +1,174 @@
+"""Claims and certificates: verdicts, text, HTML that holds any text, JSON for any reader."""
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extras import require
+from lucidae.certificate import (
+    Certificate,
+    Claim,
+    at_least,
+    at_most,
+    does_not_apply,
+    reported,
+)
+
+PAPER = "Bao et al. 2020, Theorem 3"
+HOLDS = at_most("gap", "the loss is minimal", PAPER, 1e-9, 1e-6, "Train longer.")
+FAILS = at_least("gap to next", "the values differ", PAPER, 0.1, 0.5, "Ask for fewer.")
+FIGURE = reported("epochs", "predicted number", PAPER, 1234.5)
+ABSENT = does_not_apply("order", "the components are ordered", PAPER, "Two eigenvalues are equal.")
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "threshold", "holds"),
+    [
+        (at_most, 1.0, 2.0, True),
+        (at_most, 2.0, 2.0, True),
+        (at_most, 3.0, 2.0, False),
+        (at_most, np.nan, 2.0, False),
+        (at_most, np.inf, 2.0, False),
+        (at_least, 3.0, 2.0, True),
+        (at_least, 2.0, 2.0, True),
+        (at_least, 1.0, 2.0, False),
+        (at_least, np.nan, 2.0, False),
+    ],
+)
+def test_verdicts_follow_the_figure_and_keep_advice_for_failures(make, value, threshold, holds):
+    for kind in (float, np.float32, np.asarray):
+        claim = make("name", "statement", PAPER, kind(value), kind(threshold), "do this")
+        assert claim.holds is holds
+        assert claim.advice == ("" if holds else "do this")
+        assert type(claim.value) is type(claim.threshold) is float
+
+
+def test_scalars_of_other_libraries_become_plain_python():
+    torch = require("torch")
+    claim = at_most("name", "statement", PAPER, torch.tensor(1.0), torch.tensor(2.0))
+    assert claim.holds is True
+    assert type(claim.value) is float
+    by_hand = Claim("name", "statement", PAPER, np.float32(3), None, np.False_)
+    assert by_hand.holds is False
+    assert Certificate("fit", (by_hand,)).summary().startswith("fit: 1 of 1 claims fails")
+
+
+def test_verdicts_in_words():
+    claims = (HOLDS, FAILS, FIGURE, ABSENT)
+    assert [c.verdict for c in claims] == ["holds", "fails", "reported", "does not apply"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "holds", "headline"),
+    [
+        ((), None, "no claim applies"),
+        ((ABSENT, FIGURE), None, "no claim applies"),
+        ((HOLDS, ABSENT), True, "the claim holds"),
+        ((HOLDS, HOLDS, FIGURE), True, "all 2 claims hold"),
+        ((HOLDS, FAILS, ABSENT), False, "1 of 2 claims fails"),
+        ((FAILS, FAILS), False, "2 of 2 claims fail"),
+    ],
+)
+def test_a_certificate_holds_when_every_claim_that_applies_does(claims, holds, headline):
+    certificate = Certificate("fit", claims)
+    assert certificate.holds is holds
+    assert certificate.summary().splitlines()[0] == f"fit: {headline}"
+    assert len(certificate) == len(claims)
+    assert tuple(certificate) == claims
+
+
+def test_claims_are_found_by_name():
+    certificate = Certificate("fit", (HOLDS, ABSENT))
+    assert certificate["order"] is ABSENT
+    assert "gap" in certificate
+    assert "other" not in certificate
+    with pytest.raises(KeyError, match="this certificate has: gap, order"):
+        certificate["other"]
+
+
+def test_the_text_is_a_table_with_figures_references_and_reasons():
+    text = str(Certificate("fit", (HOLDS, FAILS, FIGURE, ABSENT)))
+    assert text == "\n".join(
+        [
+            "fit: 1 of 2 claims fails",
+            f"✓ gap          1e-09 < 1e-06  the loss is minimal [{PAPER}]",
+            f"✗ gap to next  0.1 < 0.5      the values differ [{PAPER}]",
+            "               Ask for fewer.",
+            f"– epochs       1.23e+03       predicted number [{PAPER}]",
+            f"– order                       the components are ordered [{PAPER}]",
+            "               Two eigenvalues are equal.",
+        ]
+    )
+
+
+def test_a_figure_on_or_beside_its_threshold_is_shown_as_such():
+    equal = at_most("a", "b", PAPER, 2.0, 2.0)
+    strange = at_most("a", "b", PAPER, np.nan, 2.0)
+    assert "2 = 2" in Certificate("fit", (equal,)).summary()
+    assert "nan vs 2" in Certificate("fit", (strange,)).summary()
+
+
+class Reader(HTMLParser):
+    """Collect text, tags and attributes, and see that every tag is closed in its order."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.tags, self.attributes, self.open = [], set(), [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+TAGS = {"style", "section", "h4", "table", "tbody", "tr", "td", "th", "p", "cite"}
+words = st.text(st.characters(exclude_categories=["C"]), max_size=30) | st.sampled_from(
+    ["<script>alert(1)</script>", "\"'><img src=x onerror=y>", "</style>", "&amp;", "λ ≥ σ²"]
+)
+
+
+@given(words, words, words, words, words)
+def test_no_text_breaks_out_of_the_card(title, name, statement, reference, advice):
+    claim = Claim(name, statement, reference, np.nan, 1.0, None, advice)
+    reader = Reader(Certificate(title, (claim, HOLDS))._repr_html_())
+    assert reader.tags <= TAGS
+    assert not reader.open
+    assert {name for name, _ in reader.attributes} <= {"class", "title", "scope"}
+    shown = "".join(reader.text)
+    assert all(text in shown for text in (title, name, statement, reference, advice))
+
+
+def test_the_card_asks_for_nothing_from_outside():
+    page = Certificate("fit", (HOLDS, FAILS, FIGURE, ABSENT))._repr_html_()
+    assert "http" not in page
+    assert "url(" not in page
+    classes = [value for name, value in Reader(page).attributes if name == "class"]
+    assert classes == ["lucidae-certificate", "holds", "fails", "reported", "does-not-apply"]
+
+
+numbers = st.none() | st.floats() | st.floats(width=32).map(np.float32) | st.integers().map(float)
+
+
+@given(st.lists(st.tuples(numbers, numbers, st.sampled_from([True, False, None, np.True_]))))
+def test_the_dictionary_survives_json(figures):
+    claims = tuple(Claim("a", "b", PAPER, *figure) for figure in figures)
+    certificate = Certificate("fit", claims)
+    written = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
+    assert written == certificate.to_dict()
+    assert written["holds"] == certificate.holds
+    for claim, entry in zip(claims, written["claims"], strict=True):
+        back = Claim(**entry)
+        assert back.holds == claim.holds
+        np.testing.assert_equal((back.value, back.threshold), (claim.value, claim.threshold))
