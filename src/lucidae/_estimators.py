@@ -37,7 +37,8 @@ class CertifiedMixin:
         check_is_fitted(self)
         if self._kept.certificate is None:
             self._kept.certificate = self._drawn_safely()
-        return self._kept.certificate
+        certificate: Certificate = self._kept.certificate
+        return certificate
 
     def _drawn_safely(self) -> Certificate:
         """Draw the certificate; what goes wrong becomes a claim that does not apply."""

@@ -9,22 +9,26 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae._arrays import Array, as_double, device, like, namespace
+from lucidae._arrays import Array, like
 from lucidae._estimators import CertifiedMixin, validated_rows
 from lucidae._validation import check_rows, check_weights
 from lucidae.certificate import Certificate
-from lucidae.linear.kept import LinearKept
+from lucidae.linear.kept import LinearKept, reference_of
+from lucidae.linear.likelihood import GaussianMixin
 from lucidae.linear.options import Options
 from lucidae.linear.shown import ShownMixin
-from lucidae.linear.sources import EXACT_FEATURES, source_of
-from lucidae.linear.streaming import StreamFit
-from lucidae.moments import SecondMoment
+from lucidae.linear.sources import source_of
 
 __all__ = ["LinearAutoencoder"]
 
 
 class LinearAutoencoder(
-    ShownMixin, CertifiedMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    ShownMixin,
+    GaussianMixin,
+    CertifiedMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Linear autoencoder that recovers the ordered principal components.
 
@@ -190,7 +194,7 @@ class LinearAutoencoder(
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
         _check_weight(source.weight)
-        kept = LinearKept(options, _reference(X))
+        kept = LinearKept(options, reference_of(X))
         if self.warm_start and hasattr(self, "_kept"):
             kept.previous = self._kept.previous
         kept.solve(source)
@@ -227,11 +231,8 @@ class LinearAutoencoder(
             raise ValueError(
                 f"n_components={options.n_components} was given, but X has {X.shape[1]} features."
             )
-        kept = LinearKept(options, _reference(X)) if first else self._kept
-        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            kept.advance_stream(_streamed(kept, options, X, weights))
-        else:
-            kept.advance_moment(_accumulated(kept, first, X, weights))
+        kept = LinearKept(options, reference_of(X)) if first else self._kept
+        kept.advance(options, X, weights)
         self._kept = kept
         return self
 
@@ -278,50 +279,6 @@ class LinearAutoencoder(
             atoms = atoms * model.code_deviations[:, None]
         return codes @ like(atoms, codes) + like(model.mean, codes)
 
-    def score_samples(self, X: Any) -> Array:
-        """Return the log-likelihood of each row under probabilistic PCA.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, m)
-            The data.
-
-        Returns
-        -------
-        array of shape (n,)
-        """
-        check_is_fitted(self)
-        X = as_double(validated_rows(self, X, reset=False, accept_sparse=False))
-        model = self._kept.model
-        return model.log_likelihood(like(X, model.mean) - model.mean)
-
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        """Return the mean log-likelihood of the rows under probabilistic PCA.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, m)
-            The data.
-        y : ignored
-            For scikit-learn's model selection.
-
-        Returns
-        -------
-        float
-        """
-        likelihoods = self.score_samples(X)
-        return float(namespace(likelihoods).mean(likelihoods))
-
-    def get_covariance(self) -> Array:
-        """Return the covariance that the model implies, shape (m, m)."""
-        check_is_fitted(self)
-        return self._kept.shown(self._kept.model.covariance())
-
-    def get_precision(self) -> Array:
-        """Return the inverse of the covariance that the model implies, shape (m, m)."""
-        check_is_fitted(self)
-        return self._kept.shown(self._kept.model.precision())
-
     def _draw_certificate(self) -> Certificate:
         return self._kept.draw(type(self).__name__)
 
@@ -332,36 +289,12 @@ class LinearAutoencoder(
         return tags
 
 
-def _reference(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device in which results are shown."""
-    if scipy.sparse.issparse(X):
-        return np.empty(0, dtype=X.dtype)
-    return namespace(X).empty(0, dtype=X.dtype, device=device(X))
-
-
 def _check_weight(weight: float) -> None:
     if weight <= 1.0:
         raise ValueError(
             f"sample_weight sums to {weight:g}, expected more than 1: weights are frequencies. "
             "Multiply them so that they sum to the number of samples."
         )
-
-
-def _streamed(kept: LinearKept, options: Options, X: Any, weights: Any) -> StreamFit:
-    if kept.stream is None:
-        return StreamFit.begin(options, X, weights)
-    return kept.stream.after(X, weights)
-
-
-def _accumulated(kept: LinearKept, first: bool, X: Any, weights: Any) -> SecondMoment:
-    if first:
-        return SecondMoment.of(X, weights)
-    if kept.moment is None:
-        raise ValueError(
-            f"fit kept no second moment of {X.shape[1]} features (too large), so partial_fit "
-            "cannot go on from it. Start a new estimator and give all batches to partial_fit."
-        )
-    return kept.moment.update(X, weights)
 
 
 def _check_codes(X: Any, k: int) -> Array:

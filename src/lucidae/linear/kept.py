@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae._arrays import Array, like, namespace
+import numpy as np
+import scipy.sparse
+
+from lucidae._arrays import Array, device, like, namespace
 from lucidae._estimators import Kept
 from lucidae.certificate import Certificate, does_not_apply
-from lucidae.linear.certify import Evidence, certify_evidence
+from lucidae.linear.claims import linear_claims
+from lucidae.linear.evidence import Evidence
 from lucidae.linear.fitting import solve
 from lucidae.linear.model import Model
 from lucidae.linear.options import Options
-from lucidae.linear.sources import KEPT_FEATURES, MomentSource, Source
+from lucidae.linear.sources import EXACT_FEATURES, KEPT_FEATURES, MomentSource, Source
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.weights import map_fields
@@ -46,13 +50,27 @@ class LinearKept(Kept):
         self.moment = moment if source.covariance.n_features <= KEPT_FEATURES else None
         self.certificate = None if self.moment is not None else self.certify(source)
 
-    def advance_moment(self, moment: SecondMoment) -> None:
-        """Take a new moment; the model is solved when it is read."""
-        self.moment, self._model, self._spectrum, self.certificate = moment, None, None, None
+    def advance(self, options: Options, X: Any, weights: Array | None) -> None:
+        """Take one more batch; the model is solved when it is next read."""
+        self.options = options
+        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
+            stream = self.stream
+            self.stream = (
+                StreamFit.begin(options, X, weights) if stream is None else stream.after(X, weights)
+            )
+        else:
+            self.moment = self._accumulated(X, weights)
+        self._model, self._spectrum, self.certificate = None, None, None
 
-    def advance_stream(self, stream: StreamFit) -> None:
-        """Take a new state of the stream."""
-        self.stream, self._model, self.certificate = stream, None, None
+    def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
+        if self.moment is not None:
+            return self.moment.update(X, weights)
+        if self._model is None:
+            return SecondMoment.of(X, weights)
+        raise ValueError(
+            f"fit kept no second moment of {X.shape[1]} features, so partial_fit cannot go on from "
+            "it. Start a new estimator and give all batches to partial_fit."
+        )
 
     @property
     def model(self) -> Model:
@@ -90,7 +108,6 @@ class LinearKept(Kept):
         rate = outcome.learning_rate
         if rate is None and spectrum is not None and spectrum.trace > 0.0:
             rate = training.rate(outcome.method.curvature(spectrum.leading(k)))
-        momentum = 0.0 if training.optimizer == "gradient_descent" else training.momentum
         evidence = Evidence(
             outcome.method,
             weights,
@@ -98,9 +115,10 @@ class LinearKept(Kept):
             spectrum,
             training.tol,
             rate,
-            momentum,
+            training.effective_momentum,
         )
-        return certify_evidence(evidence, f"{title}(method={self.options.method!r})")
+        name = f"{title}(method={self.options.method!r})"
+        return Certificate(name, tuple(linear_claims(evidence)))
 
     def _exact_spectrum(self, source: Source, k: int) -> Spectrum | None:
         """Return all eigenpairs where they are cheap, k + 1 where they are not, or None."""
@@ -115,7 +133,9 @@ class LinearKept(Kept):
         """Return `values` in the library, dtype and on the device of the training data."""
         return like(values, self.reference)
 
-    @property
-    def library(self) -> Any:
-        """Array namespace of what is shown."""
-        return namespace(self.reference)
+
+def reference_of(X: Any) -> Array:
+    """Return an empty array of the library, dtype and device in which results are shown."""
+    if scipy.sparse.issparse(X):
+        return np.empty(0, dtype=X.dtype)
+    return namespace(X).empty(0, dtype=X.dtype, device=device(X))

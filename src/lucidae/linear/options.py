@@ -16,7 +16,6 @@ from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.solvers import Training
 from lucidae.linear.spectrum import Spectrum
-from lucidae.progress import ProgressBar
 
 SOLVERS = ("auto", "exact", "gradient", "stochastic")
 PRIORS = ("geometric", "uniform")
@@ -141,7 +140,7 @@ def _check_training(estimator: Any, optimizer: str) -> Training:
         momentum,
         check_integer(estimator.max_iter, "max_iter", low=1),
         check_number(estimator.tol, "tol", low=0.0),
-        (ProgressBar("training"),) if estimator.verbose else (),
+        bool(estimator.verbose),
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lucidae._arrays import Array, namespace, normal, scalar
-from lucidae.iterate import Below, iterate, log_grid
+from lucidae.iterate import Below, Callback, iterate, log_grid
 from lucidae.linear.covariance import (
     Covariance,
     StreamCovariance,
@@ -18,6 +17,7 @@ from lucidae.linear.covariance import (
 from lucidae.linear.methods import Method, relative_direction
 from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum
+from lucidae.progress import ProgressBar
 from lucidae.solution import Solution
 
 SAFETY = 0.5
@@ -49,8 +49,8 @@ class Training:
         Largest number of steps.
     tol : float
         Relative size of the direction at which the weights count as stationary.
-    callbacks : sequence of callable
-        Passed on to the loop.
+    verbose : bool
+        Whether to show progress.
     """
 
     optimizer: str = "nesterov"
@@ -58,7 +58,17 @@ class Training:
     momentum: float = 0.9
     max_iter: int = 10_000
     tol: float = 1e-6
-    callbacks: Sequence[Callable[[Any], Any]] = ()
+    verbose: bool = False
+
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        """What watches the loop."""
+        return (ProgressBar("training"),) if self.verbose else ()
+
+    @property
+    def effective_momentum(self) -> float:
+        """The momentum that speeds up slow directions: Adam and plain descent have none."""
+        return self.momentum if self.optimizer in ("nesterov", "heavy_ball") else 0.0
 
     def rate(self, curvature: float) -> float:
         """Return the step size: the given one, or half of what the curvature allows."""
