@@ -1,0 +1,79 @@
+"""Full against diagonal covariance on images, from a shell (Wipf 2023, section 5.2).
+
+``python -m lucidae.nn.vae_mnist --help``; the embedded digits stand in for MNIST when no data are
+given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lucidae._files import atomic_path, load_arrays, save_arrays
+from lucidae.datasets import load_digits
+from lucidae.nn.comparison import SCALES, compare_covariances
+
+__all__ = ["digits", "main"]
+
+
+def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the embedded digits as 8 × 8 images in [0, 1], for training and for measuring."""
+    images = load_digits().images
+    return images[:1500], images[1500:]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the study from a shell; write results.json and pictures.npz."""
+    options = _parser().parse_args(arguments)
+    design = SCALES[options.scale]
+    changes = {"epochs": options.epochs, "compiled": options.compiled}
+    training = replace(design.training, **{k: v for k, v in changes.items() if v is not None})
+    sizes = {"latent_dim": options.latent_dim, "seeds": options.seeds and tuple(options.seeds)}
+    design = replace(design, training=training, **{k: v for k, v in sizes.items() if v})
+    images, held_out = digits() if options.data is None else _read(options.data)
+    study = compare_covariances(
+        images,
+        held_out,
+        design,
+        device=options.device,
+        checkpoints=options.checkpoints,
+        report=lambda line: print(line, flush=True),
+    )
+    pictures = study.pop("pictures")
+    print(study["text"])
+    save_arrays(options.out / "pictures.npz", pictures)
+    with atomic_path(options.out / "results.json") as path:
+        path.write_text(json.dumps(study, indent=1), encoding="utf-8")
+    return 0
+
+
+def _read(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    arrays = load_arrays(path, "a file of images")
+    if not {"train", "test"} <= arrays.keys():
+        raise ValueError(f"{path} holds {sorted(arrays)}, expected the arrays 'train' and 'test'.")
+    return arrays["train"], arrays["test"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lucidae.nn.vae_mnist", description=__doc__)
+    parser.add_argument("--data", type=Path, help="npz file with 'train' and 'test' images")
+    parser.add_argument("--out", type=Path, default=Path("results/vae-mnist"), help="folder")
+    parser.add_argument("--checkpoints", type=Path, help="folder to resume from")
+    parser.add_argument("--scale", default="smoke", choices=sorted(SCALES))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--latent-dim", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

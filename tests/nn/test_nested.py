@@ -1,0 +1,190 @@
+"""Nested dropout in torch: its masks, its expectation, all prefixes in one pass."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+torch = require("torch")
+
+from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.objectives import ExpectedNestedDropout, keep_probabilities
+from lucidae.linear.weights import Weights
+from lucidae.nn import NestedDropout, prefix_losses
+from lucidae.nn.nested import prefix_prior
+
+PRIORS = ["geometric", "uniform", [0.1, 0.2, 0.3, 0.4]]
+
+
+def linear_model(dtype=torch.float64, m=6, k=4, n=50, bias=False):
+    torch.manual_seed(3)
+    encoder = torch.nn.Linear(m, k, bias=False, dtype=dtype)
+    decoder = torch.nn.Linear(k, m, bias=bias, dtype=dtype)
+    return encoder, decoder, torch.randn(n, m, dtype=dtype)
+
+
+@pytest.mark.parametrize("draw", ["sample", "batch"])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_every_mask_is_a_prefix_drawn_from_the_prior(prior, draw):
+    torch.manual_seed(0)
+    layer = NestedDropout(4, prior, draw=draw)
+    masks = torch.cat([layer(torch.ones(40, 4)) for _ in range(500)])
+    assert torch.equal(masks, torch.cummin(masks, 1).values)
+    assert bool((masks[:, 0] == 1).all())
+    count = 500 if draw == "batch" else len(masks)
+    kept = np.minimum(keep_probabilities(layer.prior.double().numpy()), 1.0)
+    error = np.sqrt(kept * (1 - kept) / count) + 1e-12
+    assert_allclose(masks.mean(0), kept, atol=5 * error.max())
+
+
+def test_one_length_for_the_batch_and_one_for_each_sample():
+    torch.manual_seed(0)
+    codes = torch.ones(200, 4)
+    per_batch = NestedDropout(4, "uniform", draw="batch")(codes).sum(1)
+    per_sample = NestedDropout(4, "uniform")(codes).sum(1)
+    assert len(per_batch.unique()) == 1
+    assert len(per_sample.unique()) == 4
+
+
+def test_evaluation_keeps_everything_or_the_asked_prefix():
+    layer = NestedDropout(4).eval()
+    codes = torch.randn(3, 4)
+    assert torch.equal(layer(codes), codes)
+    layer.prefix = 3
+    assert torch.equal(layer(codes), codes * torch.tensor([1.0, 1, 1, 0]))
+    assert torch.equal(layer.train()(codes, prefix=1), codes * torch.tensor([1.0, 0, 0, 0]))
+
+
+def test_channels_of_images_are_dropped_whole():
+    torch.manual_seed(0)
+    masked = NestedDropout(5, "uniform", axis=1)(torch.ones(30, 5, 2, 3))
+    assert bool((masked == masked[:, :, :1, :1]).all())
+    assert torch.equal(masked, torch.cummin(masked, 1).values)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_weighted_prefix_losses_are_the_expected_nested_dropout_loss(prior, dtype, tolerance):
+    encoder, decoder, x = linear_model(dtype)
+    probabilities = prefix_prior(prior, 4)
+    loss = prefix_losses(encoder(x), decoder, x) @ torch.tensor(probabilities, dtype=dtype)
+    loss.backward()
+    rows = x.double().numpy()
+    covariance = DenseCovariance(rows.T @ rows / len(rows))
+    weights = Weights(
+        encoder.weight.detach().double().numpy(), decoder.weight.detach().double().numpy().T
+    )
+    objective = ExpectedNestedDropout(probabilities)
+    gradient = objective.gradient(weights, covariance)
+    assert_allclose(loss.item(), objective.value(weights, covariance), rtol=tolerance * 10)
+    assert_allclose(encoder.weight.grad, gradient.encoder, atol=tolerance * 10)
+    assert_allclose(decoder.weight.grad.T, gradient.atoms, atol=tolerance * 10)
+
+
+def test_mean_over_sampled_masks_is_the_weighted_prefix_loss():
+    encoder, decoder, x = linear_model(n=20_000)
+    layer = NestedDropout(4, "uniform")
+    with torch.no_grad():
+        codes = encoder(x)
+        errors = (x - decoder(layer(codes))).square().sum(1)
+        expected = prefix_losses(codes, decoder, x) @ layer.prior.double()
+        assert abs(errors.mean() - expected) < 5 * errors.std() / len(errors) ** 0.5
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_shortcut_for_linear_decoders_equals_decoding_every_prefix(bias):
+    encoder, decoder, x = linear_model(bias=bias)
+    codes = encoder(x)
+    plain = prefix_losses(codes, lambda z: decoder(z), x)
+    assert_allclose(prefix_losses(codes, decoder, x).detach(), plain.detach(), rtol=1e-12)
+    assert_allclose(
+        prefix_losses(codes, decoder, x, prefixes=[4, 2]).detach(), plain.detach()[[3, 1]]
+    )
+    masked = [
+        (x - decoder(NestedDropout(4)(codes, prefix=b))).square().sum(1).mean() for b in (1, 3)
+    ]
+    assert_allclose(plain.detach()[[0, 2]], [value.item() for value in masked], rtol=1e-12)
+
+
+def test_any_decoder_and_any_loss_without_reduction():
+    torch.manual_seed(0)
+    decoder = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    codes, target = torch.randn(10, 4), torch.rand(10, 3)
+    losses = prefix_losses(
+        codes,
+        decoder,
+        target,
+        loss=lambda a, b: torch.nn.functional.binary_cross_entropy_with_logits(
+            a, b, reduction="none"
+        ),
+    )
+    one = torch.nn.functional.binary_cross_entropy_with_logits(
+        decoder(codes * torch.tensor([1.0, 1, 0, 0])), target, reduction="sum"
+    )
+    assert_allclose(losses[1].item(), one.item() / 10, rtol=1e-5)
+
+
+def test_gradients_pass_gradcheck():
+    _, decoder, x = linear_model(n=5)
+    codes = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    layer = NestedDropout(4, "uniform").double()
+
+    def masked(z):
+        torch.manual_seed(1)
+        return layer(z)
+
+    assert torch.autograd.gradcheck(masked, codes)
+    assert torch.autograd.gradcheck(lambda z: prefix_losses(z, decoder, x), codes)
+    assert torch.autograd.gradcheck(lambda z: prefix_losses(z, decoder.forward, x), codes)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiles_and_keeps_its_prior_in_the_state(backend):
+    layer = NestedDropout(4, [0.1, 0.2, 0.3, 0.4])
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    codes = torch.ones(100, 4)
+    torch.manual_seed(5)
+    eager = layer(codes)
+    torch.manual_seed(5)
+    assert torch.equal(compiled(codes), eager)
+    other = NestedDropout(4)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.prior, layer.prior)
+
+
+def test_autocast_keeps_the_losses_in_single_precision():
+    encoder, decoder, x = linear_model(torch.float32)
+    exact = prefix_losses(encoder(x), decoder, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = prefix_losses(encoder(x), decoder, x)
+    assert losses.dtype == torch.float32
+    assert_allclose(losses.detach(), exact.detach(), rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: NestedDropout(0), "dim=0"),
+        (lambda: NestedDropout(3, "gaussian"), "expected one of"),
+        (lambda: NestedDropout(3, [0.5, 0.5]), r"shape \(2,\)"),
+        (lambda: NestedDropout(2, [1.5, -0.5]), "not negative"),
+        (lambda: NestedDropout(2, [0.5, 0.6]), "sum 1"),
+        (lambda: NestedDropout(2, [0.5, float("nan")]), "probabilities"),
+        (lambda: NestedDropout(3, draw="pixel"), "draw"),
+        (lambda: NestedDropout(3)(torch.ones(2, 4)), "3 latents"),
+        (lambda: NestedDropout(3)(torch.ones(2, 3), prefix=4), "prefix=4"),
+        (lambda: prefix_losses(torch.ones(3), None, torch.ones(3)), r"\(B, k\)"),
+        (lambda: prefix_losses(torch.ones(3, 2), None, torch.ones(2, 2)), "shape"),
+        (lambda: prefix_losses(torch.ones(3, 2), None, torch.ones(3, 2), prefixes=[]), "empty"),
+        (
+            lambda: prefix_losses(
+                torch.ones(3, 2), lambda z: z, torch.ones(3, 2), loss=torch.nn.MSELoss()
+            ),
+            "reduction='none'",
+        ),
+    ],
+)
+def test_bad_input_is_refused(build, words):
+    with pytest.raises(ValueError, match=words):
+        build()

@@ -1,0 +1,254 @@
+"""The optimizer that rotates: step by step the rule of the linear family."""
+
+import copy
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+torch = require("torch")
+
+from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.optimizers import OPTIMIZERS
+from lucidae.linear.rules import RotationAugmented as Rule
+from lucidae.linear.weights import TiedWeights, Weights
+from lucidae.metrics import axis_alignment_distance
+from lucidae.nn import RotationAugmented
+
+SETTINGS = {
+    "gradient_descent": {},
+    "heavy_ball": {"momentum": 0.9},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+}
+
+
+def rows(n=60, m=6, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, m)) * np.linspace(2.0, 0.5, m)
+    return X - X.mean(0)
+
+
+def model(m=6, k=3, seed=1, bias=False, dtype=torch.float64):
+    torch.manual_seed(seed)
+    encoder = torch.nn.Linear(m, k, bias=bias, dtype=dtype)
+    decoder = torch.nn.Linear(k, m, bias=bias, dtype=dtype)
+    return encoder, decoder
+
+
+def sgd(encoder, decoder, rate=0.01, **settings):
+    return torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=rate, **settings)
+
+
+def train(optimizer, encoder, decoder, x, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (x - decoder(encoder(x))).square().sum(1).mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_equals_the_rule_of_the_linear_family_step_by_step(name, tied):
+    X = rows()
+    encoder, decoder = model()
+    optimizer = RotationAugmented(
+        sgd(encoder, decoder, 0.005, **SETTINGS[name]), encoder, decoder, tied=tied
+    )
+    start = encoder.weight.detach().numpy().copy(), decoder.weight.detach().numpy().T.copy()
+    weights = TiedWeights(start[0]) if tied else Weights(*start)
+    reference = OPTIMIZERS[name](0.005, 0.9)
+    state, covariance = reference.start(weights), DenseCovariance(X.T @ X / len(X))
+    for _ in range(100):
+        train(optimizer, encoder, decoder, torch.tensor(X), 1)
+        state = reference.update(state, Rule().direction(state.weights, covariance))
+        assert_allclose(encoder.weight.detach(), state.weights.encoder, atol=1e-10)
+        assert_allclose(decoder.weight.detach().T, state.weights.atoms, atol=1e-10)
+
+
+def test_tied_training_ends_at_the_ordered_principal_components():
+    X = rows()
+    encoder, decoder = model()
+    optimizer = RotationAugmented(
+        sgd(encoder, decoder, 0.02, **SETTINGS["nesterov"]), encoder, decoder, tied=True
+    )
+    train(optimizer, encoder, decoder, torch.tensor(X), 3000)
+    vectors = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :3]
+    assert axis_alignment_distance(decoder.weight, vectors) < 1e-9
+    variances = np.var(X @ encoder.weight.detach().numpy().T, axis=0)
+    assert np.all(np.diff(variances) < 0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_rotation_leaves_the_function_alone_to_first_order(bias):
+    """Halving the step quarters what the rotation changes, whatever surrounds the bottleneck."""
+    x = torch.tensor(rows()) + 1.0
+    changes = []
+    for rate in (1e-3, 5e-4):
+        encoder, decoder = model(bias=bias)
+        optimizer = RotationAugmented(sgd(encoder, decoder, rate), encoder, decoder)
+        before = decoder(encoder(x)).detach()
+        (0.0 * decoder(encoder(x)).sum()).backward()
+        optimizer.step()
+        changes.append(torch.linalg.norm(decoder(encoder(x)).detach() - before).item())
+    assert changes[0] > 0
+    assert 3.8 < changes[0] / changes[1] < 4.2
+
+
+def test_inside_a_network_training_goes_on_and_codes_become_uncorrelated():
+    torch.manual_seed(0)
+    encoder, decoder = model(m=8, k=3, bias=True, dtype=torch.float32)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.Tanh(), encoder, decoder, torch.nn.Tanh(),
+        torch.nn.Linear(8, 6),
+    )  # fmt: skip
+    x = torch.tensor(rows(), dtype=torch.float32)
+    inner = torch.optim.SGD(network.parameters(), lr=0.002, momentum=0.9)
+    optimizer = RotationAugmented(inner, encoder, decoder, centered=True)
+
+    def loss():
+        return (network(x) - x).square().sum(1).mean()
+
+    def correlation():
+        with torch.no_grad():
+            return torch.corrcoef(encoder(network[:2](x)).T).triu(1).abs().sum().item()
+
+    first, before = loss().item(), correlation()
+    for _ in range(2000):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    assert loss().item() < 0.7 * first
+    assert correlation() < 0.1 * before
+
+
+def test_accumulated_batches_count_as_one():
+    x = torch.tensor(rows())
+    results = []
+    for parts in (1, 3):
+        encoder, decoder = model()
+        optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder)
+        for part in x.chunk(parts):
+            ((part - decoder(encoder(part))).square().sum() / len(x)).backward()
+        optimizer.step()
+        results.append(encoder.weight.detach())
+    assert_allclose(results[0], results[1], atol=1e-14)
+
+
+def test_ties_what_starts_tied_and_nothing_else():
+    encoder, decoder = model()
+    assert not RotationAugmented(sgd(encoder, decoder), encoder, decoder).tied
+    decoder.weight.data = encoder.weight.data.T.clone()
+    assert RotationAugmented(sgd(encoder, decoder), encoder, decoder).tied
+
+
+def test_state_and_schedulers_work_through_the_wrapper():
+    x = torch.tensor(rows())
+
+    def make():
+        encoder, decoder = model()
+        inner = sgd(encoder, decoder, 0.02, momentum=0.9)
+        return encoder, decoder, RotationAugmented(inner, encoder, decoder, tied=True)
+
+    encoder, decoder, optimizer = make()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.5)
+    for _ in range(10):
+        train(optimizer, encoder, decoder, x, 1)
+        schedule.step()
+    assert optimizer.optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
+    again = make()
+    again[0].load_state_dict(encoder.state_dict())
+    again[1].load_state_dict(decoder.state_dict())
+    again[2].load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(optimizer, encoder, decoder, x, 3)
+    train(again[2], again[0], again[1], x, 3)
+    assert torch.equal(again[0].weight, encoder.weight)
+
+
+def test_a_closure_a_detached_hook_and_evaluation_mode():
+    encoder, decoder = model()
+    optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder)
+    x = torch.tensor(rows())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (x - decoder(encoder(x))).square().sum(1).mean()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() > 0
+    encoder.eval()
+    encoder(x)
+    encoder.train()
+    with torch.no_grad():
+        encoder(x)
+    with pytest.raises(RuntimeError, match="nothing went through"):
+        optimizer.step()
+    inner = optimizer.detach()
+    assert isinstance(inner, torch.optim.SGD)
+    assert not encoder._forward_hooks
+
+
+def test_compiled_network_gives_the_same_steps():
+    x = torch.tensor(rows())
+    ends = []
+    for compiled in (False, True):
+        encoder, decoder = model()
+        network = torch.nn.Sequential(encoder, decoder)
+        optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder, tied=True)
+        run = torch.compile(network, backend="aot_eager") if compiled else network
+        for _ in range(5):
+            optimizer.zero_grad()
+            (x - run(x)).square().sum(1).mean().backward()
+            optimizer.step()
+        ends.append(encoder.weight.detach().clone())
+    assert_allclose(ends[0], ends[1], atol=1e-12)
+
+
+def test_half_precision_codes_are_rotated_in_full():
+    encoder, decoder = model(dtype=torch.float32)
+    optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder)
+    x = torch.tensor(rows(), dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = (x - decoder(encoder(x))).square().sum(1).mean()
+    loss.backward()
+    optimizer.step()
+    assert encoder.weight.dtype == torch.float32
+    assert bool(torch.isfinite(encoder.weight).all())
+
+
+@pytest.mark.parametrize(
+    "kind", ["Adam", "AdamW", "NAdam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Rprop", "RAdam"]
+)
+def test_optimizers_that_rescale_coordinates_are_refused_with_the_reason(kind):
+    encoder, decoder = model()
+    optimizer = getattr(torch.optim, kind)([encoder.weight, decoder.weight])
+    with pytest.raises(ValueError, match="no longer a rotation"):
+        RotationAugmented(optimizer, encoder, decoder)
+
+
+def test_bad_input_is_refused():
+    encoder, decoder = model()
+    good = sgd(encoder, decoder)
+    with pytest.raises(ValueError, match="gradient of a loss"):
+        RotationAugmented(torch.optim.LBFGS([encoder.weight]), encoder, decoder)
+    with pytest.raises(ValueError, match=r"torch\.optim"):
+        RotationAugmented("sgd", encoder, decoder)
+    with pytest.raises(ValueError, match="no parameter"):
+        RotationAugmented(torch.optim.SGD([encoder.weight]), encoder, decoder)
+    with pytest.raises(ValueError, match="tied='yes'"):
+        RotationAugmented(good, encoder, decoder, tied="yes")
+    with pytest.raises(ValueError, match="strength"):
+        RotationAugmented(good, encoder, decoder, strength=-1.0)
+    groups = [{"params": [encoder.weight], "lr": 0.1}, {"params": [decoder.weight]}]
+    uneven = torch.optim.SGD(groups, lr=0.2)
+    with pytest.raises(ValueError, match="different settings"):
+        RotationAugmented(uneven, encoder, decoder, tied=True)
+    wide = torch.nn.Linear(3, 9, dtype=torch.float64)
+    with pytest.raises(ValueError, match="transposes"):
+        RotationAugmented(sgd(encoder, wide), encoder, wide, tied=True)
+    optimizer = RotationAugmented(good, encoder, decoder)
+    encoder(torch.tensor(rows()))
+    with pytest.raises(RuntimeError, match="no gradient"):
+        optimizer.step()
