@@ -1,6 +1,8 @@
 """Autoencoders whose optimum is known."""
 
 from lucidae import datasets, metrics
+from lucidae._certify import certify
+from lucidae._persist import load, save
 from lucidae._version import __version__
 from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
 from lucidae.dropout.equalize import equalize, equalize_pair
@@ -16,8 +18,11 @@ __all__ = [
     "SecondMoment",
     "SparseVAE",
     "__version__",
+    "certify",
     "datasets",
     "equalize",
     "equalize_pair",
+    "load",
     "metrics",
+    "save",
 ]
