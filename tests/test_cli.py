@@ -95,6 +95,11 @@ def test_bad_file_is_one_sentence_and_leaves_no_page(run, tmp_path):
     assert not (tmp_path / "lucidae-report.html").exists()
 
 
+def test_target_that_is_no_column_is_one_sentence(run, tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    assert_one_sentence(run("report", "a.csv", "--target", "c"), "'c'", "a, b")
+
+
 def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path):
     (tmp_path / "file").write_text("")
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))

@@ -160,6 +160,17 @@ def test_failing_section_leaves_the_old_page(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_target_is_explained_by_the_columns_that_made_it():
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(80, 6))
+    target = values[:, [1, 4]] @ [[2.0], [-3.0]] + 0.1 * rng.normal(size=(80, 1))
+    names = tuple(f"input {index}" for index in range(6))
+    table = random_table(values=np.column_stack([values, target]), columns=(*names, "answer"))
+    text = render(table.with_target(["answer"]), SECTIONS)
+    assert "a test of significance: input 1, input 4." in text
+    assert "seeded problem" not in text
+
+
 def test_section_that_does_not_apply_is_left_out():
     def build(table, clock):
         return [Prose("a sentence of its own")]

@@ -172,3 +172,21 @@ def test_missing_file_and_folder_are_refused(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(ValueError, match="There is no file"):
             read_table(path)
+
+
+def test_target_is_split_off_by_name(write):
+    table = read_table(write("a.csv", "a,b,c\n1,2,3\n4,5,6\n")).with_target(["b"])
+    assert_array_equal(table.values, [[1.0, 3.0], [4.0, 6.0]])
+    assert_array_equal(table.target, [[2.0], [5.0]])
+    assert (table.columns, table.target_names) == (("a", "c"), ("b",))
+    with pytest.raises(ValueError, match="no column of numbers 'd'; it has: a, c"):
+        table.with_target(["d"])
+    with pytest.raises(ValueError, match="none is left"):
+        table.with_target(["a", "c"])
+
+
+def test_archive_under_the_name_of_an_array_is_told_apart(tmp_path):
+    np.savez(tmp_path / "a.npz", X=NUMBERS)
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(ValueError, match="is an NPZ archive"):
+        read_table(tmp_path / "a.npy")

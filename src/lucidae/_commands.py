@@ -106,6 +106,10 @@ def report(
         typer.Argument(help="CSV, NPY, NPZ or Parquet; the embedded digits without one."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("lucidae-report.html"),
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="A column to be explained by the others; may be given again."),
+    ] = None,
     standardize: Annotated[
         bool, typer.Option("--standardize", help="Give every column variance one first.")
     ] = False,
@@ -114,6 +118,8 @@ def report(
     from lucidae.report import write_report
 
     table = _digits() if file is None else read_table(file)
+    if target:
+        table = table.with_target(target)
     if standardize:
         table = replace(table, values=StandardScaler().fit_transform(table.values))
     with _progress() as progress:

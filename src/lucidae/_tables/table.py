@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,18 @@ class Table:
         Height and width when a row is a picture.
     left_out : tuple of str
         Names of the columns that hold no numbers and were dropped.
+    target : ndarray of shape (n_samples, n_targets) or None
+        Responses, where some columns are to be explained by the others.
+    target_names : tuple of str
+        One name a response.
 
     Examples
     --------
     >>> table = Table("pairs", np.eye(2), ("a", "b"))
     >>> table.values.shape, table.image_shape
     ((2, 2), None)
+    >>> table.with_target(["b"]).columns
+    ('a',)
     """
 
     name: str
@@ -42,6 +49,30 @@ class Table:
     columns: tuple[str, ...]
     image_shape: tuple[int, int] | None = None
     left_out: tuple[str, ...] = ()
+    target: Matrix | None = None
+    target_names: tuple[str, ...] = ()
+
+    def with_target(self, names: Sequence[str]) -> Table:
+        """Return the table with the named columns split off as responses."""
+        unknown = [name for name in names if name not in self.columns]
+        if unknown:
+            known = ", ".join(self.columns[:12]) + (", …" if len(self.columns) > 12 else "")
+            raise ValueError(
+                f"{self.name!r} has no column of numbers {unknown[0]!r}; it has: {known}."
+            )
+        if set(names) >= set(self.columns):
+            raise ValueError(
+                f"Every column of {self.name!r} is a target; none is left to explain it."
+            )
+        chosen = np.array([name in names for name in self.columns])
+        return replace(
+            self,
+            values=self.values[:, ~chosen],
+            columns=tuple(name for name in self.columns if name not in names),
+            image_shape=None,
+            target=self.values[:, chosen],
+            target_names=tuple(name for name in self.columns if name in names),
+        )
 
 
 def as_real(array: Matrix) -> Matrix:

@@ -126,3 +126,58 @@ def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figur
         grid[0][0].set_ylabel(ylabel)
         figure.colorbar(image, ax=grid[0][-1], shrink=0.85)
         return figure
+
+
+def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure:
+    """Draw curves side by side, each under its own title, over the same kind of abscissa."""
+    with drawing():
+        figure, grid = new_figure(1, len(lines), figsize=(8.2, 2.9), squeeze=False)
+        for axes, (title, (abscissa, ordinate)) in zip(grid[0], lines.items(), strict=True):
+            axes.plot(abscissa, ordinate, color=LIGHT["blue"])
+            axes.set(title=title, xlabel=xlabel)
+            axes.set_ylim(bottom=0)
+        return figure
+
+
+def shrinkage(values: Series, threshold: float) -> Figure:
+    """Draw singular values and the band that is taken from each of them."""
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 2.9))
+        axes.bar(np.arange(1, len(values) + 1), values, color=LIGHT["blue"], width=0.7)
+        axes.axhspan(0, threshold, color=LIGHT["grid"], alpha=0.8)
+        axes.axhline(threshold, color=LIGHT["orange"], linestyle="--", label="threshold")
+        axes.set(xlabel="direction", ylabel="singular value")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=False)
+        axes.legend()
+        return figure
+
+
+def relevances(
+    values: Series, support: Series, names: Sequence[str], truth: Series | None
+) -> Figure:
+    """Draw one stem a column: those that count, those that do not, and the truth if known."""
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 2.9))
+        order = np.arange(1, len(values) + 1)
+        axes.vlines(order, 0, values, color=LIGHT["muted"], linewidth=1.0, linestyle="-")
+        axes.plot(
+            order[support], values[support], "o", color=LIGHT["blue"], label="significant columns"
+        )
+        if truth is not None:
+            axes.plot(
+                order[truth],
+                values[truth],
+                "o",
+                color=LIGHT["orange"],
+                markersize=9,
+                fillstyle="none",
+                label="columns that were used",
+            )
+        axes.set(xlabel="column", ylabel="relevance")
+        axes.set_ylim(bottom=0)
+        if len(names) <= 40:
+            axes.set_xticks(order, names, rotation=60, ha="right", fontsize=8)
+            axes.set_xlabel("")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, borderaxespad=0.2)
+        return figure

@@ -33,6 +33,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
 """Line styles that go with `SERIES`, for readers who see no colour."""
 
 RC: dict[Any, Any] = {
+    "axes.axisbelow": True,
     "axes.edgecolor": LIGHT["muted"],
     "axes.grid": True,
     "axes.labelcolor": LIGHT["ink"],

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from lucidae._tables import Table
 from lucidae.linear.estimators import LinearAutoencoder
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section
+from lucidae.report.sections.common import count, quietly
 from lucidae.report.sections.data import KEPT
 
 SHOWN = 20
@@ -29,8 +28,9 @@ def build(table: Table, clock: Clock) -> list[Block]:
     blocks: list[Block] = [
         Prose(
             "A linear autoencoder with k latents can do no better than the k leading principal "
-            f"components. Keeping {KEPT:.0%} of the variance takes {_count(exact.n_components_)}; "
-            "the exact solver reads them off the second moment."
+            f"components. Keeping {KEPT:.0%} of the variance takes "
+            f"{count(exact.n_components_, 'component')}; the exact solver reads them off the "
+            "second moment."
         ),
         _components(table, exact),
     ]
@@ -40,10 +40,6 @@ def build(table: Table, clock: Clock) -> list[Block]:
     if len(table.columns) <= WIDEST_TRAINING:
         blocks += _training(table, exact, clock)
     return blocks
-
-
-def _count(number: int) -> str:
-    return "one component" if number == 1 else f"{number} components"
 
 
 def _components(table: Table, model: Any) -> Plot:
@@ -58,7 +54,9 @@ def _components(table: Table, model: Any) -> Plot:
         "component": list(range(1, len(shown) + 1)),
         "share of variance": shares.tolist(),
     } | {name: column.tolist() for name, column in zip(table.columns, shown.T, strict=True)}
-    caption = f"The first {_count(len(shown))}, strongest first: red positive, blue negative."
+    caption = (
+        f"The first {count(len(shown), 'component')}, strongest first: red positive, blue negative."
+    )
     return Plot.of("components", figure, caption, numbers)
 
 
@@ -88,7 +86,7 @@ def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
     k = min(TRAINED, exact.n_components_)
     models = {}
     for name, method in METHODS.items():
-        with clock(f"linear: {name}, {_count(k)}"):
+        with clock(f"linear: {name}, {count(k, 'component')}"):
             models[name] = _trained(table, k, method)
     return [
         Prose(
@@ -109,9 +107,7 @@ def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
 
 def _trained(table: Table, k: int, method: str, **settings: Any) -> Any:
     model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0, **settings)
-    with warnings.catch_warnings():
-        # The certificate says the same, and says it where the reader looks.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with quietly():
         return model.fit(table.values)
 
 
