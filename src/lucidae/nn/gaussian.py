@@ -169,14 +169,16 @@ class LowRankGaussian(NamedTuple):
     def kl(self) -> Tensor:
         """Return the KL divergence to N(0, I), shape (…).
 
-        log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F|, a Cholesky factor of r × r.
+        log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F|, the latter from the triangle of [D⁻¹F; I]:
+        squaring it first would lose the identity beside a large factor.
         """
         with without_autocast(self.mean):
             whitened = self.factor / self.scale[..., None]
-            inner = whitened.mT @ whitened
-            identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-            lower = torch.linalg.cholesky(inner + identity)
-            pivots = torch.log(torch.diagonal(lower, dim1=-2, dim2=-1))
+            count = whitened.shape[-1]
+            identity = torch.eye(count, dtype=whitened.dtype, device=whitened.device)
+            identity = identity.expand(*whitened.shape[:-2], count, count)
+            triangle = torch.linalg.qr(torch.cat([whitened, identity], -2)).R
+            pivots = torch.log(torch.abs(torch.diagonal(triangle, dim1=-2, dim2=-1)))
             log_determinant = 2 * (torch.log(self.scale).sum(-1) + pivots.sum(-1))
         return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
 
