@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,6 @@ from lucidae.linear.hessian import (
     AlignedPoint,
     condition_number,
     hessian_eigenvalues,
-    rotation_blocks,
 )
 
 Vector = np.ndarray[Any, Any]
@@ -87,91 +88,91 @@ def best_penalties(values: Vector, k: int) -> Vector:
         Number of latents. Latents beyond the rank get penalties that let them die.
     """
     values = np.asarray(values, dtype=float)
-    alive = int(np.sum(values[:k] > 1e-12 * values[0])) if values[0] > 0 else 0
+    unit = float(values[0])
+    alive = int(np.sum(values[:k] > 1e-12 * unit)) if unit > 0 else 0
     if alive == 0:
         return np.linspace(0.5, 1.0, k) if k > 1 else np.array([0.5])
-    inside = np.concatenate([values[:alive], values[k:]])
-    chosen = _best_alive(inside, alive)
+    inside = np.concatenate([values[:alive], values[k:]]) / unit
+    chosen = _best_alive(inside, alive) * unit
     beyond = values[alive - 1] * (1 + np.arange(1, k - alive + 1) / k)
     return np.concatenate([chosen, beyond])
 
 
 def _best_alive(values: Vector, k: int) -> Vector:
-    smallest = values[k - 1]
-    if k == 1:
-        return np.array([_best_single(values)])
-
-    def condition(first: float) -> float:
-        trial = _raise_floor(values, k, first, accuracy=COARSE)
+    def condition(log_first: float) -> float:
+        trial = _raise_floor(values, k, np.exp(log_first), COARSE)
         return condition_number(AlignedPoint.nonuniform(values, trial))
 
+    smallest = np.log(values[k - 1])
+    bounds = (smallest - np.log(1e3 * k * k), smallest - 1e-6)
     search = scipy.optimize.minimize_scalar(
-        condition,
-        bounds=(1e-3 * smallest / k**2, smallest),
-        method="bounded",
-        options={"xatol": 1e-2 * smallest / k},
+        condition, bounds=bounds, method="bounded", options={"xatol": COARSE}
     )
-    return _raise_floor(values, k, float(search.x), accuracy=FINE)
-
-
-def _best_single(values: Vector) -> float:
-    search = scipy.optimize.minimize_scalar(
-        lambda penalty: condition_number(AlignedPoint.nonuniform(values, np.array([penalty]))),
-        bounds=(1e-6 * values[0], values[0] * (1 - 1e-6)),
-        method="bounded",
-        options={"xatol": 1e-6 * values[0]},
-    )
-    return float(search.x)
+    return _raise_floor(values, k, float(np.exp(search.x)), FINE)
 
 
 def _raise_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
     """Return the penalties from `first` on whose smallest Hessian eigenvalue is largest."""
+    if k == 1:
+        return np.array([first])
+    inside: list[float] = values[:k].tolist()
 
     def slack(floor: float) -> float:
-        walked = _walk_blocks(values, k, first, floor, accuracy)
-        return float(4 * (values[k - 1] - walked[-1]) - floor)
+        walked = _walk_blocks(inside, first, floor, accuracy)
+        return 4 * (inside[-1] - walked[-1]) - floor
 
-    high = 4 * values[k - 1]
+    high = 4 * inside[-1]
     floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
-    return _walk_blocks(values, k, first, floor * (1 - 2 * accuracy), accuracy)
+    return np.array(_walk_blocks(inside, first, floor * (1 - 2 * accuracy), accuracy))
 
 
-def _walk_blocks(values: Vector, k: int, first: float, floor: float, accuracy: float) -> Vector:
+def _walk_blocks(values: list[float], first: float, floor: float, accuracy: float) -> list[float]:
     """Walk up from `first`, each rotation block with the last at least `floor`."""
-    walked = np.full(k, first)
-    for j in range(1, k):
-        pair, limit = values[j - 1 : j + 1], float(values[j])
-        walked[j] = _next_penalty(pair, float(walked[j - 1]), limit, floor, accuracy)
-        if walked[j] > limit:
-            walked[j:] = walked[j] + np.arange(k - j) * floor
-            break
+    walked = [first]
+    for own, following in pairwise(values):
+        walked.append(_next_penalty(own, following, walked[-1], floor, accuracy))
     return walked
 
 
-def _next_penalty(pair: Vector, last: float, limit: float, floor: float, accuracy: float) -> float:
-    """Return the smallest λ whose block reaches `floor`, or one above `limit` if none does.
+def _next_penalty(
+    own: float, following: float, last: float, floor: float, accuracy: float
+) -> float:
+    """Return the smallest λ whose block reaches `floor`, or one above its limit if none does.
 
-    The smallest eigenvalue of the block increases with λ on [last, limit].
+    The smallest eigenvalue of the block increases with λ between the last penalty and σ².
     """
 
     def excess(penalty: float) -> float:
-        return _pair_floor(pair, last, penalty) - floor
+        return _pair_excess(own, following, last, penalty, floor)
 
-    if last >= limit or excess(limit) < 0.0:
-        return max(last, limit) + floor
+    if last >= following or excess(following) < 0.0:
+        return max(last, following) + floor
     if excess(last) >= 0.0:
         return last
     root: float = scipy.optimize.brentq(
-        excess, last, limit, xtol=1e-3 * accuracy * limit, rtol=accuracy
+        excess, last, following, xtol=1e-3 * accuracy * following, rtol=accuracy
     )
     return root
 
 
-def _pair_floor(pair: Vector, own: float, following: float) -> float:
-    """Return the smallest eigenvalue of the rotation block of two latents."""
-    kept = np.sqrt(np.maximum(0.0, 1 - np.array([own, following]) / pair))
-    point = AlignedPoint(pair, kept, kept, np.array([own, following]), np.ones(2))
-    return float(np.linalg.eigvalsh(rotation_blocks(point)[0])[0])
+def _pair_excess(own: float, following: float, last: float, penalty: float, floor: float) -> float:
+    """Return a number of the sign of (smallest eigenvalue of a rotation block) − `floor`.
+
+    The block's second and fourth variables do not meet, so their elimination leaves a 2 × 2 Schur
+    complement with as many negative eigenvalues as the block has below `floor`: the smaller one
+    is returned. A search asks for it thousands of times, hence plain numbers.
+    """
+    second, fourth = 2 * own - floor, 2 * following - floor
+    if fourth <= 0.0:
+        return fourth - floor
+    kept, next_kept = 1 - last / own, max(0.0, 1 - penalty / following)
+    both = 4 * kept * next_kept
+    first = 2 * kept * following + 2 * last - floor
+    third = 2 * next_kept * own + 2 * penalty - floor
+    first -= 4 * penalty * penalty / second + both * following * following / fourth
+    third -= both * own * own / second + 4 * last * last / fourth
+    off = 2 * math.sqrt(both) * (penalty * own / second + last * following / fourth)
+    return (first + third) / 2 - math.hypot((first - third) / 2, off)
 
 
 def _bracket(excess: Any) -> tuple[float, float]:
