@@ -1,0 +1,136 @@
+"""Theorem 4.4 as an algorithm: exact minimisers, rank-one updates, Newton steps."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from lucidae.sparsity.coordinate import (
+    best_change,
+    best_coordinate_step,
+    coordinate_gains,
+    descend,
+    gain_of,
+    move_coordinate_,
+    open_workspace,
+)
+from lucidae.sparsity.newton import look, newton_direction, polish
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.workingset import noise_stages, solve_working_set, sweep, working_set
+
+
+def draw(seed, d=8, kappa=14, n=3, noise=0.1):
+    rng = np.random.default_rng(seed)
+    Phi = rng.standard_normal((d, kappa))
+    X = Phi[:, :3] @ rng.standard_normal((3, n)) + 0.3 * rng.standard_normal((d, n))
+    problem, _ = normalise(Phi, X)
+    relevance = rng.uniform(0, 1, kappa) * (rng.uniform(size=kappa) < 0.5)
+    return problem.with_noise(noise), relevance
+
+
+def energy(problem, relevance):
+    return float(FullCovariance().value(evaluate(problem, relevance)))
+
+
+@given(seed=st.integers(0, 10**6), index=st.integers(0, 13))
+def test_one_coordinate_is_minimised_exactly_and_its_gain_is_the_drop(seed, index):
+    problem, relevance = draw(seed)
+    state = evaluate(problem, relevance)
+    change = best_change(state.relevance, state.curvature, state.alignment)
+    gains = gain_of(change, state.curvature, state.alignment)
+    moved = relevance.copy()
+    moved[index] += change[index]
+    drop = energy(problem, relevance) - energy(problem, moved)
+    assert_allclose(drop, gains[index], atol=1e-10, rtol=1e-8)
+    for other in np.geomspace(1e-4, 10, 30):
+        trial = relevance.copy()
+        trial[index] = other
+        assert energy(problem, trial) >= energy(problem, moved) - 1e-11
+
+
+@given(seed=st.integers(0, 10**6))
+def test_rank_one_updates_follow_a_fresh_factorisation(seed):
+    problem, relevance = draw(seed)
+    space = open_workspace(problem, relevance)
+    for _ in range(20):
+        space = best_coordinate_step(space)
+    fresh = open_workspace(problem, space.relevance)
+    assert_allclose(space.gram, fresh.gram, atol=1e-9)
+    assert_allclose(space.curvature, fresh.curvature, rtol=1e-9)
+    assert_allclose(space.alignment, fresh.alignment, rtol=1e-7, atol=1e-9)
+
+
+def test_a_move_to_the_edge_leaves_exactly_zero():
+    problem, relevance = draw(0)
+    space = open_workspace(problem, relevance)
+    index = int(np.flatnonzero(relevance)[0])
+    moved = move_coordinate_(space, index, -float(relevance[index]))
+    assert moved.relevance[index] == 0.0
+
+
+@pytest.mark.parametrize("order", ["best", "cyclic"])
+def test_both_orders_end_where_no_coordinate_gains(order):
+    problem, _ = draw(5)
+    space = open_workspace(problem, np.zeros(14))
+    ended = descend(space, tolerance=1e-12, limit=20_000, order=order)
+    state = evaluate(problem, ended.relevance)
+    assert coordinate_gains(state.relevance, state.curvature, state.alignment).max() < 1e-10
+    assert float(FullCovariance().violation(state)) < 1e-5
+
+
+@pytest.mark.parametrize("order", ["best", "cyclic"])
+def test_working_sets_reach_the_same_energy_in_both_orders(order):
+    problem, _ = draw(6, d=20, kappa=30)
+    solved = solve_working_set(problem, order=order)
+    assert solved.status.ok
+    assert_allclose(solved.value.energy, solve_working_set(problem).value.energy, rtol=1e-9)
+
+
+def test_newton_solves_the_system_of_the_finite_difference_hessian():
+    problem, relevance = draw(7)
+    relevance = relevance + 0.5
+    point = look(problem, relevance, damping=0.0)
+    objective, step = FullCovariance(), 1e-6
+
+    def gradient(weights):
+        return objective.gradient(evaluate(problem, weights))
+
+    columns = [
+        (gradient(relevance + step * unit) - gradient(relevance - step * unit)) / (2 * step)
+        for unit in np.eye(14)
+    ]
+    hessian = np.array(columns)
+    direction = newton_direction(point._replace(damping=2.0))
+    curvature = (point.whitened**2).sum(axis=0)
+    damped = hessian + 2.0 * np.diag(curvature**2)
+    assert_allclose(damped @ direction, -gradient(relevance), atol=1e-5)
+
+
+def test_polishing_never_raises_the_energy_and_ends_stationary():
+    problem, relevance = draw(8)
+    polished = polish(problem, relevance + 0.1, tolerance=1e-10, limit=100)
+    assert energy(problem, polished) <= energy(problem, relevance + 0.1)
+    assert float(FullCovariance().violation(evaluate(problem, polished))) < 1e-8
+
+
+def test_the_working_set_holds_all_active_columns_and_only_promising_others():
+    problem, relevance = draw(9)
+    seen = sweep(problem, relevance)
+    chosen = working_set(seen)
+    assert set(np.flatnonzero(relevance)) <= set(chosen)
+    others = np.setdiff1d(chosen, np.flatnonzero(relevance))
+    assert (seen.alignment[others] > seen.curvature[others]).all()
+
+
+def test_energy_falls_from_sweep_to_sweep():
+    problem, _ = draw(10, d=30, kappa=200, n=5, noise=0.02)
+    energies = solve_working_set(problem).history["energy"]
+    assert (np.diff(energies) <= 1e-10).all()
+
+
+def test_continuation_has_one_stage_per_decade_and_none_for_large_noise():
+    assert noise_stages(5.0) == noise_stages(0.5) == []
+    assert len(noise_stages(1e-10)) == 9

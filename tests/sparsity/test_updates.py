@@ -1,0 +1,129 @@
+"""The majorise–minimise rules go down, and stand still exactly at stationary points."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
+from lucidae.sparsity.penalties import ArctanPenalty, PowerPenalty
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.solvers import repeat_update
+from lucidae.sparsity.state import evaluate, flat_start
+from lucidae.sparsity.updates import (
+    UPDATES,
+    diagonal_minimizer,
+    noise_by_expectation,
+    noise_by_majorization,
+    reweighting,
+)
+
+RULES = [
+    *((name, FullCovariance(), update) for name, update in UPDATES.items()),
+    ("diagonal", DiagonalCovariance(), diagonal_minimizer),
+    ("power", Autoencoder(PowerPenalty(0.5)), reweighting(Autoencoder(PowerPenalty(0.5)))),
+    ("arctan", Autoencoder(ArctanPenalty()), reweighting(Autoencoder(ArctanPenalty()))),
+    ("log", Autoencoder(), reweighting(Autoencoder())),
+]
+
+
+def draw(seed, d=8, kappa=14, n=3, noise=0.1):
+    rng = np.random.default_rng(seed)
+    Phi = rng.standard_normal((d, kappa))
+    X = Phi[:, :3] @ rng.standard_normal((3, n)) + 0.3 * rng.standard_normal((d, n))
+    problem, _ = normalise(Phi, X)
+    return problem.with_noise(noise)
+
+
+def assert_never_rises(energies):
+    rises = np.diff(energies)
+    assert (rises <= 1e-11 * np.abs(energies[:-1]) + 1e-11).all(), rises.max()
+
+
+@pytest.mark.parametrize(("name", "objective", "update"), RULES, ids=[rule[0] for rule in RULES])
+@given(seed=st.integers(0, 10**6), noise=st.sampled_from([1e-8, 1e-3, 0.1, 3.0]))
+def test_no_update_raises_its_energy(name, objective, update, seed, noise):
+    solution = repeat_update(
+        draw(seed, noise=noise), objective, update, tolerance=1e-9, limit=25
+    )
+    assert_never_rises(solution.history["energy"])
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_grouped_updates_do_not_raise_the_energy(name):
+    groups = Groups.of(np.arange(14) // 3, 14)
+    rng = np.random.default_rng(3)
+    problem, _ = normalise(
+        rng.standard_normal((8, 14)), rng.standard_normal((8, 4)), groups=groups
+    )
+    for objective, update in [
+        (FullCovariance(groups), UPDATES[name]),
+        (DiagonalCovariance(groups), diagonal_minimizer),
+    ]:
+        solution = repeat_update(
+            problem.with_noise(0.1), objective, update, tolerance=1e-8, limit=60
+        )
+        assert_never_rises(solution.history["energy"])
+        shared = groups.gather(solution.value.relevance)[:, 0]
+        assert_allclose(groups.expand(shared), solution.value.relevance)
+
+
+@given(seed=st.integers(0, 10**6))
+def test_learning_the_noise_by_expectation_is_monotone(seed):
+    problem = draw(seed, d=20, kappa=6)
+    for objective, update in [
+        (FullCovariance(), UPDATES["em"]),
+        (DiagonalCovariance(), diagonal_minimizer),
+    ]:
+        solution = repeat_update(
+            problem, objective, update, tolerance=1e-10, limit=25, learn=True
+        )
+        assert_never_rises(solution.history["energy"])
+
+
+@given(seed=st.integers(0, 10**6))
+def test_majorising_relevances_and_noise_together_is_monotone(seed):
+    state = evaluate(draw(seed), flat_start(draw(seed)))
+    energies = []
+    for _ in range(20):
+        energies.append(float(FullCovariance().value(state)))
+        problem = state.problem._replace(noise=noise_by_majorization(state))
+        state = evaluate(problem, UPDATES["mm"](state, None))
+    assert_never_rises(np.array(energies))
+
+
+def test_noise_updates_stand_still_where_the_noise_gradient_vanishes():
+    problem = draw(0, d=30, kappa=5, n=10)
+    solution = repeat_update(
+        problem, FullCovariance(), UPDATES["mackay"], tolerance=1e-10, limit=5000, learn=True
+    )
+    state = solution.value
+    assert solution.status.ok
+    assert abs(float(FullCovariance().noise_gradient(state) * state.noise)) < 1e-8
+    assert_allclose(noise_by_majorization(state), state.noise, rtol=1e-8)
+    assert_allclose(noise_by_expectation(state, state.used), state.noise, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["em", "mm", "mackay"])
+def test_every_rule_stands_still_exactly_at_stationary_points(name):
+    problem = draw(1)
+    state = repeat_update(
+        problem, FullCovariance(), UPDATES["mackay"], tolerance=1e-9, limit=20_000
+    ).value
+    used = state.relevance * state.curvature > 1e-3
+    assert_allclose(UPDATES[name](state, None)[used], state.relevance[used], rtol=1e-6)
+    other = evaluate(problem, state.relevance * 1.3)
+    assert np.abs(UPDATES[name](other, None)[used] / other.relevance[used] - 1).max() > 1e-2
+
+
+def test_the_diagonal_update_minimises_its_majoriser():
+    state = evaluate(draw(2), flat_start(draw(2)))
+    best = diagonal_minimizer(state)
+
+    def majoriser(weights):
+        return state.power / weights + np.log(state.noise + weights)
+
+    for factor in (0.9, 0.99, 1.01, 1.1):
+        assert (majoriser(best) <= majoriser(factor * best)).all()
