@@ -1,0 +1,51 @@
+"""Random problems that the tests of the linear family share."""
+
+import numpy as np
+
+from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.weights import TiedWeights, VariationalWeights, Weights
+
+
+def orthogonal(random, m):
+    """Draw a random orthogonal matrix."""
+    return np.linalg.qr(random.standard_normal((m, m)))[0]
+
+
+def spectrum_from(values, seed=0):
+    """Return a spectrum with these eigenvalues and random eigenvectors."""
+    values = np.asarray(values, dtype=float)
+    return Spectrum(values, orthogonal(np.random.default_rng(seed), len(values)), values.sum())
+
+
+def covariance_from(spectrum):
+    """Return Σ as a matrix."""
+    return DenseCovariance((spectrum.vectors * spectrum.values) @ spectrum.vectors.T)
+
+
+def centred_rows(values, n=60, seed=0):
+    """Return centred rows whose second moment has exactly these eigenvalues."""
+    random = np.random.default_rng(seed)
+    values = np.asarray(values, dtype=float)
+    noise = random.standard_normal((n, len(values)))
+    left = np.linalg.qr(noise - noise.mean(axis=0))[0]
+    return np.sqrt(n) * (left * np.sqrt(values)) @ orthogonal(random, len(values)).T
+
+
+def free(random, shape, scale=1.0):
+    """Draw weights whose layers are free of each other."""
+    return Weights(scale * random.standard_normal(shape), scale * random.standard_normal(shape))
+
+
+def tied(random, shape, scale=1.0):
+    """Draw weights that share one array."""
+    return TiedWeights(scale * random.standard_normal(shape))
+
+
+def variational(random, shape, scale=1.0):
+    """Draw the weights of a linear VAE."""
+    one = (*shape[:-1], 1)
+    last = (*shape[:-2], 1, 1)
+    return VariationalWeights(
+        *(scale * random.standard_normal(size) for size in (shape, shape, one, last))
+    )
