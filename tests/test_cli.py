@@ -30,6 +30,16 @@ def run(capsys, monkeypatch, tmp_path):
     return call
 
 
+@pytest.fixture
+def short_page(monkeypatch):
+    """Leave only the first and the last chapter; what is in between has tests of its own."""
+    require("jinja2")
+    require("matplotlib")
+    from lucidae.report import page
+
+    monkeypatch.setattr(page, "SECTIONS", (page.SECTIONS[0], page.SECTIONS[-1]))
+
+
 def assert_one_sentence(result, *words):
     code, out, err = result
     assert code == 2
@@ -100,7 +110,7 @@ def test_target_that_is_no_column_is_one_sentence(run, tmp_path):
     assert_one_sentence(run("report", "a.csv", "--target", "c"), "'c'", "a, b")
 
 
-def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path):
+def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path, short_page):
     (tmp_path / "file").write_text("")
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
     assert_one_sentence(run("report", "a.npy", "--out", tmp_path / "file" / "page.html"), "file")
@@ -129,7 +139,7 @@ def test_interruption_has_its_own_exit_code(run, monkeypatch):
     assert run("list")[0] == 130
 
 
-def test_report_on_a_file_goes_where_it_is_told(run, tmp_path):
+def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
     code, out, err = run("report", "a.npy", "--out", tmp_path / "deep" / "page.html")
     assert (code, err) == (0, "")
@@ -154,7 +164,7 @@ def test_report_without_its_packages_says_what_to_install(absent):
     assert (result.returncode, result.stdout, result.stderr) == (2, "", MISSING + "\n")
 
 
-def test_report_standardizes_columns_when_asked(run, tmp_path):
+def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
     run("report", "a.npy", "--out", "raw.html")
     run("report", "a.npy", "--out", "even.html", "--standardize")

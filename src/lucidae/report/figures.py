@@ -44,39 +44,62 @@ def pictures(
     images: Series, titles: Sequence[str] = (), *, columns: int = 10, signed: bool = False
 ) -> Figure:
     """Draw a stack of images (n, height, width) side by side, all on one scale of grey or sign."""
-    rows = -(-len(images) // columns)
     limit = float(np.max(np.abs(images))) or 1.0
     scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else _greys(images)
-    height = (0.98 if titles else 0.8) * rows
+    header = TITLE if titles else 0.0
+    pitch = _pitch(images) + header
     with drawing():
-        figure, grid = new_figure(rows, columns, figsize=(0.84 * columns, height), squeeze=False)
-        for index, axes in enumerate(grid.flat):
-            axes.axis("off")
-            if index < len(images):
-                axes.imshow(images[index], **scale)
-                axes.set_title(titles[index] if titles else "", fontsize=8, loc="center")
+        figure, axes = _contact_sheet(columns, -(-len(images) // columns) * pitch)
+        for index, image in enumerate(images):
+            row, column = divmod(index, columns)
+            _place(axes, image, column, row * pitch + header, scale)
+            if titles:
+                below = row * pitch + header
+                axes.text(column + 0.5, below, titles[index], ha="center", fontsize=8)
         return figure
-
-
-def _greys(images: Series) -> dict[str, Any]:
-    return {"cmap": "gray_r", "vmin": float(np.min(images)), "vmax": float(np.max(images))}
 
 
 def picture_rows(rows: Mapping[str, Series]) -> Figure:
     """Draw named rows of images below each other, on the scale of grey of the first row."""
-    scale = _greys(next(iter(rows.values())))
-    columns = max(len(images) for images in rows.values())
+    first = next(iter(rows.values()))
+    scale, pitch = _greys(first), _pitch(first)
     with drawing():
-        figure, grid = new_figure(
-            len(rows), columns, figsize=(0.84 * columns + 1.0, 0.84 * len(rows)), squeeze=False
-        )
-        for line, (name, images) in zip(grid, rows.items(), strict=True):
-            for axes, image in zip(line, images, strict=True):
-                axes.set(xticks=[], yticks=[])
-                axes.spines[:].set_visible(False)
-                axes.imshow(image, **scale)
-            line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+        figure, axes = _contact_sheet(len(first), len(rows) * pitch, left=0.9)
+        for row, (name, images) in enumerate(rows.items()):
+            axes.text(-0.05, (row + 0.5) * pitch, name, ha="right", va="center", fontsize=9)
+            for column, image in enumerate(images):
+                _place(axes, image, column, row * pitch, scale)
         return figure
+
+
+MARGIN = 0.06
+"""Share of a picture's cell that stays empty on each side; a cell is one unit wide."""
+TITLE = 0.22
+"""Height of a line above a picture, in units of a cell's width."""
+
+
+def _pitch(images: Series) -> float:
+    return float((1 - 2 * MARGIN) * images.shape[1] / images.shape[2] + 2 * MARGIN)
+
+
+def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figure, Any]:
+    """Return one axes in units of a cell's width; an axes for each picture would take seconds."""
+    width = columns + left
+    figure, axes = new_figure(figsize=(8.2, 8.2 / width * height))
+    axes.axis("off")
+    axes.set(xlim=(-left, columns), ylim=(height, 0))
+    return figure, axes
+
+
+def _place(axes: Any, image: Series, column: int, top: float, scale: Mapping[str, Any]) -> None:
+    height, width = image.shape
+    bottom = top + MARGIN + (1 - 2 * MARGIN) * height / width
+    extent = (column + MARGIN, column + 1 - MARGIN, bottom, top + MARGIN)
+    axes.imshow(image, extent=extent, aspect="auto", **scale)
+
+
+def _greys(images: Series) -> dict[str, Any]:
+    return {"cmap": "gray_r", "vmin": float(np.min(images)), "vmax": float(np.max(images))}
 
 
 def loadings(components: Series, columns: Sequence[str]) -> Figure:

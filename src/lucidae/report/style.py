@@ -49,6 +49,7 @@ RC: dict[Any, Any] = {
     "grid.color": LIGHT["grid"],
     "grid.linewidth": 0.8,
     "image.cmap": "gray_r",
+    "image.composite_image": False,  # one raster of all pictures would be resampled
     "image.interpolation": "none",
     "legend.frameon": False,
     "lines.linewidth": 1.8,
