@@ -222,15 +222,20 @@ def _html_row(claim: Claim) -> str:
 
 _STYLE = """<style>
 .lucidae-certificate{font:14px/1.45 system-ui,sans-serif;border:1px solid #8886;border-radius:8px;
-padding:.6em 1em;max-width:60em;overflow-x:auto}
+padding:.6em 1em;max-width:60em;container-type:inline-size}
 .lucidae-certificate h4{margin:.2em 0 .5em;font-size:1.05em}
 .lucidae-certificate table{border-collapse:collapse;width:100%}
 .lucidae-certificate td,.lucidae-certificate th{padding:.25em .6em;text-align:left;
-vertical-align:top;border-top:1px solid #8883;font-weight:normal}
+vertical-align:top;border:0;font-weight:normal}
+.lucidae-certificate tr{border-top:1px solid #8883}
 .lucidae-certificate th{font-weight:600;white-space:nowrap}
 .lucidae-certificate td:nth-child(3){font-variant-numeric:tabular-nums;white-space:nowrap}
 .lucidae-certificate p{margin:.15em 0 0;opacity:.8}
 .lucidae-certificate cite{opacity:.65;font-size:.92em}
-.lucidae-certificate .holds td:first-child{color:#0a7d55}
-.lucidae-certificate .fails td:first-child{color:#c1440e;font-weight:700}
+.lucidae-certificate .holds td:first-child{color:#15965f}
+.lucidae-certificate .fails td:first-child{color:#d9480f;font-weight:700}
+@container (max-width:36em){
+.lucidae-certificate tr{display:grid;grid-template-columns:2em 1fr auto}
+.lucidae-certificate td:last-child{grid-column:2/-1}
+}
 </style>"""
