@@ -47,9 +47,10 @@ def collapse_report(
     posterior mean is above `min_spread`.
 
     Where the decoder is linear it is known what the best model would do (Wipf 2023, Lemma 3.2;
-    Lucas et al. 2019): with model covariance C = WWᵀ + γI and data covariance Σ, a new latent
-    along a direction v pays exactly when vᵀC⁻¹ΣC⁻¹v > vᵀC⁻¹v. Collapse is justified when no
-    direction that the latent could take pays.
+    Lucas et al. 2019): with model covariance C = WWᵀ + γI and data covariance Σ, a latent that
+    comes back along a direction v raises the likelihood exactly when vᵀC⁻¹ΣC⁻¹v > vᵀC⁻¹v.
+    Collapse is justified when no direction open to the latent does. With a diagonal covariance
+    the bound may collapse a latent that the likelihood would keep: that is not justified either.
 
     Parameters
     ----------
@@ -78,7 +79,6 @@ def collapse_report(
     check_number(tolerance, "tolerance", low=0.0)
     with evaluation(model):
         seen = _gather(model, loader)
-        gains, kept = _linear_comparison(model, seen)
     count, active = active_dimensions(
         seen.mean,
         seen.variance,
@@ -86,6 +86,7 @@ def collapse_report(
         min_spread=min_spread,
         return_mask=True,
     )
+    gains, kept = _linear_comparison(model, seen, active)
     return CollapseReport(
         kl=to_numpy(seen.kl),
         variance=to_numpy(seen.variance.mean(0)),
@@ -170,7 +171,9 @@ def _gather(model: Any, loader: Any) -> Gathered:
     )
 
 
-def _linear_comparison(model: Any, seen: Gathered) -> tuple[Tensor | None, int | None]:
+def _linear_comparison(
+    model: Any, seen: Gathered, active: Tensor
+) -> tuple[Tensor | None, int | None]:
     """Return what each latent would gain, and how many a linear VAE of the same γ would use."""
     noise = _noise_of(model)
     if seen.moment is None or noise is None:
@@ -181,7 +184,11 @@ def _linear_comparison(model: Any, seen: Gathered) -> tuple[Tensor | None, int |
     decoder = linear_decoder_of(model)
     if decoder is None:
         return None, kept
-    return collapse_gains(decoder.double(), noise, sigma, getattr(model, "dictionary", None)), kept
+    dictionary = getattr(model, "dictionary", None)
+    if dictionary is None:
+        gain = free_gain(decoder[:, active].double(), noise, sigma)
+        return gain.expand(decoder.shape[1]), kept
+    return column_gains(decoder.double(), noise, sigma, dictionary), kept
 
 
 def linear_decoder_of(model: Any) -> Tensor | None:
@@ -192,22 +199,28 @@ def linear_decoder_of(model: Any) -> Tensor | None:
     return decoder.weight.detach() if isinstance(decoder, torch.nn.Linear) else None
 
 
-def collapse_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Any = None) -> Tensor:
-    """Return for each latent the largest vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions open to it.
+def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
+    """Return the largest variance of the data outside the decoder's range, over γ.
 
-    Those are its own column of a fixed dictionary (Qⱼ/zⱼ of Wipf 2023, Theorem 4.4), or all of
-    them. Above 1, a latent that has collapsed would lower the loss by coming back.
+    There C = γI, so this is the largest vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions that no active
+    latent reaches: above 1, a collapsed latent of a free decoder would pay.
+    """
+    basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
+    left = basis.mT @ sigma.to(basis) @ basis
+    return torch.linalg.eigvalsh(left)[-1] / noise if len(left) else sigma.new_zeros(())
+
+
+def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tensor) -> Tensor:
+    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary, Qⱼ/zⱼ of Wipf 2023, eq. 18.
+
+    Above 1, a latent whose column is fixed would pay if it came back.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
-    factor = torch.linalg.cholesky(decoder @ decoder.mT + noise * identity)
-    white = torch.linalg.solve_triangular(factor, sigma.to(decoder.dtype), upper=False)
-    white = torch.linalg.solve_triangular(factor, white.mT, upper=False)
-    if dictionary is None:
-        top = torch.linalg.eigvalsh((white + white.mT) / 2)[-1]
-        return top.expand(decoder.shape[1])
-    columns = torch.linalg.solve_triangular(factor, dictionary.to(decoder.dtype), upper=False)
-    power = torch.sum(columns * columns, 0)
-    captured = torch.sum(columns * (white @ columns), 0)
+    model_covariance = decoder @ decoder.mT + noise * identity
+    columns = dictionary.to(decoder)
+    solved = torch.linalg.solve(model_covariance, columns)
+    power = torch.sum(columns * solved, 0)
+    captured = torch.sum(solved * (sigma.to(decoder) @ solved), 0)
     return torch.where(power > 0, captured / power.clamp_min(np.finfo(float).tiny), 0.0)
 
 

@@ -1,0 +1,170 @@
+"""The collapse report: what it counts, what it compares with, how it reads."""
+
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+torch = require("torch")
+
+from lucidae.nn import (
+    VAE,
+    DiagonalGaussian,
+    DictionaryVAE,
+    FullGaussian,
+    GaussianHead,
+    active_directions,
+    collapse_report,
+)
+from lucidae.nn.collapse import column_gains, free_gain
+
+
+class Known(torch.nn.Module):
+    """An encoder whose posterior is known: the first two of four latents carry the data."""
+
+    noise_variance = None
+
+    def __init__(self, turn=None):
+        super().__init__()
+        self.turn = torch.eye(4) if turn is None else turn
+
+    def encode(self, x):
+        mean = torch.cat([x[:, :2], torch.zeros(len(x), 2)], 1) @ self.turn.T
+        scale = torch.tensor([0.1, 0.3, 1.0, 1.0])
+        covariance = self.turn @ torch.diag(scale**2) @ self.turn.T
+        if torch.equal(self.turn, torch.eye(4)):
+            return DiagonalGaussian(mean, scale.expand_as(mean))
+        return FullGaussian(mean, torch.linalg.cholesky(covariance).expand(len(x), 4, 4))
+
+
+def test_counts_variances_and_divergences_of_a_known_posterior():
+    torch.manual_seed(0)
+    x = torch.randn(500, 3)
+    report = collapse_report(Known(), x)
+    assert report.n_active == report.n_directions == 2
+    assert report.active.tolist() == [True, True, False, False]
+    assert_allclose(report.variance, [0.01, 0.09, 1, 1], rtol=1e-5)
+    means = (x[:, :2] ** 2).mean(0).numpy()
+    expected = (np.array([0.01, 0.09]) + means - 1 - np.log([0.01, 0.09])) / 2
+    assert_allclose(report.kl, [*expected, 0, 0], atol=1e-5)
+    assert_allclose(report.total_kl, expected.sum(), rtol=1e-5)
+    assert report.justified == (None,) * 4
+    assert report.gains is None
+    assert "not known" in report.summary()
+
+
+def test_directions_do_not_depend_on_how_the_latents_are_turned():
+    torch.manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(4, 4)).Q
+    x = torch.randn(500, 3)
+    report = collapse_report(Known(turn), x)
+    assert report.n_active > 2  # every coordinate carries something
+    assert report.n_directions == 2
+    assert_allclose(report.total_kl, collapse_report(Known(), x).total_kl, rtol=1e-4)
+    spread = torch.diag(torch.tensor([0.1, 0.95]))
+    assert active_directions(spread, torch.tensor([[1.0, 1.0], [-1.0, -1.0]])) == 1
+
+
+def test_loaders_batches_and_modes():
+    torch.manual_seed(0)
+    model = VAE.resnet((1, 8, 8), 3, width=8, features=8).train()
+    x = torch.rand(20, 1, 8, 8)
+    data = torch.utils.data.TensorDataset(x, torch.zeros(20))
+    loader = torch.utils.data.DataLoader(data, batch_size=6)
+    report = collapse_report(model, loader)
+    assert model.training
+    assert_allclose(report.kl, collapse_report(model, x).kl, atol=1e-6)
+    assert report.n_samples == 20
+    assert report.gains is None
+    assert report.linear_active == 0  # the noise variance is still 1
+    assert "not linear" in report.summary()
+
+
+def test_gains_are_the_curvature_of_the_likelihood():
+    """A new column εv changes the negative log-likelihood by ½ε²(vᵀC⁻¹v − vᵀC⁻¹ΣC⁻¹v)."""
+    rng = np.random.default_rng(0)
+    W, root = rng.standard_normal((4, 2)), rng.standard_normal((4, 4))
+    sigma, gamma, step = root @ root.T, 0.3, 1e-3
+
+    def likelihood(columns):
+        C = columns @ columns.T + gamma * np.eye(4)
+        return 0.5 * (np.linalg.slogdet(C)[1] + np.trace(np.linalg.solve(C, sigma)))
+
+    inverse = np.linalg.inv(W @ W.T + gamma * np.eye(4))
+    for v in rng.standard_normal((5, 4)):
+        (gain,) = column_gains(
+            torch.tensor(W), gamma, torch.tensor(sigma), torch.tensor(v[:, None])
+        ).numpy()
+        change = likelihood(np.column_stack([W, step * v])) - likelihood(W)
+        assert_allclose(change, 0.5 * step**2 * (v @ inverse @ v) * (1 - gain), rtol=1e-3)
+
+
+def test_gain_of_a_free_decoder_is_the_best_over_directions_that_are_not_reached():
+    rng = np.random.default_rng(0)
+    W, root = rng.standard_normal((4, 2)), rng.standard_normal((4, 4))
+    sigma = torch.tensor(root @ root.T)
+    best = free_gain(torch.tensor(W), 0.3, sigma).item()
+    outside = np.linalg.svd(W)[0][:, 2:] @ rng.standard_normal((2, 2000))
+    tried = column_gains(torch.tensor(W), 0.3, sigma, torch.tensor(outside)).numpy()
+    assert tried.max() <= best * (1 + 1e-9)
+    assert tried.max() > 0.99 * best
+    assert free_gain(torch.eye(4).double(), 0.3, sigma).item() == 0.0
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.1, False), (2.0, True)])
+def test_a_collapsed_linear_model_is_justified_only_if_the_data_are_noise(noise, expected):
+    torch.manual_seed(0)
+    head = GaussianHead(3, 2, "diagonal")
+    model = VAE(torch.nn.Identity(), head, torch.nn.Linear(2, 3), noise_variance=noise)
+    with torch.no_grad():
+        for layer in (head.mean, model.decoder):
+            layer.weight.zero_()
+    report = collapse_report(model, torch.randn(2000, 3))
+    assert report.n_active == 0
+    assert report.justified == (expected, expected)
+    assert report.linear_active == (0 if expected else 2)
+
+
+def test_each_column_of_a_dictionary_is_judged_by_itself():
+    torch.manual_seed(0)
+    x = torch.randn(3000, 2).double() * torch.tensor([2.0, 0.5]).double()
+    model = DictionaryVAE(torch.eye(2).double(), 1.0, covariance="diagonal")
+    with torch.no_grad():
+        model.weight.zero_()
+    report = collapse_report(model, x)
+    assert report.justified == (False, True)
+    assert_allclose(report.gains, [4.0, 0.25], rtol=0.1)
+
+
+def test_report_reads_as_text_html_and_json():
+    torch.manual_seed(0)
+    model = DictionaryVAE(torch.eye(2), 1.0)
+    report = collapse_report(model, torch.randn(50, 2))
+    assert "0 of 2 latents active" in str(report)
+    assert "justified" in str(report)
+    page = report._repr_html_()
+    assert page.count("<tr") == 3
+    assert "<script" not in page
+    assert json.loads(json.dumps(report.to_dict()))["n_active"] == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (torch.ones(1, 2), "two or more"),
+        (torch.full((4, 2), torch.inf), "infinity"),
+        ([], "no batch"),
+        (3, "loader"),
+    ],
+)
+def test_bad_input_is_refused(data, words):
+    with pytest.raises(ValueError, match=words):
+        collapse_report(DictionaryVAE(torch.eye(2), 1.0), data)
+
+
+def test_thresholds_are_checked():
+    with pytest.raises(ValueError, match="tolerance"):
+        collapse_report(DictionaryVAE(torch.eye(2), 1.0), torch.ones(3, 2), tolerance=-1.0)
