@@ -7,6 +7,7 @@ helpers below. They accept leading batch axes wherever a matrix is expected.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import array_api_compat as compat
@@ -259,3 +260,53 @@ def machine_epsilon(x: Array) -> float:
 def largest(x: Array) -> float:
     """Return the largest absolute entry of `x`, 0 where it is empty."""
     return scalar(namespace(x).max(abs(x))) if math.prod(x.shape) else 0.0
+
+
+def leaves(state: Any) -> list[Any]:
+    """Return the arrays of nested tuples, in order."""
+    if isinstance(state, tuple):
+        return [leaf for part in state for leaf in leaves(part)]
+    return [state]
+
+
+def replayable(step: Callable[[Any], Any], example: Any) -> Callable[[Any], Any]:
+    """Return `step`, recorded once and replayed in one launch where torch runs on CUDA.
+
+    The recorded step overwrites and returns one state of its own. It must be pure, draw nothing
+    and never wait for the device; states are nested tuples of arrays. Elsewhere it is `step`.
+    """
+    first = leaves(example)[0]
+    if not (compat.is_torch_array(first) and first.is_cuda):
+        return step
+    return _Replay(step, example)
+
+
+class _Replay:
+    def __init__(self, step: Callable[[Any], Any], example: Any) -> None:
+        import torch
+
+        self.own = _copied(example)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries set themselves up outside the recording
+            step(step(self.own))
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._take(step(self.own))
+
+    def __call__(self, state: Any) -> Any:
+        if state is not self.own:
+            self._take(state)
+        self.graph.replay()
+        return self.own
+
+    def _take(self, state: Any) -> None:
+        for mine, given in zip(leaves(self.own), leaves(state), strict=True):
+            mine.copy_(given)
+
+
+def _copied(state: Any) -> Any:
+    if isinstance(state, tuple):
+        return type(state)(*(_copied(part) for part in state))
+    return state.clone()

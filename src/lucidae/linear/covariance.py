@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import scipy.sparse
 
-from lucidae._arrays import Array, as_double, namespace, scalar
+from lucidae._arrays import Array, as_double, namespace, scalar, trace
 from lucidae.linear.weights import AnyWeights, TiedWeights
 from lucidae.moments import BLOCK_ROWS
 
@@ -39,9 +39,9 @@ class DenseCovariance:
     matrix: Array
 
     @property
-    def trace(self) -> float:
+    def trace(self) -> Array:
         """Total variance."""
-        return scalar(namespace(self.matrix).linalg.trace(self.matrix))
+        return trace(self.matrix)
 
     @property
     def n_features(self) -> int:
@@ -60,9 +60,9 @@ class DiagonalCovariance:
     values: Array
 
     @property
-    def trace(self) -> float:
+    def trace(self) -> Array:
         """Total variance."""
-        return scalar(namespace(self.values).sum(self.values))
+        return namespace(self.values).sum(self.values)
 
     @property
     def n_features(self) -> int:

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, eye_like, like, namespace, to_numpy, where_set
+from lucidae._arrays import (
+    Array,
+    eye_like,
+    leaves,
+    like,
+    namespace,
+    replayable,
+    to_numpy,
+    where_set,
+)
 from lucidae.iterate import Below, iterate, iterate_batch, log_grid
 from lucidae.linear.covariance import (
     Covariance,
@@ -115,7 +124,7 @@ class Crew:
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
         solution = iterate(
-            lambda state: self.epoch(state, rates),
+            self._replayable(lambda state: self.epoch(state, rates), state),
             state,
             stop=Below(lambda _: 1.0, 0.0),
             limit=self.plan.n_epochs,
@@ -123,6 +132,7 @@ class Crew:
             record={name: self._of_weights(measure) for name, measure in self._measures().items()},
             record_at=tuple(grid),
             callbacks=self.plan.callbacks,
+            copy=_copied,
             size=len(self.values) if not self.turned else self.plan.k,
         )
         history = solution.history
@@ -141,16 +151,24 @@ class Crew:
         """Return the epochs that each run needs to reach `target`."""
         state, rates = self.start()
 
-        def step(bundle: _Bundle) -> _Bundle:
+        def epoch(bundle: _Bundle) -> _Bundle:
             moved = self.epoch(_rebuild(state, bundle[:-1]), bundle[-1])
-            return _Bundle(*_leaves(moved), bundle[-1])
+            return _Bundle(*leaves(moved), bundle[-1])
+
+        recorded: dict[int, Callable[[_Bundle], _Bundle]] = {}
+
+        def step(bundle: _Bundle) -> _Bundle:
+            left = bundle[-1].shape[0]
+            if left not in recorded:
+                recorded[left] = self._replayable(epoch, bundle)
+            return recorded[left](bundle)
 
         def distance(bundle: _Bundle) -> Array:
             return self._alignment(_rebuild(state, bundle[:-1]).weights)
 
         ended = iterate_batch(
             step,
-            _Bundle(*_leaves(state), rates),
+            _Bundle(*leaves(state), rates),
             stop=Below(distance, target),
             limit=self.plan.n_epochs,
             check_every=check_every,
@@ -158,6 +176,10 @@ class Crew:
             size=len(self.values) if not self.turned else self.plan.k,
         )
         return np.where(ended.converged, ended.n_iter, np.nan)
+
+    def _replayable(self, step: Callable[[Any], Any], example: Any) -> Callable[[Any], Any]:
+        """Record a step for one launch per epoch; steps on batches differ from one another."""
+        return step if self.batches else replayable(step, example)
 
     def _measures(self) -> dict[str, Callable[[Any], Array]]:
         return {
@@ -194,7 +216,9 @@ class Crew:
 def _method(run: Run, plan: Plan, random: np.random.Generator) -> Method:
     penalties = np.full(plan.k, 0.25) if plan.penalties is None else plan.penalties
     prior = geometric_prior(plan.k) if plan.prior is None else plan.prior
-    return make_method(run.method, Settings(penalties, prior, random, run.tied))
+    ref = plan.spectrum.values
+    settings = Settings(like(penalties, ref), like(prior, ref), random, run.tied)
+    return make_method(run.method, settings)
 
 
 def _clean(values: Array) -> Array:
@@ -207,14 +231,12 @@ def _forever(one_pass: Callable[[], Iterable[Any]]) -> Any:
         yield from one_pass()
 
 
-def _leaves(state: Any) -> list[Any]:
-    if isinstance(state, tuple):
-        return [leaf for part in state for leaf in _leaves(part)]
-    return [state]
+def _copied(state: Any) -> Any:
+    return _rebuild(state, [leaf + 0.0 for leaf in leaves(state)])
 
 
-def _rebuild(template: Any, leaves: Sequence[Any]) -> Any:
-    remaining = iter(leaves)
+def _rebuild(template: Any, parts: Sequence[Any]) -> Any:
+    remaining = iter(parts)
 
     def fill(part: Any) -> Any:
         if isinstance(part, tuple):

@@ -66,7 +66,7 @@ class Evidence:
         objective = self.method.objective
         if self.spectrum is None or not isinstance(objective, NonUniformL2):
             return np.empty(0, dtype=int)
-        return dying_latents(self.values()[: self.k], np.asarray(objective.penalties))
+        return dying_latents(self.values()[: self.k], to_numpy(objective.penalties))
 
     def shared(self) -> Vector:
         """Return the components, counted from 1, that the data do not tell apart."""
@@ -86,7 +86,7 @@ class Evidence:
         along = to_numpy(xp.sum(self.covariance.apply(atoms) * atoms, axis=-1))
         variances = along / np.maximum(power, np.finfo(float).tiny)
         if isinstance(self.method.objective, NonUniformL2):
-            variances = variances[np.argsort(np.asarray(self.method.objective.penalties))]
+            variances = variances[np.argsort(to_numpy(self.method.objective.penalties))]
         return np.asarray(variances)
 
     def stationarity(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, namespace, scalar, zeros_like_shape
+from lucidae._arrays import Array, largest, namespace, scalar, zeros_like_shape
 from lucidae._validation import check_choice
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
@@ -94,7 +94,7 @@ class Method:
         if isinstance(self.rule, Brockett):
             return 4 * top * float(np.max(self.rule.ranks))
         if isinstance(self.objective, NonUniformL2):
-            return 4 * top + 4 * float(np.max(np.asarray(self.objective.penalties)))
+            return 4 * top + 4 * largest(self.objective.penalties)
         if isinstance(self.objective, LinearVAE):
             noise = self.objective.noise or spectrum.noise(spectrum.values.shape[0])
             floor = max(noise, NOISE_FLOOR)

@@ -17,6 +17,7 @@ from lucidae._arrays import (
     like,
     namespace,
     squared_norm,
+    to_numpy,
     where_set,
     zeros_like_shape,
 )
@@ -106,7 +107,7 @@ class NonUniformL2:
 
         Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is dead.
         """
-        order = np.argsort(np.argsort(np.asarray(self.penalties), kind="stable"))
+        order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
         values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
         rows = vectors.mT * namespace(values).sqrt(self.kept_power(values))[:, None]
         assigned = namespace(rows).take(rows, like_index(order, rows), axis=0)
@@ -114,7 +115,7 @@ class NonUniformL2:
 
     def kept_power(self, values: Array) -> Array:
         """Return 1 − λ/σ² of each eigenvalue under its own penalty, 0 where the latent dies."""
-        ascending = like(np.sort(np.asarray(self.penalties)), values)
+        ascending = like(np.sort(to_numpy(self.penalties)), values)
         alive = values > ascending
         return where_set(1 - ascending / where_set(values, ~alive, 1.0), ~alive, 0.0)
 
@@ -122,7 +123,7 @@ class NonUniformL2:
         """Return Σ_alive (2λ − λ²/σ²) plus every other eigenvalue."""
         values = spectrum.values[:k]
         xp = namespace(values)
-        ascending = like(np.sort(np.asarray(self.penalties)), values)
+        ascending = like(np.sort(to_numpy(self.penalties)), values)
         alive = values > ascending
         safe = where_set(values, ~alive, 1.0)
         latent = where_set(2 * ascending - ascending * ascending / safe, ~alive, 0.0) + where_set(
@@ -141,8 +142,8 @@ def like_index(order: Any, ref: Array) -> Array:
 
 def keep_probabilities(prior: Array) -> Array:
     """Return pᵢ, the probability that nested dropout keeps unit i, from p_B. Bao et al. 2020, C."""
-    prior = np.asarray(prior, dtype=float)
-    return np.flip(np.cumsum(np.flip(prior)))
+    xp = namespace(prior)
+    return xp.flip(xp.cumulative_sum(xp.flip(prior)))
 
 
 def geometric_prior(k: int, ratio: float = 0.9) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae._arrays import Array, arange_like, like, namespace, where_set
+from lucidae._arrays import Array, arange_like, like, namespace, to_numpy, where_set
 from lucidae.linear.covariance import Covariance, RowsCovariance, products
 from lucidae.linear.objectives import reconstruction_gradient
 from lucidae.linear.weights import (
@@ -177,7 +177,7 @@ class NestedDropout:
 
     def _masks(self, codes: Array) -> Array:
         """Draw a prefix length per row and return the masks of the kept latents."""
-        edges = np.cumsum(np.asarray(self.prior, dtype=float))
+        edges = np.cumsum(to_numpy(self.prior))
         drawn = self.random.random(codes.shape[:-1]) * edges[-1]
         lengths = like(1.0 + np.searchsorted(edges[:-1], drawn, side="right"), codes)
         return namespace(codes).astype(arange_like(codes) < lengths[..., None], codes.dtype)

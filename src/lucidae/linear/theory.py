@@ -95,10 +95,10 @@ def alignment_rate(method: Method, values: Vector, k: int) -> float | None:
 def objective_curvatures(method: Method, values: Vector) -> Vector | None:
     """Return the Hessian's eigenvalues at the method's optimum where they are known."""
     if isinstance(method.objective, NonUniformL2):
-        penalties = np.asarray(method.objective.penalties, dtype=float)
+        penalties = to_numpy(method.objective.penalties)
         return hessian_eigenvalues(AlignedPoint.nonuniform(values, penalties))
     if isinstance(method.objective, ExpectedNestedDropout):
-        return hessian_eigenvalues(AlignedPoint.nested(values, np.asarray(method.objective.prior)))
+        return hessian_eigenvalues(AlignedPoint.nested(values, to_numpy(method.objective.prior)))
     return None
 
 
