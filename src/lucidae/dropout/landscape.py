@@ -27,7 +27,7 @@ from lucidae._arrays import (
     zeros_like_shape,
 )
 from lucidae._validation import check_number, check_rows
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.objectives import DropoutObjective, LinearProblem
 from lucidae.dropout.solvers import solve_tied
 
 __all__ = ["Kind", "Verdict", "classify", "escape_directions", "tied_objective"]
@@ -113,7 +113,7 @@ def classify(U: Any, M: Any, strength: float, *, tolerance: float = 1e-6) -> Ver
         )
     optimum = solve_tied(objective.problem.cross, objective.strength, factor.shape[1])
     gap = scalar(objective.tied_value(factor)) - optimum.value
-    stationarity = scalar(objective.stationarity(Weights(factor, factor)))
+    stationarity = scalar(objective.tied_stationarity(factor))
     if gap <= tolerance * objective.problem.energy:
         nowhere = zeros_like_shape(factor.shape, factor)
         reason = "The value equals the global minimum of Theorem 2.4."

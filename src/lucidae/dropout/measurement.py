@@ -121,11 +121,9 @@ def _optimum(
 
 
 def _stationarity(objective: DropoutObjective, weights: Weights, tied: bool) -> float:
-    if not tied:
-        return scalar(objective.stationarity(weights))
-    slope = squared_norm(objective.tied_gradient(weights.left))
-    scale = 16 * squared_norm(objective.problem.cross) * squared_norm(weights.left)
-    return scalar(slope / scale) ** 0.5 if scalar(scale) > 0 else 0.0
+    if tied:
+        return scalar(objective.tied_stationarity(weights.left))
+    return scalar(objective.stationarity(weights))
 
 
 def _curvature(

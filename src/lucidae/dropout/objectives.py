@@ -7,6 +7,7 @@ leading batch axes on the weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -200,6 +201,13 @@ class DropoutObjective:
         xp = namespace(size)
         return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
 
+    def tied_stationarity(self, factor: Array) -> Array:
+        """Return the same for tied weights, where both gradients add up."""
+        steepness = squared_norm(self.tied_gradient(factor))
+        scale = 16 * squared_norm(self.problem.cross) * squared_norm(factor)
+        xp = namespace(scale)
+        return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
+
     def _loaded(self, gram: Array) -> Array:
         """Return gram + λ diag(gram): what the mean over masks makes of a Gram matrix."""
         strength = self.strength[..., None] if is_array(self.strength) else self.strength
@@ -231,6 +239,16 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
     on_left = residual.mT @ hidden
     on_right = X.mT @ ((residual @ weights.left) * gates)
     return Weights(scale * on_left, scale * on_right)
+
+
+def tied(direction: Callable[..., Weights]) -> Callable[..., Weights]:
+    """Return the direction of shared weights: the sum over both layers, given to both."""
+
+    def shared(*arguments: Any) -> Weights:
+        both = sum(direction(*arguments))
+        return Weights(both, both)
+
+    return shared
 
 
 def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:

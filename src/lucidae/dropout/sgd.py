@@ -9,28 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from lucidae._arrays import (
     Array,
-    largest,
     like,
     namespace,
-    normal,
     scalar,
     squared_norm,
 )
 from lucidae._validation import check_choice, check_number
 from lucidae.dropout.objectives import (
-    DropoutObjective,
     LinearProblem,
     Weights,
     draw_masks,
     paper_direction,
     sampled_gradient,
 )
+from lucidae.dropout.objectives import tied as shared_direction
+from lucidae.dropout.runs import TINY, Runs, Watch, first_runs, share, spectral_bound
 from lucidae.dropout.sources import Rng, Source
 from lucidae.dropout.theory import dropout_of, strength_of
 from lucidae.iterate import Below, iterate
@@ -40,28 +38,6 @@ Schedule = Callable[[Array, int], Array]
 
 RATE = 0.25
 """Fraction of the largest stable rate that "auto" takes."""
-
-TINY = 1e-150
-"""Stands for ‖M‖ where M is zero, so that a start still exists."""
-
-
-class Runs(NamedTuple):
-    """The state of a stack of runs."""
-
-    left: Array
-    right: Array
-    keep: Array
-    time: Array
-
-    @property
-    def weights(self) -> Weights:
-        """The weights of all runs."""
-        return Weights(self.left, self.right)
-
-    @property
-    def strength(self) -> Array:
-        """λ of every run."""
-        return (1.0 - self.keep) / self.keep
 
 
 def constant(time: Array, _limit: int) -> Array:
@@ -130,20 +106,6 @@ class DropoutStep:
         return Runs(left, right, runs.keep, runs.time + 1.0)
 
 
-def spectral_bound(matrix: Array) -> float:
-    """Return an upper bound of the spectral norm, at most rank^(1/8) times too large.
-
-    The Schatten norm of order 8: two products with the smaller Gram matrix, no decomposition.
-    """
-    top = largest(matrix)
-    if top == 0:
-        return 0.0
-    scaled = matrix / top
-    gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
-    square = gram @ gram
-    return float(top * scalar(squared_norm(square)) ** 0.125)
-
-
 def stable_rates(
     matrix: Array, strengths: Array, width: int, batch_size: int, noise: float = 0.0
 ) -> Array:
@@ -161,16 +123,6 @@ def stable_rates(
     return RATE / (scale * loaded**0.5 * spread)
 
 
-def random_start(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
-    n_runs, (outputs, features) = keep.shape[0], matrix.shape
-    # The optimum shrinks as dropout grows: so does the start, by the square root of θ = 1/(1 + λ).
-    size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
-    left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
-    right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
-    return Runs(left, right, keep, 0.0 * keep)
-
-
 def descend(
     source: Source,
     matrix: Array,
@@ -182,6 +134,9 @@ def descend(
     learning_rate: float | str = "auto",
     schedule: str = "linear",
     exact_gradient: bool = True,
+    tied: bool = False,
+    start: Weights | None = None,
+    record_weights: bool = False,
     batch_size: int = 32,
     limit: int = 2000,
     tolerance: float = 1e-3,
@@ -213,6 +168,12 @@ def descend(
     exact_gradient : bool, default=True
         Whether to step along the gradient of the sampled loss, or along the paper's direction,
         θ/2 times as long.
+    tied : bool, default=False
+        Whether both layers share their weights; M must be square.
+    start : Weights, optional
+        First weights of every run, (n_runs, d, r) each, in place of random ones.
+    record_weights : bool, default=False
+        Whether the history keeps U ("left") and V ("right") too.
     batch_size, limit : int
         Examples per step, and number of steps.
     tolerance : float
@@ -237,12 +198,14 @@ def descend(
     1.3
     """
     dropped = like(np.array([dropout_of(strength_of(p)) for p in dropouts]), matrix)
-    start = random_start(rng, matrix, 1.0 - dropped, width, init_scale)
+    runs = first_runs(start, rng, matrix, 1.0 - dropped, width, init_scale)
+    runs = share(runs) if tied else runs
     rates = (
-        stable_rates(matrix, start.strength, width, batch_size, noise)
+        stable_rates(matrix, runs.strength, width, batch_size, noise)
         if learning_rate == "auto"
-        else 0.0 * start.keep + check_number(learning_rate, "learning_rate", low=0, open_low=True)
+        else 0.0 * runs.keep + check_number(learning_rate, "learning_rate", low=0, open_low=True)
     )
+    direction = sampled_gradient if exact_gradient else paper_direction
     problem = LinearProblem(matrix, None, scalar(squared_norm(matrix)) + noise * noise)
     step = DropoutStep(
         source,
@@ -250,27 +213,23 @@ def descend(
         SCHEDULES[check_choice(schedule, "schedule", SCHEDULES)],
         limit,
         batch_size,
-        sampled_gradient if exact_gradient else paper_direction,
+        shared_direction(direction) if tied else direction,
         rng,
     )
-
-    def expected(runs: Runs) -> DropoutObjective:
-        return DropoutObjective(problem, runs.strength)
-
-    def variance(runs: Runs) -> Array:
-        scores = expected(runs).importance(runs.weights)
-        return namespace(scores).var(scores, axis=-1)
-
+    watch = Watch(problem, tied)
+    record: dict[str, Callable[[Runs], Array]] = {
+        "objective": watch.objective,
+        "importance_variance": watch.importance_variance,
+    }
+    if record_weights:
+        record |= {"left": lambda runs: runs.left, "right": lambda runs: runs.right}
     return iterate(
         step,
-        start,
-        stop=Below(lambda runs: largest(expected(runs).stationarity(runs.weights)), tolerance),
+        runs,
+        stop=Below(watch.distance, tolerance),
         limit=limit,
         check_every=check_every,
-        record={
-            "objective": lambda runs: expected(runs).value(runs.weights),
-            "importance_variance": variance,
-        },
+        record=record,
         record_at=record_at,
         size=max(*matrix.shape, width),
     )

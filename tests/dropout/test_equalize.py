@@ -1,0 +1,154 @@
+"""Equalizers are rotations that level the columns and leave the network's function alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from dropout.problems import seeds
+from lucidae import equalize, equalize_pair, metrics
+from lucidae.dropout import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.equalize import EQUALIZERS, hadamard
+
+
+def assert_equalizes(U, T, rtol=1e-10):
+    assert_allclose(T.T @ T, np.eye(U.shape[1]), atol=1e-12)
+    norms = np.linalg.norm(U @ T, axis=0)
+    assert np.ptp(norms) <= rtol * norms.mean()
+
+
+@st.composite
+def matrices(draw, most=12):
+    rng = np.random.default_rng(draw(seeds()))
+    rows, columns, rank = (draw(st.integers(1, most)) for _ in range(3))
+    scales = 10.0 ** rng.uniform(-draw(st.integers(0, 8)), 1.0, columns)
+    return (rng.standard_normal((rows, rank)) @ rng.standard_normal((rank, columns))) * scales
+
+
+@given(matrices())
+def test_givens_rotations_level_any_matrix(U):
+    assert_equalizes(U, equalize(U))
+
+
+@given(matrices(most=8))
+def test_the_papers_algorithm_levels_any_matrix(U):
+    assert_equalizes(U, equalize(U, method="eigenvectors"), rtol=1e-7)
+
+
+@given(seeds(), st.sampled_from([1, 2, 4, 8, 16, 64]))
+def test_hadamard_levels_powers_of_two(seed, width):
+    U = np.random.default_rng(seed).standard_normal((5, width))
+    assert_equalizes(U, equalize(U, method="hadamard"))
+    assert_allclose(np.abs(hadamard(width)), width**-0.5)
+
+
+@given(seeds())
+def test_all_three_agree_on_the_objective_and_attain_the_bound(seed):
+    rng = np.random.default_rng(seed)
+    U, M = rng.standard_normal((6, 8)), rng.standard_normal((6, 6))
+    objective = DropoutObjective(LinearProblem.from_matrix(M), 0.8)
+    values = [objective.tied_value(U @ equalize(U, method=name)) for name in EQUALIZERS]
+    assert_allclose(values, values[0], rtol=1e-12)
+    bound = np.sum((M - U @ U.T) ** 2) + 0.8 / 8 * np.sum(U**2) ** 2  # Theorem 2.3
+    assert_allclose(values[0], bound, rtol=1e-12)
+    assert objective.tied_value(U) >= values[0]
+
+
+ADVERSARIAL = {
+    "random": lambda r, rng: rng.standard_normal((r, r)),
+    "rank one": lambda r, rng: np.outer(rng.standard_normal(20), rng.standard_normal(r)),
+    "one column": lambda r, rng: np.eye(5, r),
+    "huge ratios": lambda r, rng: np.diag(np.logspace(-150, 150, r)),
+    "mixed huge ratios": lambda r, rng: rng.standard_normal((r, r)) * np.logspace(-8, 8, r),
+    "already equal": lambda r, rng: np.eye(r),
+    "equal and dependent": lambda r, rng: np.ones((3, r)),
+    "tiny": lambda r, rng: 1e-200 * rng.standard_normal((7, r)),
+    "huge": lambda r, rng: 1e200 * rng.standard_normal((7, r)),
+}
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+@pytest.mark.parametrize("width", [1, 2, 200, 1000])
+def test_wide_and_adversarial_matrices_are_levelled_to_ten_digits(kind, width):
+    U = ADVERSARIAL[kind](width, np.random.default_rng(0))
+    T = equalize(U)
+    assert_equalizes(U / np.abs(U).max(), T)
+
+
+def test_zero_weights_are_level_already():
+    assert_allclose(equalize(np.zeros((4, 3))), np.eye(3))
+
+
+@given(seeds(), st.integers(1, 7), st.integers(1, 7), st.integers(1, 9))
+def test_equalizing_keeps_the_function_and_levels_the_importance(seed, outputs, inputs, width):
+    rng = np.random.default_rng(seed)
+    U, V = rng.standard_normal((outputs, width)), rng.standard_normal((inputs, width))
+    P, Q = equalize_pair(U, V)
+    nuclear = np.linalg.norm(U @ V.T, "nuc")
+    assert P.shape == U.shape
+    assert Q.shape == V.shape
+    assert_allclose(P @ Q.T, U @ V.T, atol=1e-12 * (1 + nuclear))
+    assert_allclose(np.sum(P**2, axis=0), nuclear / width, rtol=1e-10)
+    assert_allclose(np.sum(Q**2, axis=0), nuclear / width, rtol=1e-10)
+    # Theorem 3.4: no factorisation of the same product has a smaller path norm.
+    assert metrics.path_norm(P, Q) <= metrics.path_norm(U, V) * (1 + 1e-12)
+    assert metrics.path_norm(P, Q) ** 2 == pytest.approx(nuclear**2 / width)
+
+
+def test_a_pair_of_very_different_scales():
+    rng = np.random.default_rng(1)
+    U, V = 1e150 * rng.standard_normal((4, 3)), 1e-150 * rng.standard_normal((5, 3))
+    P, Q = equalize_pair(U, V)
+    assert_allclose(P @ Q.T, U @ V.T, atol=1e-12)
+    assert metrics.equalization_variance(P, Q) < 1e-20
+
+
+def test_equalizers_stay_in_their_library_and_dtype(xp):
+    U = xp.asarray(np.random.default_rng(2).standard_normal((4, 3)))
+    V = xp.asarray(np.random.default_rng(3).standard_normal((5, 3)))
+    T = equalize(U)
+    assert type(T) is type(U)
+    assert_equalizes(np.asarray(U), np.asarray(T))
+    P, Q = equalize_pair(U, V)
+    assert_allclose(np.asarray(P @ Q.mT), np.asarray(U @ V.mT), atol=1e-12)
+    assert equalize(np.ones((2, 2), dtype=np.float32)).dtype == np.float32
+    assert equalize_pair(np.ones((2, 2), dtype=np.float32), np.ones((3, 2)))[1].dtype == np.float32
+
+
+def test_input_is_not_modified():
+    U = np.random.default_rng(4).standard_normal((4, 3))
+    before = U.copy()
+    equalize(U)
+    equalize_pair(U, U)
+    assert_allclose(U, before, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (np.ones(3), "shape"),
+        (np.ones((3, 0)), "shape"),
+        (np.full((2, 2), np.nan), "NaN"),
+        (np.full((2, 2), np.inf), "infinity"),
+    ],
+)
+def test_bad_weights_are_refused(given, match):
+    with pytest.raises(ValueError, match=match):
+        equalize(given)
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="power of two"):
+        equalize(np.ones((2, 3)), method="hadamard")
+    with pytest.raises(ValueError, match="method"):
+        equalize(np.ones((2, 3)), method="magic")
+    with pytest.raises(ValueError, match="columns"):
+        equalize_pair(np.ones((2, 3)), np.ones((2, 4)))
+
+
+def test_result_is_a_network_that_weights_can_use():
+    rng = np.random.default_rng(5)
+    U, V = rng.standard_normal((3, 4)), rng.standard_normal((2, 4))
+    objective = DropoutObjective(LinearProblem.from_matrix(U @ V.T), 1.0)
+    assert objective.value(Weights(*equalize_pair(U, V))) <= objective.value(Weights(U, V))

@@ -1,0 +1,165 @@
+"""The expected dropout loss is what dropout minimises on average, and its derivatives are right."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from numpy.testing import assert_allclose
+
+from dropout.problems import dense_hessian, pack, problems, random_weights, seeds, unpack
+from lucidae import SecondMoment, metrics
+from lucidae.dropout import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.objectives import (
+    draw_masks,
+    paper_direction,
+    sampled_gradient,
+    sampled_loss,
+)
+
+
+@pytest.mark.parametrize("correlated", [False, True], ids=["white", "correlated"])
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.8])
+def test_expected_loss_is_the_mean_of_the_sampled_loss(correlated, dropout):
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((40, 5)) @ (rng.standard_normal((5, 5)) if correlated else np.eye(5))
+    Y = rng.standard_normal((40, 3))
+    if not correlated:
+        X = np.linalg.qr(X)[0] * np.sqrt(40)
+    joint = SecondMoment.of(np.hstack([X, Y]))
+    problem = LinearProblem.from_moment(joint, 5, centered=False)
+    weights = random_weights(problem, 4, rng)
+    keep = np.array(1.0 - dropout)
+    masks = draw_masks(rng, (4000, 40, 4), keep)
+    losses = sampled_loss(weights, X, Y, masks, keep)
+    expected = DropoutObjective(problem, dropout / (1 - dropout)).value(weights)
+    error = losses.std() / np.sqrt(len(losses))
+    assert abs(losses.mean() - expected) < 4 * error
+    assert error < 0.05 * expected  # the comparison means something
+
+
+def test_white_inputs_give_the_paper_objective():
+    rng = np.random.default_rng(1)
+    M, U, V = (rng.standard_normal(shape) for shape in [(4, 3), (4, 2), (3, 2)])
+    objective = DropoutObjective(LinearProblem.from_matrix(M), 0.7)
+    assert_allclose(objective.loss(Weights(U, V)), np.sum((M - U @ V.T) ** 2))
+    assert_allclose(objective.regularizer(Weights(U, V)), 0.7 * metrics.path_norm(U, V) ** 2)
+    assert_allclose(objective.importance(Weights(U, V)), metrics.importance_scores(U, V))
+
+
+@given(problems(), seeds())
+def test_gradient_matches_finite_differences(drawn, seed):
+    problem, strength, width = drawn
+    rng = np.random.default_rng(seed)
+    objective = DropoutObjective(problem, strength)
+    point = pack(random_weights(problem, width, rng))
+    way = rng.standard_normal(point.size)
+    step = 1e-5
+
+    def value(t):
+        return float(objective.value(unpack(point + t * way, problem, width)))
+
+    slope = pack(objective.gradient(unpack(point, problem, width))) @ way
+    numeric = (8 * (value(step) - value(-step)) - value(2 * step) + value(-2 * step)) / (12 * step)
+    scale = abs(value(0.0)) + abs(slope)
+    assert abs(slope - numeric) <= 1e-7 * scale
+
+
+@given(problems(), seeds())
+def test_hessian_product_is_the_derivative_of_the_gradient(drawn, seed):
+    problem, strength, width = drawn
+    rng = np.random.default_rng(seed)
+    objective = DropoutObjective(problem, strength)
+    point, way = pack(random_weights(problem, width, rng)), None
+    way = rng.standard_normal(point.size)
+
+    def gradient(t):
+        return pack(objective.gradient(unpack(point + t * way, problem, width)))
+
+    product = pack(
+        objective.hessian_product(unpack(point, problem, width), unpack(way, problem, width))
+    )
+    step = 1e-5
+    numeric = (gradient(step) - gradient(-step)) / (2 * step)
+    assert_allclose(product, numeric, atol=1e-6 * (1 + np.abs(product).max()))
+
+
+@given(seeds())
+def test_tied_derivatives_match_the_papers_formula(seed):
+    rng = np.random.default_rng(seed)
+    square = rng.standard_normal((4, 4))
+    M, U, strength = square + square.T, rng.standard_normal((4, 3)), 0.6
+    objective = DropoutObjective(LinearProblem.from_matrix(M), strength)
+    paper = 4 * (U @ U.T - M) @ U + 4 * strength * U * np.sum(U**2, axis=0)
+    assert_allclose(objective.tied_gradient(U), paper, atol=1e-10)
+    hessian = dense_hessian(
+        lambda flat: objective.tied_hessian_product(U, flat.reshape(U.shape)).ravel(), U.size
+    )
+    assert_allclose(hessian, hessian.T, atol=1e-10)
+    step = 1e-5 * rng.standard_normal(U.shape)
+    change = objective.tied_gradient(U + step) - objective.tied_gradient(U - step)
+    assert_allclose(hessian @ step.ravel() * 2, change.ravel(), atol=1e-9)
+
+
+@given(seeds())
+def test_sampled_gradient_matches_finite_differences_and_the_papers_step(seed):
+    rng = np.random.RandomState(seed)
+    X, Y = rng.standard_normal((6, 4)), rng.standard_normal((6, 3))
+    weights = Weights(rng.standard_normal((3, 2)), rng.standard_normal((4, 2)))
+    keep = np.array(0.6)
+    masks = draw_masks(rng, (6, 2), keep)
+    slope = sampled_gradient(weights, X, Y, masks, keep)
+    way = Weights(rng.standard_normal((3, 2)), rng.standard_normal((4, 2)))
+
+    def loss(t):
+        moved = Weights(weights.left + t * way.left, weights.right + t * way.right)
+        return sampled_loss(moved, X, Y, masks, keep)
+
+    numeric = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    exact = np.sum(slope.left * way.left) + np.sum(slope.right * way.right)
+    assert_allclose(exact, numeric, rtol=1e-6, atol=1e-6)
+    paper = paper_direction(weights, X, Y, masks, keep)
+    naive_left, naive_right = np.zeros((3, 2)), np.zeros((4, 2))
+    for x, y, b in zip(X, Y, masks, strict=True):  # Algorithm 1, line 4, example by example
+        residual = weights.left @ (b * (weights.right.T @ x)) / keep - y
+        naive_left += np.outer(residual, (x @ weights.right) * b) / 6
+        naive_right += np.outer(x, (residual @ weights.left) * b) / 6
+    assert_allclose(paper.left, naive_left, atol=1e-12)
+    assert_allclose(paper.right, naive_right, atol=1e-12)
+
+
+def test_rescaling_units_changes_nothing():
+    rng = np.random.default_rng(3)
+    problem = LinearProblem.from_matrix(rng.standard_normal((4, 5)))
+    objective = DropoutObjective(problem, 0.4)
+    weights = random_weights(problem, 3, rng)
+    scale = np.array([0.1, 1.0, 20.0])
+    assert_allclose(
+        objective.value(Weights(weights.left * scale, weights.right / scale)),
+        objective.value(weights),
+    )
+
+
+def test_a_stack_of_networks_equals_its_members(xp):
+    rng = np.random.default_rng(4)
+    matrix = xp.asarray(rng.standard_normal((3, 4)))
+    stack = Weights(
+        xp.asarray(rng.standard_normal((5, 3, 2))), xp.asarray(rng.standard_normal((5, 4, 2)))
+    )
+    strengths = xp.asarray(np.linspace(0.0, 1.0, 5))
+    together = DropoutObjective(LinearProblem.from_matrix(matrix), strengths)
+    values, slopes = together.value(stack), together.gradient(stack)
+    for index in range(5):
+        one = DropoutObjective(LinearProblem.from_matrix(matrix), float(strengths[index]))
+        member = Weights(stack.left[index, ...], stack.right[index, ...])
+        assert_allclose(float(values[index]), float(one.value(member)))
+        assert_allclose(
+            np.asarray(slopes.left[index, ...]), np.asarray(one.gradient(member).left), atol=1e-12
+        )
+
+
+def test_uncentred_moments_keep_the_mean():
+    rng = np.random.default_rng(5)
+    X, Y = rng.standard_normal((30, 3)) + 4.0, rng.standard_normal((30, 2)) - 2.0
+    problem = LinearProblem.from_moment(SecondMoment.of(np.hstack([X, Y])), 3, centered=False)
+    assert_allclose(problem.inputs, X.T @ X / 30)
+    assert_allclose(problem.cross, Y.T @ X / 30)
+    assert_allclose(problem.energy, np.sum(Y**2) / 30)

@@ -1,0 +1,293 @@
+"""Algorithm 1 converges to what the closed form says, many runs at once."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+
+from lucidae import DropoutAutoencoder, DropoutRegressor
+from lucidae.datasets import make_linear_network
+from lucidae.dropout import LinearProblem, Weights, descend, scalar_surface, solve
+from lucidae.dropout.runs import spectral_bound
+from lucidae.dropout.sgd import SCHEDULES
+from lucidae.dropout.sources import GaussianSource, SampleSource
+from lucidae.solution import Status
+
+STRENGTHS = (0.1, 0.5, 1.0)
+
+
+def check_figure_three(features, outputs, width, decay, **settings):
+    """50 runs a strength: objective within 2 % of the optimum, faster equalization for larger λ."""
+    M = make_linear_network(1, features, outputs, decay=decay, random_state=0).coef
+    strengths = np.repeat(STRENGTHS, 50)
+    solution = descend(
+        GaussianSource(M),
+        M,
+        strengths / (1 + strengths),
+        width,
+        rng=np.random.RandomState(0),
+        tolerance=1e-6,
+        check_every=settings["limit"] // 10,
+        **settings,
+    )
+    variances = []
+    for strength in STRENGTHS:
+        runs = strengths == strength
+        optimum = solve(LinearProblem.from_matrix(M), strength, width).value
+        objective = solution.history["objective"][:, runs].mean(axis=1)
+        assert optimum <= objective[-1] <= 1.02 * optimum
+        assert solution.history["objective"].min(axis=0)[runs].min() >= optimum * (1 - 1e-9)
+        variance = solution.history["importance_variance"][:, runs].mean(axis=1)
+        variances.append(variance / variance.max())
+    # After the peak, early in the run, the variance is the smaller the larger λ.
+    after = slice(2, 7)
+    assert np.all(variances[0][after] > variances[1][after])
+    assert np.all(variances[1][after] > variances[2][after] - 0.03)
+    assert variances[0][after].mean() > variances[1][after].mean() > variances[2][after].mean()
+    assert max(variance[-1] for variance in variances[1:]) < 0.1
+
+
+def test_small_networks_behave_as_in_figure_three():
+    check_figure_three(16, 24, 6, decay=0.3, batch_size=16, limit=500)
+
+
+@pytest.mark.slow
+def test_networks_of_the_papers_size_behave_as_in_figure_three():
+    check_figure_three(80, 120, 20, decay=0.1, batch_size=32, limit=1000)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_scalar_networks_end_equalized_as_in_figure_two(strength):
+    M = np.array([[2.0]])
+    solution = descend(
+        GaussianSource(M),
+        M,
+        [strength / (1 + strength)] * 8,
+        2,
+        rng=np.random.RandomState(1),
+        limit=2000,
+        tolerance=1e-9,
+    )
+    importance = np.abs(solution.value.left[:, 0, :] * solution.value.right[:, 0, :])
+    assert_allclose(importance, 2.0 / (2 + strength), atol=0.12)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_tied_scalar_networks_walk_to_a_corner_of_the_surface(strength):
+    start = np.array([[[1.6, 0.2]], [[-0.1, 1.2]]])  # two runs from unequal weights
+    M = np.array([[2.0]])
+    solution = descend(
+        GaussianSource(M),
+        M,
+        [strength / (1 + strength)] * 2,
+        2,
+        rng=np.random.RandomState(0),
+        tied=True,
+        start=Weights(start, start),
+        record_weights=True,
+        limit=3000,
+        tolerance=1e-9,
+    )
+    path = solution.history["left"]
+    assert path.shape[1:] == (2, 1, 2)
+    assert_allclose(path[0], start)
+    assert_allclose(solution.history["right"], path)
+    minima = scalar_surface(2.0, strength).minima
+    for end in path[-1, :, 0, :]:
+        assert np.abs(minima - end).max(axis=1).min() < 0.1
+
+
+def test_starts_and_ties_that_do_not_fit_are_refused():
+    M = np.ones((2, 3))
+    rng = np.random.RandomState(0)
+    with pytest.raises(ValueError, match="tied"):
+        descend(GaussianSource(M), M, [0.5], 2, rng=rng, tied=True)
+    with pytest.raises(ValueError, match="start"):
+        descend(GaussianSource(M), M, [0.5], 2, rng=rng, start=Weights(M, M))
+    with pytest.raises(ValueError, match="schedule"):
+        descend(GaussianSource(M), M, [0.5], 2, rng=rng, schedule="cosine")
+    with pytest.raises(ValueError, match="learning_rate"):
+        descend(GaussianSource(M), M, [0.5], 2, rng=rng, learning_rate=-1.0)
+
+
+def test_the_papers_step_is_the_exact_gradient_at_another_rate():
+    M = make_linear_network(1, 4, 3, random_state=0).coef
+    keep, rate = 0.6, 0.01
+
+    def run(exact, learning_rate):
+        return descend(
+            GaussianSource(M),
+            M,
+            [1 - keep],
+            2,
+            rng=np.random.RandomState(3),
+            exact_gradient=exact,
+            learning_rate=learning_rate,
+            limit=50,
+            batch_size=1,
+            tolerance=0.0,
+        ).value
+
+    assert_allclose(run(True, rate).left, run(False, 2 * rate / keep).left, rtol=1e-10)
+
+
+def test_one_seed_gives_one_result_on_every_library(xp):
+    M = make_linear_network(1, 5, 4, random_state=0).coef
+    settings = {"limit": 60, "batch_size": 4, "tolerance": 0.0, "check_every": 20}
+
+    def run(matrix):
+        rng = np.random.RandomState(7)
+        return descend(GaussianSource(matrix), matrix, [0.2, 0.5], 3, rng=rng, **settings)
+
+    reference, solution = run(M), run(xp.asarray(M))
+    assert type(solution.value.left) is type(xp.asarray(M))
+    assert_allclose(np.asarray(solution.value.left), reference.value.left, atol=1e-10)
+    assert_allclose(solution.history["objective"], reference.history["objective"], rtol=1e-10)
+
+
+def test_a_falling_rate_ends_closer_than_a_constant_one():
+    M = make_linear_network(1, 10, 8, random_state=0).coef
+    optimum = solve(LinearProblem.from_matrix(M), 1.0, 4).value
+    excess = {}
+    for schedule in SCHEDULES:
+        solution = descend(
+            GaussianSource(M),
+            M,
+            [0.5] * 20,
+            4,
+            rng=np.random.RandomState(0),
+            schedule=schedule,
+            batch_size=8,
+            limit=1500,
+            tolerance=0.0,
+        )
+        excess[schedule] = solution.history["objective"][-1].mean() / optimum - 1
+    assert excess["linear"] < 0.5 * excess["constant"]
+    assert excess["inverse"] < excess["constant"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+@pytest.mark.parametrize(
+    ("features", "outputs", "width"), [(1, 1, 1), (3, 20, 2), (20, 3, 30), (8, 8, 8)]
+)
+def test_automatic_rate_is_stable(features, outputs, width, batch_size):
+    M = 1e3 * make_linear_network(1, features, outputs, random_state=1).coef
+    dropouts = [0.0, 0.3, 0.8, 0.97]
+    solution = descend(
+        GaussianSource(M),
+        M,
+        dropouts,
+        width,
+        rng=np.random.RandomState(0),
+        batch_size=batch_size,
+        limit=300,
+        tolerance=0.0,
+        check_every=30,
+    )
+    assert solution.status is Status.ITERATION_LIMIT
+    objective = solution.history["objective"]
+    assert np.all(objective[-1] < objective[0])
+
+
+def test_too_large_a_rate_is_said_to_diverge():
+    M = np.eye(3)
+    solution = descend(
+        GaussianSource(M), M, [0.5], 3, rng=np.random.RandomState(0), learning_rate=50.0, limit=500
+    )
+    assert solution.status is Status.DIVERGED
+    assert np.isfinite(solution.value.left).all()
+
+
+def test_spectral_bound_bounds():
+    rng = np.random.default_rng(0)
+    for shape in [(5, 3), (3, 5), (40, 40)]:
+        M = rng.standard_normal(shape)
+        norm = np.linalg.norm(M, 2)
+        assert norm <= spectral_bound(M) <= min(shape) ** 0.125 * norm
+    assert spectral_bound(np.zeros((2, 2))) == 0.0
+    assert spectral_bound(1e200 * np.eye(2)) == pytest.approx(2**0.125 * 1e200)
+
+
+def test_sampled_rows_follow_their_weights_and_sparse_equals_dense():
+    rng = np.random.RandomState(0)
+    X, Y, weights = (
+        rng.standard_normal((6, 3)),
+        rng.standard_normal((6, 2)),
+        np.array([0, 3, 1, 0, 2, 0.0]),
+    )
+    lift, center, middle = (
+        rng.standard_normal((3, 2)),
+        rng.standard_normal(3),
+        rng.standard_normal(2),
+    )
+    dense = SampleSource(X, Y, center, lift, middle, np.cumsum(weights))
+    sparse = SampleSource(
+        scipy.sparse.csr_array(X),
+        scipy.sparse.csr_array(Y),
+        center,
+        lift,
+        middle,
+        np.cumsum(weights),
+    )
+    first = dense.draw(np.random.RandomState(1), 2, 2000, X)
+    second = sparse.draw(np.random.RandomState(1), 2, 2000, X)
+    for one, other in zip(first, second, strict=True):
+        assert_allclose(one, other)
+    assert first[0].shape == (2, 2000, 2)
+    drawn = np.argmin(np.abs(first[1].reshape(-1, 1, 2) + middle - Y).sum(-1), axis=1)
+    shares = np.bincount(drawn, minlength=6) / drawn.size
+    assert_allclose(shares, weights / 6, atol=0.03)
+    assert shares[0] == shares[3] == shares[5] == 0.0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sgd_regressor_agrees_with_the_exact_one(sparse):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 6)) @ rng.standard_normal((6, 6)) + 3.0
+    X[np.abs(X) < 1] = 0.0
+    Y = X @ rng.standard_normal((6, 4)) + 0.1 * rng.standard_normal((400, 4)) - 5.0
+    weights = rng.integers(0, 4, 400)
+    data = scipy.sparse.csr_array(X) if sparse else X
+    exact = DropoutRegressor(3, dropout=0.3).fit(data, Y, weights)
+    sgd = DropoutRegressor(3, dropout=0.3, solver="sgd", tol=2e-2, random_state=0)
+    sgd.fit(data, Y, weights)
+    assert sgd.status_ is Status.CONVERGED
+    assert exact.objective_ * (1 - 1e-9) <= sgd.objective_ <= 1.01 * exact.objective_
+    assert sgd.rank_ == exact.rank_
+    difference = np.linalg.norm(sgd.predict(data) - exact.predict(data))
+    assert difference < 0.05 * np.linalg.norm(exact.predict(data) - Y.mean(0))
+    assert sgd.history_["objective"][-1, 0] == pytest.approx(sgd.objective_, rel=1e-6)
+    assert sgd.n_iter_ >= 1
+
+
+def test_sgd_autoencoder_agrees_with_the_exact_one():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 5)) * [4.0, 2.0, 1.0, 0.5, 0.1] + 1.0
+    exact = DropoutAutoencoder(3, dropout=0.2).fit(X)
+    sgd = DropoutAutoencoder(3, dropout=0.2, solver="sgd", tol=2e-2, random_state=0).fit(X)
+    assert exact.objective_ <= sgd.objective_ <= 1.01 * exact.objective_
+    product, best = sgd.left_ @ sgd.right_.T, exact.left_ @ exact.right_.T
+    assert np.linalg.norm((product - best) * X.std(0)) < 0.1 * np.linalg.norm(best * X.std(0))
+
+
+def test_same_seed_same_fit_and_a_limit_that_is_hit_warns():
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
+
+    def fit():
+        model = DropoutRegressor(2, solver="sgd", max_iter=20, tol=1e-9, random_state=5)
+        with pytest.warns(ConvergenceWarning, match="limit"):
+            return model.fit(X, y)
+
+    assert_allclose(fit().coef_, fit().coef_, rtol=0)
+
+
+def test_targets_that_nothing_explains_do_not_upset_sgd():
+    rng = np.random.default_rng(3)
+    X, y = rng.standard_t(3, (50, 8)), 100 * rng.standard_normal(50)
+    model = DropoutRegressor(4, solver="sgd", max_iter=500, tol=0.5, random_state=0)
+    model.fit(X, y)
+    assert model.status_ is not Status.DIVERGED
+    constant = DropoutRegressor(solver="sgd", random_state=0).fit(X, np.ones(50))
+    assert_allclose(constant.predict(X), 1.0)
