@@ -80,7 +80,9 @@ def tied_objective(M: Any, strength: float) -> DropoutObjective:
     return DropoutObjective(LinearProblem.from_matrix((matrix + matrix.mT) / 2), strength)
 
 
-def classify(U: Any, M: Any, strength: float, *, tolerance: float = 1e-6) -> Verdict:
+def classify(
+    U: Any, M: Any, strength: float, *, tolerance: float = 1e-6, critical: float | None = None
+) -> Verdict:
     """Say what the point `U` is in the tied landscape, and which way is down.
 
     Parameters
@@ -92,7 +94,10 @@ def classify(U: Any, M: Any, strength: float, *, tolerance: float = 1e-6) -> Ver
     strength : float
         λ.
     tolerance : float, default=1e-6
-        Relative size below which a gradient, a difference of norms or a gap counts as zero.
+        Relative gap to the global minimum that counts as none.
+    critical : float, optional
+        Relative norm of the gradient below which the point counts as critical; `tolerance` by
+        default.
 
     Returns
     -------
@@ -118,7 +123,7 @@ def classify(U: Any, M: Any, strength: float, *, tolerance: float = 1e-6) -> Ver
         nowhere = zeros_like_shape(factor.shape, factor)
         reason = "The value equals the global minimum of Theorem 2.4."
         return Verdict(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, nowhere, reason)
-    if stationarity > tolerance:
+    if stationarity > (tolerance if critical is None else critical):
         downhill = _unit(-objective.tied_gradient(factor))
         bend = _bend(objective, factor, downhill)
         reason = "The gradient does not vanish: its negative leads down."

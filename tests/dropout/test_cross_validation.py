@@ -1,0 +1,97 @@
+"""Cross-validation along the path equals refitting at every rate on every fold."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit
+
+from lucidae import DropoutRegressor
+from lucidae.dropout.folds import fold_moments
+from lucidae.dropout.path import GRID, cross_validate
+
+
+def noisy_data(seed=0, n=60):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 6)) + 1.0
+    signal = rng.standard_normal((6, 1)) @ rng.standard_normal((1, 4))
+    return X, X @ signal + 2.0 * rng.standard_normal((n, 4)) + 3.0
+
+
+def naive_errors(X, Y, splits, width, dropouts, fit_intercept):
+    errors = []
+    for train, test in splits:
+        row = []
+        for dropout in dropouts:
+            model = DropoutRegressor(width, dropout=dropout, fit_intercept=fit_intercept)
+            residual = model.fit(X[train], Y[train]).predict(X[test]) - Y[test]
+            row.append(np.mean(np.sum(residual**2, axis=1)))
+        errors.append(row)
+    return np.array(errors)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize(
+    "cv", [5, KFold(4, shuffle=True, random_state=0), ShuffleSplit(3, random_state=0)]
+)
+def test_errors_along_the_path_equal_refitting(cv, fit_intercept):
+    X, Y = noisy_data()
+    strengths = np.array([0.0, 0.1, 1.0, 20.0])
+    splitter = KFold(5) if cv == 5 else cv
+    folds = fold_moments(X, Y, None, cv)
+    found = cross_validate(folds, 6, 3, centered=fit_intercept, strengths=strengths)
+    expected = naive_errors(X, Y, splitter.split(X), 3, found.dropout, fit_intercept)
+    assert_allclose(found.errors, expected, rtol=1e-9)
+
+
+def test_leave_one_out_is_a_choice_of_cv():
+    X, Y = noisy_data(n=20)
+    model = DropoutRegressor(2, dropout="cv", cv=LeaveOneOut()).fit(X, Y)
+    assert model.cv_.errors.shape == (20, GRID.size)
+    index = [0, 80, 160]
+    expected = naive_errors(X, Y, LeaveOneOut().split(X), 2, model.cv_.dropout[index], True)
+    assert_allclose(model.cv_.errors[:, index], expected, rtol=1e-8)
+
+
+def test_the_best_rate_is_used():
+    X, Y = noisy_data()
+    model = DropoutRegressor(4, dropout="cv", cv=5).fit(X, Y)
+    assert model.cv_.mean.min() == model.cv_.mean[model.cv_.dropout == model.dropout_]
+    assert 0.0 < model.dropout_ < 1.0
+    assert_allclose(model.coef_, DropoutRegressor(4, dropout=model.dropout_).fit(X, Y).coef_)
+    assert model.dropout == "cv"
+    truth = noisy_data(seed=0, n=60)  # a fresh sample of the same noise would do as well
+    assert model.score(*truth) > 0.0
+    assert DropoutRegressor(2, dropout=0.25).fit(X, Y).cv_ is None
+
+
+def test_clean_data_need_no_dropout_and_pure_noise_wants_much():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((200, 5))
+    clean = DropoutRegressor(dropout="cv").fit(X, X @ rng.standard_normal((5, 5)))
+    noise = DropoutRegressor(dropout="cv").fit(X, rng.standard_normal((200, 5)))
+    assert clean.dropout_ < 0.01
+    assert noise.dropout_ > 0.5
+
+
+def test_weights_enter_the_held_out_error_and_sparse_equals_dense():
+    X, Y = noisy_data()
+    X[np.abs(X) < 1] = 0.0
+    weights = np.random.default_rng(2).integers(1, 3, 60)
+    dense = DropoutRegressor(3, dropout="cv").fit(X, Y, weights)
+    sparse = DropoutRegressor(3, dropout="cv").fit(scipy.sparse.csr_array(X), Y, weights)
+    assert_allclose(sparse.cv_.errors, dense.cv_.errors, rtol=1e-8)
+    train, test = next(KFold(5).split(X))
+    model = DropoutRegressor(3, dropout=dense.cv_.dropout[80]).fit(
+        X[train], Y[train], weights[train]
+    )
+    residual = np.sum((model.predict(X[test]) - Y[test]) ** 2, axis=1)
+    expected = np.average(residual, weights=weights[test])
+    assert dense.cv_.errors[0, 80] == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize(("cv", "match"), [(1, "cv|fold|split"), (100, "split|fold"), ("x", "cv")])
+def test_impossible_folds_are_refused(cv, match):
+    X, Y = noisy_data()
+    with pytest.raises(ValueError, match=match):
+        DropoutRegressor(dropout="cv", cv=cv).fit(X, Y)
