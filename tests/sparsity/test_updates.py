@@ -45,9 +45,7 @@ def assert_never_rises(energies):
 @pytest.mark.parametrize(("name", "objective", "update"), RULES, ids=[rule[0] for rule in RULES])
 @given(seed=st.integers(0, 10**6), noise=st.sampled_from([1e-8, 1e-3, 0.1, 3.0]))
 def test_no_update_raises_its_energy(name, objective, update, seed, noise):
-    solution = repeat_update(
-        draw(seed, noise=noise), objective, update, tolerance=1e-9, limit=25
-    )
+    solution = repeat_update(draw(seed, noise=noise), objective, update, tolerance=1e-9, limit=25)
     assert_never_rises(solution.history["energy"])
 
 
@@ -55,9 +53,7 @@ def test_no_update_raises_its_energy(name, objective, update, seed, noise):
 def test_grouped_updates_do_not_raise_the_energy(name):
     groups = Groups.of(np.arange(14) // 3, 14)
     rng = np.random.default_rng(3)
-    problem, _ = normalise(
-        rng.standard_normal((8, 14)), rng.standard_normal((8, 4)), groups=groups
-    )
+    problem, _ = normalise(rng.standard_normal((8, 14)), rng.standard_normal((8, 4)), groups=groups)
     for objective, update in [
         (FullCovariance(groups), UPDATES[name]),
         (DiagonalCovariance(groups), diagonal_minimizer),
@@ -77,9 +73,7 @@ def test_learning_the_noise_by_expectation_is_monotone(seed):
         (FullCovariance(), UPDATES["em"]),
         (DiagonalCovariance(), diagonal_minimizer),
     ]:
-        solution = repeat_update(
-            problem, objective, update, tolerance=1e-10, limit=25, learn=True
-        )
+        solution = repeat_update(problem, objective, update, tolerance=1e-10, limit=25, learn=True)
         assert_never_rises(solution.history["energy"])
 
 

@@ -13,8 +13,10 @@ from lucidae._arrays import (
     as_float,
     cholesky,
     is_array,
+    keeper,
     like,
     namespace,
+    replayable,
     solve_lower,
 )
 from lucidae._validation import check_choice, check_integer, check_number
@@ -206,7 +208,7 @@ def _iterate(
         noise = noise_by_expectation(state, objective.degrees_of_freedom(state))
         return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
 
-    def step(state: State) -> State:
+    def update_once(state: State) -> State:
         following = state.problem._replace(noise=learned(state)) if learn else state.problem
         return evaluate(following, update(state, None))
 
@@ -216,12 +218,15 @@ def _iterate(
         return xp.maximum(violation, change)
 
     reachable = max(settings.tol, rounding_distance(problem))
+    start = evaluate(problem, flat_start(problem))
+    step = replayable(update_once, start)
     return iterate_batch(
         step,
-        evaluate(problem, flat_start(problem)),
+        start,
         stop=Below(distance, reachable),
         limit=settings.max_iter,
         check_every=CHECK_EVERY,
+        copy=keeper(step),
         size=problem.rows,
     )
 

@@ -8,12 +8,13 @@ which the encoder has not been eliminated.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from lucidae._arrays import Array, add_diagonal, like, namespace, squared_norm, trace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
 from lucidae.sparsity.state import State, complementarity, positive
+from lucidae.sparsity.volume import LogDeterminant, SumOfLogs, Volume
 
 
 class Objective(Protocol):
@@ -38,7 +39,43 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FullCovariance:
+class Marginal:
+    """An energy with the data term tr(XXᵀΣ⁻¹) and a log-volume."""
+
+    groups: Groups | None = None
+
+    @property
+    def volume(self) -> Volume:
+        """The log-volume that tells the marginal energies apart."""
+        return LogDeterminant()
+
+    def pressure(self, state: State) -> Array:
+        """Return the derivative of the log-volume in w."""
+        return self.volume.pressure(state.problem, state.relevance, state.curvature)
+
+    def value(self, state: State) -> Array:
+        """Energy per response."""
+        xp = namespace(state.noise)
+        volume = self.volume.value(state.problem, state.relevance, state.log_determinant)
+        return state.energy_of_fit + volume + state.spare * xp.log(state.noise)
+
+    def gradient(self, state: State) -> Array:
+        """Return the derivative of the energy per response in w."""
+        slope = self.pressure(state) - state.alignment
+        return slope if self.groups is None else self.groups.share(slope)
+
+    def violation(self, state: State) -> Array:
+        """Distance to the KKT conditions."""
+        return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
+
+    def degrees_of_freedom(self, state: State) -> Array:
+        """Sum of wⱼ times its pressure: tr(ΦWΦᵀΣ⁻¹) for the full posterior."""
+        xp = namespace(state.noise)
+        return xp.sum(state.relevance * self.pressure(state), axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class FullCovariance(Marginal):
     """Energy of the full-covariance VAE: tr(XXᵀΣ⁻¹) + n log|Σ| (Wipf 2023, eq. 18).
 
     Examples
@@ -52,65 +89,23 @@ class FullCovariance:
     2.0
     """
 
-    groups: Groups | None = None
-
-    def value(self, state: State) -> Array:
-        """Energy per response."""
-        xp = namespace(state.noise)
-        return state.energy_of_fit + state.log_determinant + state.spare * xp.log(state.noise)
-
-    def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response in w: z − Q."""
-        return _shared(state.curvature - state.alignment, self.groups)
-
     def noise_gradient(self, state: State) -> Array:
         """Return the derivative of the energy per response in γ."""
         inside = (state.dictionary.shape[-2] - state.used) / state.noise - state.pull
         return inside + state.spare / state.noise - state.outside / state.noise**2
 
-    def violation(self, state: State) -> Array:
-        """Distance to the KKT conditions."""
-        return complementarity(state.relevance, state.alignment, state.curvature, self.groups)
-
-    def degrees_of_freedom(self, state: State) -> Array:
-        """Trace of ΦWΦᵀΣ⁻¹."""
-        return state.used
-
 
 @dataclass(frozen=True, slots=True)
-class DiagonalCovariance:
+class DiagonalCovariance(Marginal):
     """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
 
     tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ.
     """
 
-    groups: Groups | None = None
-
-    def pressure(self, state: State) -> Array:
-        """Return ‖φ‖²/(γ + w‖φ‖²), which replaces the curvature z."""
-        norms = namespace(state.noise).sum(state.dictionary**2, axis=-2)
-        return norms / (state.noise[..., None] + state.relevance * norms)
-
-    def value(self, state: State) -> Array:
-        """Energy per response."""
-        xp = namespace(state.noise)
-        norms = xp.sum(state.dictionary**2, axis=-2)
-        ratios = state.relevance * norms / state.noise[..., None]
-        log_volume = xp.sum(xp.log1p(ratios), axis=-1) + state.dimension * xp.log(state.noise)
-        return state.energy_of_fit + log_volume
-
-    def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response in w."""
-        return _shared(self.pressure(state) - state.alignment, self.groups)
-
-    def violation(self, state: State) -> Array:
-        """Distance to the KKT conditions of eq. 50."""
-        return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
-
-    def degrees_of_freedom(self, state: State) -> Array:
-        """Sum of wⱼ‖φⱼ‖²/(γ + wⱼ‖φⱼ‖²)."""
-        xp = namespace(state.noise)
-        return xp.sum(state.relevance * self.pressure(state), axis=-1)
+    @property
+    def volume(self) -> Volume:
+        """The separable log-volume."""
+        return SumOfLogs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +237,3 @@ def optimal_posterior(dictionary: Array, decoder: Array, noise: float, diagonal:
         return add_diagonal(xp.zeros_like(weighted.mT @ weighted), variances)
     precision = add_diagonal(xp.matrix_transpose(weighted) @ weighted / noise, 1.0)
     return xp.linalg.inv(precision)
-
-
-def _shared(gradient: Array, groups: Groups | None) -> Any:
-    return gradient if groups is None else groups.share(gradient)

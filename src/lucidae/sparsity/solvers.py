@@ -15,6 +15,7 @@ from lucidae.sparsity.objectives import (
     Autoencoder,
     DiagonalCovariance,
     FullCovariance,
+    Marginal,
     Objective,
 )
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -178,15 +179,16 @@ def solve(
         Its value is a `State`.
     """
     update = update_of(objective, method)
-    if not isinstance(objective, FullCovariance):
+    if not isinstance(objective, Marginal):
         return repeat_update(problem, objective, update, start, tolerance=tolerance, limit=limit)
-    if method in ("auto", "coordinate") and objective.groups is None:
+    exact = isinstance(objective, FullCovariance) and objective.groups is None
+    if method in ("auto", "coordinate") and exact:
         return _solve_by_coordinates(problem, start, method, tolerance, limit)
     basin = repeat_update(
         problem, objective, update, start,
         tolerance=max(BASIN, tolerance), limit=min(limit, BASIN_LIMIT),
     )  # fmt: skip
-    return _finish(problem, basin, objective.groups, tolerance, limit)
+    return _finish(problem, basin, objective, tolerance, limit)
 
 
 def _solve_by_coordinates(
@@ -194,7 +196,7 @@ def _solve_by_coordinates(
 ) -> Solution[State]:
     """Continuation in γ, then coordinate descent; EM as well where that is not sparse."""
     first = continuation(problem) if start is None else start
-    found = _polished(problem, first, None, tolerance, limit)
+    found = _polished(problem, first, FullCovariance(), tolerance, limit)
     crowded = int((to_numpy(found.value.relevance) > 0).sum()) >= problem.rows
     if method != "auto" or not crowded or scalar(problem.noise) > 1e-6:
         return found
@@ -205,10 +207,12 @@ def _solve_by_coordinates(
 
 
 def _polished(
-    problem: Problem, start: Array, groups: Groups | None, tolerance: float, limit: int
+    problem: Problem, start: Array, objective: Marginal, tolerance: float, limit: int
 ) -> Solution[State]:
     """Exact steps on working sets from `start`, as a solution whose value is a `State`."""
-    solved = solve_working_set(problem, start, groups=groups, tolerance=tolerance, limit=limit)
+    solved = solve_working_set(
+        problem, start, objective=objective, tolerance=tolerance, limit=limit
+    )
     constant = scalar(
         problem.outside / problem.noise + problem.spare * namespace(start).log(problem.noise)
     )
@@ -219,14 +223,22 @@ def _polished(
 
 
 def _finish(
-    problem: Problem, basin: Solution[State], groups: Groups | None, tolerance: float, limit: int
+    problem: Problem, basin: Solution[State], objective: Marginal, tolerance: float, limit: int
 ) -> Solution[State]:
     """Reach the bottom of the basin in which an update has ended."""
     left = limit - basin.n_iter
     if basin.status is Status.DIVERGED or left <= 0 or basin.distance <= tolerance:
         return basin
-    bottom = _polished(problem, basin.value.relevance, groups, tolerance, left)
-    return joined(basin, bottom)
+    start = _without_negligible(basin.value, objective)
+    return joined(basin, _polished(problem, start, objective, tolerance, left))
+
+
+def _without_negligible(state: State, objective: Marginal) -> Array:
+    """Set relevances that are on their way to zero, and far below the noise, to zero."""
+    xp = namespace(state.relevance)
+    gradient = objective.gradient(state)
+    vanishing = (state.relevance < 1e-6 * state.noise) & (gradient > 0)
+    return xp.where(vanishing, 0.0 * state.relevance, state.relevance)
 
 
 def revalued(

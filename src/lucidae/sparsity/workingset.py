@@ -17,9 +17,13 @@ from lucidae.iterate import Below, iterate, limited_blas
 from lucidae.solution import Solution
 from lucidae.sparsity.coordinate import coordinate_gains, descend, gather_workspace
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.newton import polish
+from lucidae.sparsity.newton import FULL, polish
+from lucidae.sparsity.objectives import FullCovariance, Marginal
 from lucidae.sparsity.problem import Problem, covariance, rounding_distance, whiten
 from lucidae.sparsity.state import State, complementarity, empty_start
+from lucidae.sparsity.volume import Volume
+
+FULL_ENERGY = FullCovariance()
 
 CANDIDATES = 150
 """Inactive columns that join the active ones in a working set."""
@@ -43,14 +47,15 @@ class Sweep(NamedTuple):
     responses: Array
     curvature: Array
     alignment: Array
+    pressure: Array
     energy: float
 
     def violation(self, groups: Groups | None = None) -> float:
         """Distance to the KKT conditions."""
-        return scalar(complementarity(self.relevance, self.alignment, self.curvature, groups))
+        return scalar(complementarity(self.relevance, self.alignment, self.pressure, groups))
 
 
-def sweep(problem: Problem, relevance: Array) -> Sweep:
+def sweep(problem: Problem, relevance: Array, volume: Volume = FULL) -> Sweep:
     """Factorise Σ from the active columns and whiten all of them."""
     xp = namespace(relevance)
     active = _take(problem, relevance, np.flatnonzero(to_numpy(relevance)))
@@ -58,9 +63,10 @@ def sweep(problem: Problem, relevance: Array) -> Sweep:
     whitened = white.inverse @ problem.dictionary
     curvature = xp.sum(whitened * whitened, axis=0)
     loading = whitened.mT @ white.responses
-    energy = scalar(white.fit + white.log_determinant)
     alignment = xp.sum(loading * loading, axis=1)
-    return Sweep(relevance, whitened, white.responses, curvature, alignment, energy)
+    pressure = volume.pressure(problem, relevance, curvature)
+    energy = scalar(white.fit + volume.value(problem, relevance, white.log_determinant))
+    return Sweep(relevance, whitened, white.responses, curvature, alignment, pressure, energy)
 
 
 def _take(problem: Problem, relevance: Array, index: Array) -> tuple[Problem, Array]:
@@ -71,11 +77,12 @@ def _take(problem: Problem, relevance: Array, index: Array) -> tuple[Problem, Ar
     return problem._replace(dictionary=columns), xp.take(relevance, chosen, axis=0)
 
 
-def working_set(seen: Sweep, groups: Groups | None = None) -> Array:
+def working_set(seen: Sweep, groups: Groups | None = None, by_gain: bool = True) -> Array:
     """Return the indices of the active columns and of the most promising others, ascending."""
     relevance = to_numpy(seen.relevance)
-    if groups is not None:
-        wanting = to_numpy(groups.share(seen.alignment - seen.curvature)) > 0
+    if groups is not None or not by_gain:
+        slope = seen.alignment - seen.pressure
+        wanting = to_numpy(slope if groups is None else groups.share(slope)) > 0
         return np.flatnonzero((relevance > 0) | wanting)
     gains = to_numpy(coordinate_gains(seen.relevance, seen.curvature, seen.alignment))
     promise = np.where(relevance > 0, 0.0, gains)
@@ -85,26 +92,31 @@ def working_set(seen: Sweep, groups: Groups | None = None) -> Array:
 
 
 def improve(
-    problem: Problem, seen: Sweep, groups: Groups | None, tolerance: float, order: str
+    problem: Problem, seen: Sweep, objective: Marginal, tolerance: float, order: str
 ) -> Array:
     """Lower the energy on the working set; return all relevances."""
     xp = namespace(seen.relevance)
-    whole = groups
-    index = working_set(seen, groups)
+    groups = objective.groups
+    by_gain = groups is None and objective.volume == FULL
+    index = working_set(seen, groups, by_gain)
     if not index.size:
         return seen.relevance
     small, relevance = _take(problem, seen.relevance, index)
-    if groups is None:
+    if by_gain:
         chosen = xp.asarray(index, device=device(relevance))
         whitened = xp.take(seen.whitened, chosen, axis=1)
         space = gather_workspace(whitened, seen.responses, relevance)
         gains = coordinate_gains(relevance, space.curvature, space.alignment)
         enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
         relevance = descend(space, tolerance=enough, limit=4 * index.size, order=order).relevance
-    else:
-        groups = groups.restricted(index)
-    accuracy = max(tolerance / 4.0, POLISHED * seen.violation(whole))
-    relevance = polish(small, relevance, groups=groups, tolerance=accuracy)
+    accuracy = max(tolerance / 4.0, POLISHED * seen.violation(groups))
+    relevance = polish(
+        small,
+        relevance,
+        groups=None if groups is None else groups.restricted(index),
+        volume=objective.volume,
+        tolerance=accuracy,
+    )
     return _put(seen.relevance, index, relevance)
 
 
@@ -118,12 +130,12 @@ def solve_working_set(
     problem: Problem,
     start: Array | None = None,
     *,
-    groups: Groups | None = None,
+    objective: Marginal = FULL_ENERGY,
     tolerance: float = 1e-6,
     limit: int = 200,
     order: str = "best",
 ) -> Solution[Sweep]:
-    """Minimise the full energy from `start` (zero by default) at the problem's noise variance.
+    """Minimise an energy from `start` (zero by default) at the problem's noise variance.
 
     Parameters
     ----------
@@ -131,8 +143,8 @@ def solve_working_set(
         One problem, not a stack.
     start : array of shape (κ,), optional
         Where to begin.
-    groups : Groups, optional
-        Columns that share one relevance; they are moved by Newton steps alone.
+    objective : FullCovariance or DiagonalCovariance
+        Coordinate moves serve the full energy without groups; Newton steps serve all.
     tolerance : float
         Distance to the KKT conditions at which to stop.
     limit : int
@@ -148,16 +160,19 @@ def solve_working_set(
     reachable = max(tolerance, rounding_distance(problem))
 
     def step(seen: Sweep) -> Sweep:
-        return sweep(problem, improve(problem, seen, groups, reachable, order))
+        better = improve(problem, seen, objective, reachable, order)
+        return sweep(problem, better, objective.volume)
 
     first = empty_start(problem) if start is None else start
-    stop = Below(lambda seen: seen.violation(groups), reachable, patience=15)
+    stop = Below(lambda seen: seen.violation(objective.groups), reachable, patience=15)
     record = {"energy": lambda seen: seen.energy}
     with limited_blas(problem.rows):
-        return iterate(step, sweep(problem, first), stop=stop, limit=limit, record=record)
+        return iterate(
+            step, sweep(problem, first, objective.volume), stop=stop, limit=limit, record=record
+        )
 
 
-def continuation(problem: Problem, groups: Groups | None = None, order: str = "best") -> Array:
+def continuation(problem: Problem, order: str = "best") -> Array:
     """Relevances to start from: stages of falling noise variance, each solved coarsely.
 
     A large noise variance smooths the energy, so that the columns that matter most come first;
@@ -168,7 +183,6 @@ def continuation(problem: Problem, groups: Groups | None = None, order: str = "b
         solved = solve_working_set(
             problem.with_noise(noise),
             relevance,
-            groups=groups,
             tolerance=COARSE,
             limit=20,
             order=order,

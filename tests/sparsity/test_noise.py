@@ -1,0 +1,136 @@
+"""The noise variance: learned where that is safe, read off held-out rows elsewhere."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
+
+from lucidae import SparseVAE
+from lucidae.datasets import make_sparse_regression
+
+PLAIN = {"fit_intercept": False}
+
+
+def drawn(d, kappa, r, n, snr, seed):
+    return make_sparse_regression(d, kappa, r, n, tau=min(n, 5), snr_db=snr, random_state=seed)
+
+
+def outcome(settings, snr, seeds):
+    """Ratios of estimated to true variance, missed and spurious columns."""
+    ratios, missed, spurious = [], [], []
+    for seed in seeds:
+        p = drawn(*settings, snr, seed)
+        model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
+        ratios.append(model.noise_variance_ / p.noise_variance)
+        missed.append(len(set(p.support) - set(model.support_)))
+        spurious.append(len(set(model.support_) - set(p.support)))
+    return np.array(ratios), np.array(missed), np.array(spurious)
+
+
+@pytest.mark.parametrize("snr", [10, 20])
+@pytest.mark.parametrize(
+    "settings", [(100, 50, 5, 20), (100, 200, 10, 20), (50, 400, 5, 5)], ids=str
+)
+def test_auto_finds_the_true_columns_and_hardly_any_other(settings, snr):
+    ratios, missed, spurious = outcome(settings, snr, range(100, 103))
+    assert not missed.any()
+    assert spurious.mean() < 1
+    assert (ratios > 0.5).all()
+    assert (ratios < 2).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("snr", [10, 20])
+@pytest.mark.parametrize(
+    "settings", [(100, 50, 5, 20), (100, 200, 10, 20), (100, 200, 10, 5), (50, 400, 5, 5)], ids=str
+)
+def test_auto_finds_the_true_columns_on_many_seeds(settings, snr):
+    ratios, missed, spurious = outcome(settings, snr, range(200, 220))
+    assert missed.mean() <= 0.05
+    assert spurious.mean() < 1
+    assert (ratios > 0.5).all()
+
+
+def test_learned_noise_is_within_a_fifth_where_the_problem_is_determined():
+    for seed, (kappa, n) in enumerate([(50, 20), (50, 50), (20, 20), (10, 100), (1, 30)]):
+        p = drawn(100, kappa, min(5, kappa), n, 10, seed)
+        model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
+        assert abs(model.noise_variance_ / p.noise_variance - 1) < 0.2
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_noise_does_not_collapse_on_noisy_under_determined_data(n):
+    for seed in range(4):
+        p = drawn(50, 200, 4, n, 20, seed)
+        model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
+        assert model.noise_variance_ > 0.3 * p.noise_variance
+
+
+def test_pure_noise_has_no_support_and_all_of_its_variance():
+    rng = np.random.default_rng(0)
+    Phi, X = rng.standard_normal((40, 100)), rng.standard_normal((40, 8))
+    model = SparseVAE(**PLAIN).fit(Phi, X)
+    assert model.support_.size == 0
+    assert 0.8 < model.noise_variance_ < 1.3
+
+
+def test_learning_collapses_where_theory_says_so_and_warns():
+    p = drawn(20, 200, 3, 2, 20, 0)
+    with pytest.warns(ConvergenceWarning, match=r"infimum at zero|limit"):
+        model = SparseVAE(noise_variance="learn", max_iter=60, **PLAIN).fit(
+            p.dictionary, p.responses
+        )
+    assert model.noise_variance_ < 0.3 * p.noise_variance
+
+
+def test_learned_noise_is_stationary():
+    p = drawn(60, 10, 3, 8, 10, 3)
+    model = SparseVAE(noise_variance="learn", tol=1e-9, **PLAIN).fit(p.dictionary, p.responses)
+
+    def energy(noise):
+        sigma = p.dictionary * model.relevance_ @ p.dictionary.T + noise * np.eye(60)
+        _, log_determinant = np.linalg.slogdet(sigma)
+        return np.trace(p.responses.T @ np.linalg.solve(sigma, p.responses)) + 8 * log_determinant
+
+    assert_allclose(model.energy_, energy(model.noise_variance_), rtol=1e-10)
+    for factor in (0.97, 1.03):
+        assert energy(factor * model.noise_variance_) > model.energy_
+
+
+@pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
+def test_held_out_rows_give_a_sensible_noise_for_every_posterior(posterior):
+    p = drawn(40, 60, 3, 6, 20, 4)
+    model = SparseVAE(posterior=posterior, noise_variance="cv", cv=4, **PLAIN).fit(
+        p.dictionary, p.responses
+    )
+    assert 0.5 < model.noise_variance_ / p.noise_variance < 3
+    assert set(p.support) <= set(model.support_)
+
+
+def test_folds_may_be_a_number_a_splitter_or_a_list():
+    p = drawn(30, 40, 3, 6, 20, 5)
+    fits = [
+        SparseVAE(cv=cv, **PLAIN).fit(p.dictionary, p.responses).noise_variance_
+        for cv in (3, KFold(3), list(KFold(3).split(p.dictionary)))
+    ]
+    assert_allclose(fits[1], fits[2])
+    assert_allclose(fits, p.noise_variance, rtol=0.6)
+
+
+def test_noise_free_data_are_recognised_by_their_held_out_rows():
+    p = make_sparse_regression(40, 60, 3, 6, random_state=6)
+    model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
+    assert model.noise_variance_ < 1e-6 * np.mean(p.responses**2)
+    assert_allclose(model.support_, p.support)
+    assert_allclose(model.coef_, p.coef, atol=1e-3)
+
+
+def test_random_state_shuffles_the_folds_and_repeats_them():
+    p = drawn(30, 40, 3, 3, 10, 7)
+
+    def noise(state):
+        return SparseVAE(random_state=state, **PLAIN).fit(p.dictionary, p.responses).noise_variance_
+
+    assert noise(1) == noise(1)
+    assert noise(1) != noise(2)
