@@ -213,7 +213,7 @@ def test_certificates_print_and_serialise():
         (lambda U, V, X, Y: certify_weights(U, V, X, Y[:5], dropout=0.5), "rows"),
         (lambda U, V, X, Y: certify_weights(U, V, X, Y, dropout=1.0), "dropout"),
         (lambda U, V, X, Y: certify_weights(U * np.nan, V, X, Y, dropout=0.5), "NaN"),
-        (lambda U, V, X, Y: certify_weights(U, V, X * np.inf, Y, dropout=0.5), "inf"),
+        (lambda U, V, X, Y: certify_weights(U, V, np.full_like(X, np.inf), Y, dropout=0.5), "inf"),
         (lambda U, V, X, Y: certify_weights(U, V, X, Y, dropout=0.5, tolerance=0.0), "tolerance"),
         (lambda U, V, X, Y: certify_weights(U[:, 0], V, X, Y, dropout=0.5), "1D|2D"),
     ],

@@ -60,8 +60,6 @@ def test_the_best_rate_is_used():
     assert 0.0 < model.dropout_ < 1.0
     assert_allclose(model.coef_, DropoutRegressor(4, dropout=model.dropout_).fit(X, Y).coef_)
     assert model.dropout == "cv"
-    truth = noisy_data(seed=0, n=60)  # a fresh sample of the same noise would do as well
-    assert model.score(*truth) > 0.0
     assert DropoutRegressor(2, dropout=0.25).fit(X, Y).cv_ is None
 
 

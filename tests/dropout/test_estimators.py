@@ -211,9 +211,8 @@ def test_factorization_without_dropout_is_the_truncated_decomposition():
 def test_single_precision_in_single_precision_out(model):
     X, Y = regression_data()
     fitted = clone(model).fit(X.astype(np.float32), Y.astype(np.float32))
-    double = clone(model).fit(
-        X.astype(np.float32).astype(float), Y.astype(np.float32).astype(float)
-    )
+    rounded = (part.astype(np.float32).astype(float) for part in (X, Y))
+    double = clone(model).fit(*rounded)
     for name in ("left_", "right_", "singular_values_"):
         assert getattr(fitted, name).dtype == np.float32
         assert_allclose(getattr(fitted, name), getattr(double, name), rtol=1e-4, atol=1e-5)
@@ -333,17 +332,29 @@ def test_dropout_towards_one_still_fits(dropout):
     assert model.objective_ == pytest.approx(np.sum(Y.var(axis=0)))
 
 
+BAD_SETTINGS = [
+    ({"n_components": 0}, "n_components"),
+    ({"n_components": 2.5}, "n_components"),
+    ({"n_components": True}, "n_components"),
+    ({"dropout": 1.0}, "dropout"),
+    ({"dropout": -0.1}, "dropout"),
+    ({"dropout": np.nan}, "dropout"),
+    ({"dropout": "half"}, "dropout"),
+]
+
+
 @pytest.mark.parametrize("model", ALL, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize(("settings", "match"), BAD_SETTINGS)
+def test_bad_settings_are_refused(model, settings, match):
+    X, Y = regression_data()
+    with pytest.raises(ValueError, match=match):
+        clone(model).set_params(**settings).fit(X, Y)
+
+
+@pytest.mark.parametrize("model", ALL[:2], ids=lambda model: type(model).__name__)
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"n_components": 0}, "n_components"),
-        ({"n_components": 2.5}, "n_components"),
-        ({"n_components": True}, "n_components"),
-        ({"dropout": 1.0}, "dropout"),
-        ({"dropout": -0.1}, "dropout"),
-        ({"dropout": np.nan}, "dropout"),
-        ({"dropout": "half"}, "dropout"),
         ({"solver": "magic"}, "solver"),
         ({"solver": "sgd", "batch_size": 0}, "batch_size"),
         ({"solver": "sgd", "max_iter": 0}, "max_iter"),
@@ -353,9 +364,7 @@ def test_dropout_towards_one_still_fits(dropout):
         ({"solver": "sgd", "schedule": "cosine"}, "schedule"),
     ],
 )
-def test_bad_settings_are_refused(model, settings, match):
-    if not set(settings) <= set(model.get_params()):
-        pytest.skip("not a setting of this estimator")
+def test_bad_settings_of_the_solver_are_refused(model, settings, match):
     X, Y = regression_data()
     with pytest.raises(ValueError, match=match):
         clone(model).set_params(**settings).fit(X, Y)
@@ -387,7 +396,7 @@ def test_bad_targets_weights_and_codes_are_refused():
     X, Y = regression_data()
     model = DropoutRegressor(2)
     for y in (Y[:10], np.full_like(Y, np.nan), None):
-        with pytest.raises(ValueError, match="y|inconsistent"):
+        with pytest.raises(ValueError, match=r"y|inconsistent"):
             model.fit(X, y)
     torch = require("torch")
     for y in (Y[:10], np.full_like(Y, np.nan), None, Y[:, :, None]):

@@ -82,7 +82,7 @@ def measure(
     value = scalar(objective.value(weights))
     solved = known is not None and value - known.value <= tolerance * problem.energy
     curvature, reason = (
-        (0.0, "") if solved else _curvature(objective, weights, tied, stationarity, tolerance**0.5)
+        (0.0, "") if solved else _curvature(objective, weights, tied, stationarity, tolerance)
     )
     return Measurement(
         strength,
@@ -95,7 +95,7 @@ def measure(
         _relative_variance(scores),
         _path_excess(scores, values),
         _numerical_rank(values, tolerance**0.5),
-        known.rank if known else None,
+        _optimal_rank(known, tolerance**0.5) if known else None,
         _product_distance(lowered, white, known),
         curvature,
         reason,
@@ -127,15 +127,20 @@ def _stationarity(objective: DropoutObjective, weights: Weights, tied: bool) -> 
 
 
 def _curvature(
-    objective: DropoutObjective, weights: Weights, tied: bool, stationarity: float, level: float
+    objective: DropoutObjective, weights: Weights, tied: bool, stationarity: float, tolerance: float
 ) -> tuple[float | None, str]:
     """Return the curvature along the way down, relative to ‖E[yxᵀ]‖, and that way in words."""
-    if stationarity > level:
+    critical = tolerance**0.5
+    if stationarity > critical:
         return None, "The gradient does not vanish here: its negative leads down."
-    scale = scalar(namespace(weights.left).sqrt(squared_norm(objective.problem.cross)))
+    scale = scalar(squared_norm(objective.problem.cross)) ** 0.5 or 1.0
     if tied and is_white(objective.problem):
         verdict = classify(
-            weights.left, objective.problem.cross, objective.strength, tolerance=level
+            weights.left,
+            objective.problem.cross,
+            objective.strength,
+            tolerance=tolerance,
+            critical=critical,
         )
         saddle = verdict.kind in (Kind.EQUALIZED_SADDLE, Kind.UNEQUALIZED_SADDLE)
         hint = " lucidae.dropout.landscape.classify returns the direction." if saddle else ""
@@ -164,6 +169,12 @@ def _path_excess(scores: Vector, values: Array) -> float:
 def _numerical_rank(values: Array, level: float) -> int:
     host = to_numpy(values)
     return int((host > level * host[0]).sum()) if host.size and host[0] > 0 else 0
+
+
+def _optimal_rank(optimum: ExactSolution, level: float) -> int:
+    """Return the rank of the optimal product, counted as that of the weights is."""
+    kept = optimum.singular_values[: optimum.rank]
+    return _numerical_rank(kept - optimum.threshold, level)
 
 
 def _product_distance(
