@@ -128,6 +128,7 @@ def iterate_batch(
     limit: int,
     check_every: int = 1,
     callbacks: Sequence[Callback] = (),
+    copy: Callable[[Any], Any] | None = None,
     size: int | None = None,
 ) -> BatchSolution[Any]:
     """Iterate a stack of problems at once; each stops on its own and leaves the stack.
@@ -141,7 +142,7 @@ def iterate_batch(
         needs of a problem's data belongs in here too, so that it leaves with the problem.
     stop : Below
         Its distance returns one entry per problem.
-    limit, check_every, callbacks, size
+    limit, check_every, callbacks, copy, size
         As in `iterate`; a callback's `Progress` carries the problems that are left and the
         largest of their distances, and its true return value stops all of them.
 
@@ -182,7 +183,7 @@ def iterate_batch(
                 callbacks, Progress(n_iter, limit, float(distances.max()), stop.tolerance, state)
             ):
                 ledger.close_all(n_iter, state, distances, Status.STOPPED)
-            previous = state
+            previous = state if copy is None else copy(state)
             steps = schedule.after(n_iter) - n_iter
     return ledger.solution(start, stop.tolerance)
 

@@ -10,6 +10,7 @@ import numpy as np
 from lucidae._arrays import (
     Array,
     eye_like,
+    keeper,
     leaves,
     like,
     namespace,
@@ -123,8 +124,9 @@ class Crew:
         """Run every epoch and return one trajectory per run."""
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
+        step = self._replayable(lambda state: self.epoch(state, rates), state)
         solution = iterate(
-            self._replayable(lambda state: self.epoch(state, rates), state),
+            step,
             state,
             stop=Below(lambda _: 1.0, 0.0),
             limit=self.plan.n_epochs,
@@ -132,7 +134,7 @@ class Crew:
             record={name: self._of_weights(measure) for name, measure in self._measures().items()},
             record_at=tuple(grid),
             callbacks=self.plan.callbacks,
-            copy=_copied,
+            copy=keeper(step),
             size=len(self.values) if not self.turned else self.plan.k,
         )
         history = solution.history
@@ -155,24 +157,19 @@ class Crew:
             moved = self.epoch(_rebuild(state, bundle[:-1]), bundle[-1])
             return _Bundle(*leaves(moved), bundle[-1])
 
-        recorded: dict[int, Callable[[_Bundle], _Bundle]] = {}
-
-        def step(bundle: _Bundle) -> _Bundle:
-            left = bundle[-1].shape[0]
-            if left not in recorded:
-                recorded[left] = self._replayable(epoch, bundle)
-            return recorded[left](bundle)
-
         def distance(bundle: _Bundle) -> Array:
             return self._alignment(_rebuild(state, bundle[:-1]).weights)
 
+        bundle = _Bundle(*leaves(state), rates)
+        step = self._replayable(epoch, bundle)
         ended = iterate_batch(
             step,
-            _Bundle(*leaves(state), rates),
+            bundle,
             stop=Below(distance, target),
             limit=self.plan.n_epochs,
             check_every=check_every,
             callbacks=self.plan.callbacks,
+            copy=keeper(step),
             size=len(self.values) if not self.turned else self.plan.k,
         )
         return np.where(ended.converged, ended.n_iter, np.nan)
@@ -229,10 +226,6 @@ def _clean(values: Array) -> Array:
 def _forever(one_pass: Callable[[], Iterable[Any]]) -> Any:
     while True:
         yield from one_pass()
-
-
-def _copied(state: Any) -> Any:
-    return _rebuild(state, [leaf + 0.0 for leaf in leaves(state)])
 
 
 def _rebuild(template: Any, parts: Sequence[Any]) -> Any:
