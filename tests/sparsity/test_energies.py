@@ -64,7 +64,7 @@ def test_energy_is_the_dense_formula_whatever_was_reduced(shape, objective, dens
 @pytest.mark.parametrize("objective", [FullCovariance(), DiagonalCovariance()])
 def test_gradient_is_the_slope_of_the_energy(shape, objective):
     Phi, X, w, noise = draw(*shape)
-    state, units = state_of(Phi, X, w, noise)
+    state, _ = state_of(Phi, X, w, noise)
 
     def energy(relevance):
         return float(objective.value(evaluate(state.problem, relevance)))

@@ -12,6 +12,7 @@ from lucidae._arrays import (
     as_double,
     as_float,
     cholesky,
+    device,
     is_array,
     keeper,
     like,
@@ -106,12 +107,18 @@ def solve_batch(
     count = max(1, min(X.shape[0], _cores(n_jobs)))
     parts = np.array_split(np.arange(X.shape[0]), count)
     solved = Parallel(n_jobs=count)(
-        delayed(_solve_stack)(
-            Phi[part], X[part], noise if isinstance(noise, str) else noise[part], settings
-        )
+        delayed(_solve_stack)(_some(Phi, part), _some(X, part), _some(noise, part), settings)
         for part in parts
     )
     return _gathered(solved)
+
+
+def _some(values: Any, index: Any) -> Any:
+    """Return some of the problems; a word stands for all of them."""
+    if isinstance(values, str):
+        return values
+    xp = namespace(values)
+    return xp.take(values, xp.asarray(index, device=device(values)), axis=0)
 
 
 class _Settings(NamedTuple):
@@ -187,7 +194,7 @@ def _solve_stack(Phi: Array, X: Array, noise: Any, settings: _Settings) -> Batch
         solution = _iterate(problem._replace(noise=level), objective, settings, learn)
         value = _finished(dictionary, responses, solution.value, units, objective)
     ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
-    narrow = SparseBatch(*(like(part, X[:0]) for part in value))
+    narrow = SparseBatch(*(like(part, X) for part in value))
     return BatchSolution(narrow, *ended)
 
 

@@ -1,0 +1,97 @@
+"""Stacks of problems: each ends as it would alone, on any library."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+from lucidae import SparseVAE
+from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity import solve_batch
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.state import evaluate
+
+
+def stack(count=4, d=12, kappa=20, r=2, n=5, snr=20):
+    problems = [
+        make_sparse_regression(d, kappa, r, n, snr_db=snr, random_state=seed)
+        for seed in range(count)
+    ]
+    Phi = np.stack([p.dictionary for p in problems])
+    X = np.stack([p.responses for p in problems])
+    return Phi, X, np.array([p.noise_variance for p in problems]), problems
+
+
+@pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
+def test_a_stack_is_solved_on_every_library_alike(xp, posterior):
+    Phi, X, noise, _ = stack()
+    ended = solve_batch(
+        xp.asarray(Phi), xp.asarray(X), posterior=posterior,
+        noise_variance=xp.asarray(noise), max_iter=40,
+    )  # fmt: skip
+    reference = solve_batch(Phi, X, posterior=posterior, noise_variance=noise, max_iter=40)
+    assert type(ended.value.coef) is type(xp.asarray(Phi))
+    assert_allclose(np.asarray(ended.value.coef), reference.value.coef, atol=1e-6)
+    assert ended.status == reference.status
+
+
+def test_each_problem_ends_on_its_own_and_is_stationary():
+    Phi, X, noise, _ = stack(6)
+    ended = solve_batch(Phi, X, noise_variance=noise, solver="mackay", max_iter=20_000)
+    assert ended.converged.all()
+    assert len(set(ended.n_iter)) > 1
+    for index in range(6):
+        problem, units = normalise(Phi[index], X[index])
+        level = float(units.normalised_noise(noise[index]))
+        relevance = units.normalised_relevance(ended.value.relevance[index])
+        state = evaluate(problem.with_noise(level), relevance)
+        assert float(FullCovariance().violation(state)) < 1e-6
+        assert_allclose(
+            units.energy(FullCovariance().value(state)), ended.value.energy[index], rtol=1e-9
+        )
+
+
+def test_a_stack_agrees_with_the_estimator_one_by_one():
+    Phi, X, noise, problems = stack(4, d=16, kappa=24, snr=30)
+    ended = solve_batch(Phi, X, noise_variance=noise, max_iter=20_000)
+    for index, p in enumerate(problems):
+        model = SparseVAE(noise_variance=p.noise_variance, fit_intercept=False)
+        model.fit(p.dictionary, p.responses)
+        assert_allclose(ended.value.energy[index], model.energy_, rtol=1e-6)
+        assert_allclose(ended.value.coef[index], model.coef_, atol=2e-3)
+
+
+def test_some_may_stop_at_the_limit_while_others_converge():
+    Phi, X, _, _ = stack(2, snr=None)
+    X[1] += 0.3 * np.random.default_rng(0).standard_normal(X[1].shape)
+    ended = solve_batch(Phi, X, noise_variance=[1e-9, 0.05], max_iter=60)
+    assert ended.status == ("converged", "iteration limit")
+    assert ended.n_iter[0] < ended.n_iter[1] == 60
+
+
+def test_a_shared_dictionary_and_learned_noise():
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((60, 10))
+    X = Phi[:, :2] @ rng.standard_normal((3, 2, 20)) + rng.standard_normal((3, 60, 20))
+    ended = solve_batch(Phi, X, noise_variance="learn", solver="mackay")
+    assert_allclose(ended.value.noise_variance, 1.0, rtol=0.1)
+    alone = solve_batch(Phi[None], X[1:2], noise_variance="learn", solver="mackay")
+    assert_allclose(alone.value.coef[0], ended.value.coef[1], atol=1e-6)
+
+
+def test_single_precision_and_processes():
+    Phi, X, _, _ = stack(4)
+    narrow = solve_batch(Phi.astype("float32"), X.astype("float32"), noise_variance=0.01)
+    assert narrow.value.coef.dtype == np.float32
+    divided = solve_batch(Phi, X, noise_variance=0.01, n_jobs=2)
+    together = solve_batch(Phi, X, noise_variance=0.01)
+    assert_allclose(divided.value.coef, together.value.coef, atol=1e-10)
+    assert divided.status == together.status
+
+
+def test_torch_tensors_may_be_divided_too():
+    torch = require("torch")
+    Phi, X, _, _ = stack(3)
+    ended = solve_batch(torch.asarray(Phi), torch.asarray(X), noise_variance=0.01, n_jobs=2)
+    assert torch.is_tensor(ended.value.coef)

@@ -1,0 +1,159 @@
+"""Certificates: true claims hold, false ones do not, and what cannot be judged says why."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from lucidae import SparseVAE
+from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity import certify_coefficients, certify_estimator
+from lucidae.sparsity.theory import (
+    coherence,
+    implied_relevance,
+    numerical_rank,
+    row_scale_ratios,
+    spark_bound,
+    uniqueness_bound,
+)
+
+GENERAL, COHERENT = "uniqueness (general position)", "uniqueness (coherence)"
+
+
+@pytest.fixture(scope="module")
+def exact():
+    p = make_sparse_regression(20, 40, 4, 6, 3, random_state=0)
+    model = SparseVAE(noise_variance=1e-10, fit_intercept=False).fit(p.dictionary, p.responses)
+    return model, p
+
+
+def test_an_exact_sparse_fit_is_certified_as_the_sparsest(exact):
+    model, p = exact
+    certificate = model.certificate_
+    assert certificate["stationarity"].holds
+    assert certificate["active dimensions"].value == 4
+    assert certificate[GENERAL].holds
+    assert_allclose(certificate[GENERAL].threshold, (20 + 3) / 2)
+    assert certificate[COHERENT].holds is None
+    assert "certify" in certificate[COHERENT].advice
+    full = certify_estimator(model, p.dictionary, p.responses)
+    assert full[COHERENT].threshold == pytest.approx((1 / coherence(p.dictionary) + 3) / 2)
+    assert full["reconstruction"].value < 1e-6
+    assert full["posterior collapse"].holds
+    assert full.holds
+
+
+def test_a_noisy_fit_is_not_certified_and_says_why():
+    p = make_sparse_regression(20, 40, 4, 6, snr_db=10, random_state=1)
+    model = SparseVAE(noise_variance=p.noise_variance).fit(p.dictionary, p.responses)
+    claim = model.certificate_[GENERAL]
+    assert claim.holds is None
+    assert "exact fits" in claim.advice
+    assert model.certificate_.holds
+
+
+def test_an_unconverged_fit_fails_its_stationarity():
+    p = make_sparse_regression(20, 40, 4, 6, snr_db=10, random_state=2)
+    model = SparseVAE(noise_variance=p.noise_variance, solver="em", max_iter=3)
+    with pytest.warns(UserWarning, match="limit"):
+        model.fit(p.dictionary, p.responses)
+    assert model.certificate_["stationarity"].holds is False
+    assert certify_estimator(model, p.dictionary, p.responses)["stationarity"].holds is False
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), r=st.integers(1, 3), n=st.integers(1, 3))
+def test_certified_uniqueness_is_true_by_brute_force(seed, r, n):
+    rng = np.random.default_rng(seed)
+    Phi = rng.integers(-2, 3, (4, 7)).astype(float)  # often not in general position
+    U = np.zeros((7, n))
+    U[rng.choice(7, r, replace=False)] = rng.standard_normal((r, n))
+    X = Phi @ U
+    if not X.any() or (np.linalg.norm(Phi, axis=0) == 0).any():
+        return
+    if certify_coefficients(U.T, Phi, X)[COHERENT].holds:
+        used = np.flatnonzero(U.any(axis=1))
+        for size in range(1, used.size + 1):
+            for chosen in combinations(range(7), size):
+                if set(chosen) == set(used):
+                    continue
+                fit = np.linalg.lstsq(Phi[:, chosen], X, rcond=None)[0]
+                dense = fit.any(axis=1).all() and (np.linalg.norm(fit, axis=1) > 1e-9).all()
+                assert not (dense and np.allclose(Phi[:, chosen] @ fit, X, atol=1e-9))
+
+
+def test_too_many_columns_are_not_certified_which_is_no_failure():
+    p = make_sparse_regression(10, 30, 8, 2, random_state=3)
+    certificate = certify_coefficients(p.coef, p.dictionary, p.responses)
+    assert certificate[GENERAL].holds is None
+    assert "no failure" in certificate[GENERAL].advice
+    assert certificate.holds is None
+
+
+def test_independent_columns_are_always_unique():
+    rng = np.random.default_rng(4)
+    Phi, U = rng.standard_normal((10, 6)), rng.standard_normal((6, 3))
+    assert certify_coefficients(U.T, Phi, Phi @ U)[GENERAL].holds
+
+
+def test_coefficients_with_a_noise_variance_are_judged_on_their_energy():
+    p = make_sparse_regression(20, 40, 3, 8, snr_db=20, random_state=5)
+    model = SparseVAE(noise_variance=p.noise_variance, fit_intercept=False, tol=1e-8)
+    coef = model.fit(p.dictionary, p.responses).coef_
+    relevance = implied_relevance(p.dictionary, p.responses, coef.T, p.noise_variance)
+    assert_allclose(relevance, model.relevance_, rtol=1e-6, atol=1e-12)
+    judge = {"noise_variance": p.noise_variance, "tol": 1e-5}
+    good = certify_coefficients(coef, p.dictionary, p.responses, **judge)
+    assert good["stationarity"].holds
+    assert good["posterior collapse"].holds
+    bad = certify_coefficients(1.1 * coef, p.dictionary, p.responses, **judge)
+    assert bad["stationarity"].holds is False
+    none = certify_coefficients(0 * coef, p.dictionary, p.responses, **judge)
+    assert none["posterior collapse"].holds is False
+
+
+def test_collapse_of_a_diagonal_posterior_may_be_unjustified():
+    found = []
+    for seed in range(6):
+        p = make_sparse_regression(15, 40, 8, 4, snr_db=15, random_state=seed)
+        model = SparseVAE(posterior="diagonal", noise_variance=p.noise_variance)
+        found.append(model.fit(p.dictionary, p.responses).certificate_["posterior collapse"].holds)
+    assert False in found
+
+
+def test_one_response_and_other_data():
+    p = make_sparse_regression(20, 40, 3, 1, 1, random_state=6)
+    model = SparseVAE(noise_variance=1e-9).fit(p.dictionary, p.responses[:, 0])
+    assert certify_estimator(model, p.dictionary, p.responses[:, 0])[GENERAL].holds
+    with pytest.raises(ValueError, match="fitted to 1"):
+        certify_estimator(model, p.dictionary, np.ones((20, 2)))
+    with pytest.raises(ValueError, match="give as many"):
+        certify_estimator(model, p.dictionary, np.ones(3))
+
+
+def test_coherence_spark_and_rank_in_closed_form():
+    rng = np.random.default_rng(7)
+    Phi = rng.standard_normal((5, 2500))
+    Phi[:, 7] = 0.0
+    Phi[:, 2400] = -3.0 * Phi[:, 3]
+    assert_allclose(coherence(Phi), 1.0)
+    small = Phi[:, :6]
+    unit = small / np.linalg.norm(small, axis=0)
+    assert_allclose(coherence(small), np.abs(unit.T @ unit - np.eye(6)).max())
+    assert coherence(np.eye(3)) == 0.0
+    assert spark_bound(0.0) == np.inf
+    assert spark_bound(0.5) == 3.0
+    assert uniqueness_bound(11, 3) == 6.5
+    assert numerical_rank(np.outer([1.0, 2.0], [3.0, 4.0])) == 1
+    assert numerical_rank(np.zeros((2, 2))) == 0
+    assert_allclose(row_scale_ratios(np.array([4.0, 0.0, 1.0, 2.0])), [0.5, 0.5])
+
+
+def test_the_card_and_the_table_show_every_claim(exact):
+    certificate = exact[0].certificate_
+    assert len(certificate) == 7
+    assert all(claim.name in str(certificate) for claim in certificate)
+    assert "Chen &amp; Huo 2006" in certificate._repr_html_()
