@@ -14,7 +14,7 @@ from lucidae.nn.vae import negative_log_likelihood
 
 __all__ = ["evaluate"]
 
-CHUNK = 1000
+CHUNK = 2500
 """Samples evaluated at a time."""
 
 

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         design,
         device=options.device,
         checkpoints=options.checkpoints,
+        workers=options.workers,
         report=lambda line: print(line, flush=True),
     )
     pictures = study.pop("pictures")
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--latent-dim", type=int)
     parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction)
     return parser
 
