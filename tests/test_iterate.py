@@ -325,6 +325,26 @@ def test_a_stack_is_its_problems_one_by_one(problems, check_every, limit, patien
     assert_array_equal(ended.converged, [status is Status.CONVERGED for status in ended.status])
 
 
+@pytest.mark.parametrize("check_every", [1, 3])
+def test_a_stack_may_overwrite_its_buffers_too_with_a_copy(check_every):
+    def overwrite(state):
+        state.x[...] *= state.rate
+        return state
+
+    def fresh():
+        return Numbers(np.ones(5), np.array([0.1, 1e5, 0.5, 1e200, 30.0]))
+
+    settings = {"stop": Below(size_of, 1e-6), "limit": 40, "check_every": check_every}
+    pure = iterate_batch(shrink, fresh(), **settings)
+    owned = iterate_batch(
+        overwrite, fresh(), copy=lambda s: Numbers(s.x.copy(), s.rate.copy()), **settings
+    )
+    assert owned.status == pure.status
+    assert {*pure.status} == {Status.CONVERGED, Status.DIVERGED}
+    assert_array_equal(owned.value.x, pure.value.x)
+    assert_array_equal(owned.n_iter, pure.n_iter)
+
+
 def test_finished_problems_cost_nothing_more(xp):
     work = []
 
