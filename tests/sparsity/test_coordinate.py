@@ -92,7 +92,7 @@ def test_working_sets_reach_the_same_energy_in_both_orders(order):
 def test_newton_solves_the_system_of_the_finite_difference_hessian():
     problem, relevance = draw(7)
     relevance = relevance + 0.5
-    point = look(problem, relevance, damping=0.0)
+    point = look(problem, relevance)
     objective, step = FullCovariance(), 1e-6
 
     def gradient(weights):
@@ -103,7 +103,7 @@ def test_newton_solves_the_system_of_the_finite_difference_hessian():
         for unit in np.eye(14)
     ]
     hessian = np.array(columns)
-    direction = newton_direction(point._replace(damping=2.0))
+    direction = newton_direction(point._replace(damping=np.array(2.0)))
     curvature = (point.whitened**2).sum(axis=0)
     damped = hessian + 2.0 * np.diag(curvature**2)
     assert_allclose(damped @ direction, -gradient(relevance), atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,27 +11,33 @@ from joblib import Parallel, delayed
 from lucidae._arrays import (
     Array,
     as_double,
-    as_float,
     cholesky,
     device,
-    is_array,
-    keeper,
     like,
     namespace,
-    replayable,
     solve_lower,
 )
-from lucidae._validation import check_choice, check_integer, check_number
 from lucidae.iterate import Below, iterate_batch, limited_blas
-from lucidae.solution import BatchSolution
-from lucidae.sparsity.objectives import Autoencoder, Objective
-from lucidae.sparsity.penalties import as_penalty
+from lucidae.solution import BatchSolution, Status
+from lucidae.sparsity.newton import look, newton_step
+from lucidae.sparsity.objectives import Autoencoder, Marginal, Objective
 from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
-from lucidae.sparsity.solvers import POSTERIORS, SMALLEST_LEARNED, make_objective, update_of
+from lucidae.sparsity.solvers import (
+    BASIN,
+    BASIN_LIMIT,
+    SMALLEST_LEARNED,
+    make_objective,
+    update_of,
+    without_negligible,
+)
+from lucidae.sparsity.stacks import Settings, checked_noise, checked_stack
 from lucidae.sparsity.state import State, evaluate, flat_start
-from lucidae.sparsity.updates import UPDATES, noise_by_expectation
+from lucidae.sparsity.updates import noise_by_expectation
 
 __all__ = ["SparseBatch", "solve_batch"]
+
+NEWTON_COLUMNS = 10
+"""Newton steps form κ × κ, so they are taken up to this many columns per row."""
 
 CHECK_EVERY = 5
 """Steps between two looks at the distances, each of which waits for the device."""
@@ -99,9 +106,9 @@ def solve_batch(
     >>> np.flatnonzero(np.linalg.norm(solution.value.coef[0], axis=0) > 1e-3)
     array([0, 1])
     """
-    Phi, X = _checked(Phi, X)
-    settings = _Settings(posterior, solver, penalty, tol, max_iter)
-    noise = _checked_noise(noise_variance, X, posterior)
+    Phi, X = checked_stack(Phi, X)
+    settings = Settings(posterior, solver, penalty, tol, max_iter)
+    noise = checked_noise(noise_variance, X, posterior)
     if n_jobs in (None, 1):
         return _solve_stack(Phi, X, noise, settings)
     count = max(1, min(X.shape[0], _cores(n_jobs)))
@@ -121,69 +128,11 @@ def _some(values: Any, index: Any) -> Any:
     return xp.take(values, xp.asarray(index, device=device(values)), axis=0)
 
 
-class _Settings(NamedTuple):
-    posterior: str
-    solver: str
-    penalty: Any
-    tol: float
-    max_iter: int
-
-    def checked(self) -> _Settings:
-        check_choice(self.posterior, "posterior", POSTERIORS)
-        check_choice(self.solver, "solver", UPDATES)
-        check_number(self.tol, "tol", low=0.0)
-        check_integer(self.max_iter, "max_iter", low=1)
-        return self._replace(penalty=as_penalty(self.penalty))
-
-
-def _checked(Phi: Any, X: Any) -> tuple[Array, Array]:
-    """Return finite arrays (B, d, κ) and (B, d, n) of one library, floats as they came."""
-    X = X if is_array(X) else np.asarray(X)
-    Phi = Phi if is_array(Phi) else np.asarray(Phi)
-    xp = namespace(Phi, X)
-    if X.ndim != 3 or Phi.ndim not in (2, 3):
-        raise ValueError(
-            f"Phi has shape {tuple(Phi.shape)} and X {tuple(X.shape)}, expected (B, d, κ) or "
-            "(d, κ), and (B, d, n): problems along the leading axis."
-        )
-    if Phi.ndim == 2:
-        Phi = xp.broadcast_to(Phi, (X.shape[0], *Phi.shape))
-    if Phi.shape[:2] != X.shape[:2] or 0 in (*Phi.shape, *X.shape):
-        raise ValueError(
-            f"Phi has shape {tuple(Phi.shape)} and X {tuple(X.shape)}: the first two axes, "
-            "problems and rows, must agree and none may be empty."
-        )
-    Phi, X = as_float(Phi), as_float(X)
-    if not bool(xp.all(xp.isfinite(Phi))) or not bool(xp.all(xp.isfinite(X))):
-        raise ValueError("Phi or X contains NaN or infinity. Remove those problems first.")
-    return Phi, X
-
-
-def _checked_noise(noise: Any, X: Array, posterior: str) -> Any:
-    """Return one positive noise variance for each problem, or "learn"."""
-    xp = namespace(X)
-    if isinstance(noise, str):
-        check_choice(noise, "noise_variance", ("learn",))
-        if posterior == "point":
-            raise ValueError(
-                'noise_variance="learn" needs a posterior, and a point estimate has none: its '
-                'evidence falls without end as γ → 0. Give a number, or posterior="full".'
-            )
-        return noise
-    ones = as_double(xp.ones_like(X[:, 0, 0]))
-    values = ones * like(noise, ones) if is_array(noise) or isinstance(noise, list) else (
-        ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
-    )  # fmt: skip
-    if not bool(xp.all(xp.isfinite(values) & (values > 0))):
-        raise ValueError("noise_variance must be finite and above 0 for every problem.")
-    return values
-
-
 def _cores(n_jobs: Any) -> int:
     return int(Parallel(n_jobs=n_jobs)._effective_n_jobs())
 
 
-def _solve_stack(Phi: Array, X: Array, noise: Any, settings: _Settings) -> BatchSolution[Any]:
+def _solve_stack(Phi: Array, X: Array, noise: Any, settings: Settings) -> BatchSolution[Any]:
     settings = settings.checked()
     objective = make_objective(settings.posterior, settings.penalty, None)
     dictionary, responses = as_double(Phi), as_double(X)
@@ -206,8 +155,33 @@ def _first_noise(problem: Problem) -> Array:
 
 
 def _iterate(
-    problem: Problem, objective: Objective, settings: _Settings, learn: bool
+    problem: Problem, objective: Objective, settings: Settings, learn: bool
 ) -> BatchSolution[State]:
+    """Update to the basin, then take Newton steps if κ × κ is small."""
+    reachable = max(settings.tol, rounding_distance(problem))
+    small = problem.columns <= NEWTON_COLUMNS * problem.rows
+    if learn or not small or not isinstance(objective, Marginal):
+        return _updated(problem, objective, settings, reachable, settings.max_iter, learn)
+    basin = _updated(
+        problem, objective, settings, max(BASIN, reachable),
+        min(settings.max_iter, BASIN_LIMIT), learn,
+    )  # fmt: skip
+    left = settings.max_iter - int(basin.n_iter.max())
+    if reachable >= BASIN:
+        return basin
+    if left >= 1:
+        return _polished(basin, objective, reachable, left)
+    status = tuple(
+        Status.ITERATION_LIMIT if ended.ok and distance > reachable else ended
+        for ended, distance in zip(basin.status, basin.distance, strict=True)
+    )
+    return replace(basin, status=status, tolerance=reachable)
+
+
+def _updated(
+    problem: Problem, objective: Objective, settings: Settings, tolerance: float, limit: int,
+    learn: bool,
+) -> BatchSolution[State]:  # fmt: skip
     update = update_of(objective, settings.solver)
     xp = namespace(problem.noise)
 
@@ -215,7 +189,7 @@ def _iterate(
         noise = noise_by_expectation(state, objective.degrees_of_freedom(state))
         return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
 
-    def update_once(state: State) -> State:
+    def step(state: State) -> State:
         following = state.problem._replace(noise=learned(state)) if learn else state.problem
         return evaluate(following, update(state, None))
 
@@ -224,18 +198,32 @@ def _iterate(
         change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
         return xp.maximum(violation, change)
 
-    reachable = max(settings.tol, rounding_distance(problem))
-    start = evaluate(problem, flat_start(problem))
-    step = replayable(update_once, start)
     return iterate_batch(
         step,
-        start,
-        stop=Below(distance, reachable),
-        limit=settings.max_iter,
+        evaluate(problem, flat_start(problem)),
+        stop=Below(distance, tolerance),
+        limit=limit,
         check_every=CHECK_EVERY,
-        copy=keeper(step),
         size=problem.rows,
     )
+
+
+def _polished(
+    basin: BatchSolution[State], objective: Marginal, tolerance: float, limit: int
+) -> BatchSolution[State]:
+    """Reach the bottoms of the basins by damped Newton steps, all problems at once."""
+    problem = basin.value.problem
+    start = without_negligible(basin.value, objective)
+    ended = iterate_batch(
+        lambda point: newton_step(point, None, objective.volume),
+        look(problem, start, volume=objective.volume),
+        stop=Below(lambda point: point.violation(), tolerance, patience=15),
+        limit=limit,
+        size=problem.rows,
+    )
+    state = evaluate(problem, ended.value.relevance)
+    n_iter = basin.n_iter + ended.n_iter
+    return BatchSolution(state, ended.status, n_iter, ended.distance, tolerance)
 
 
 def _finished(

@@ -15,7 +15,6 @@ from lucidae._arrays import (
     cholesky,
     machine_epsilon,
     namespace,
-    scalar,
     solve_lower,
     where_set,
 )
@@ -31,21 +30,40 @@ SMALLEST_DAMPING = 1e-12
 
 
 class Descent(NamedTuple):
-    """A point of the descent: w, its pressure, L⁻¹Φ, ΦᵀΣ⁻¹X/√n, the energy, the next damping."""
+    """A point of the descent, or a stack of them.
 
+    Beyond the fields of `Problem`: w, its pressure, L⁻¹Φ, ΦᵀΣ⁻¹X/√n, the energy and the damping
+    that the next step will try.
+    """
+
+    dictionary: Array
+    responses: Array
+    noise: Array
+    outside: Array
+    spare: Array
     relevance: Array
     pressure: Array
     whitened: Array
     loading: Array
-    energy: float
-    damping: float
+    energy: Array
+    damping: Array
+
+    @property
+    def problem(self) -> Problem:
+        """The problem without its relevances."""
+        return Problem(*self[:5])
+
+    def violation(self, groups: Groups | None = None) -> Array:
+        """Distance to the KKT conditions."""
+        alignment = namespace(self.relevance).sum(self.loading**2, axis=-1)
+        return complementarity(self.relevance, alignment, self.pressure, groups)
 
 
 def newton_direction(point: Descent, groups: Groups | None = None, volume: Volume = FULL) -> Array:
     """Solve the damped Newton system on the free coordinates; NaN if it is not definite.
 
-    A coordinate is free if it is positive or wants to be. Curvatures are the units in which
-    the damping counts, so that the step does not depend on the scale of columns or responses.
+    A coordinate is free if it is positive or wants to be. Pressures are the units in which the
+    damping counts, so that the step does not depend on the scale of columns or responses.
     """
     xp = namespace(point.relevance)
     metric = point.whitened.mT @ point.whitened
@@ -60,22 +78,45 @@ def newton_direction(point: Descent, groups: Groups | None = None, volume: Volum
     free = (relevance > 0) | (slope > 0)
     units = where_set(1.0 / positive(pressure), ~free, 0.0)
     held = xp.astype(~free, metric.dtype)
-    scaled = hessian * units[:, None] * units[None, :]
-    factor, _ = cholesky(add_diagonal(scaled, point.damping + held))
-    half = solve_lower(factor, (slope * units)[:, None])
-    direction = units * solve_lower(factor, half, transpose=True)[:, 0]
+    scaled = hessian * units[..., :, None] * units[..., None, :]
+    factor, _ = cholesky(add_diagonal(scaled, point.damping[..., None] + held))
+    half = solve_lower(factor, (slope * units)[..., None])
+    direction = units * solve_lower(factor, half, transpose=True)[..., 0]
     return direction if groups is None else groups.expand(direction)
 
 
-def look(problem: Problem, relevance: Array, damping: float, volume: Volume = FULL) -> Descent:
+def look(
+    problem: Problem, relevance: Array, damping: Array | None = None, volume: Volume = FULL
+) -> Descent:
     """Factorise Σ at `relevance`."""
     xp = namespace(relevance)
     white = whiten(covariance(problem.dictionary, relevance, problem.noise), problem.responses)
     whitened = white.inverse @ problem.dictionary
     pressure = volume.pressure(problem, relevance, xp.sum(whitened**2, axis=-2))
-    energy = scalar(white.fit + volume.value(problem, relevance, white.log_determinant))
+    energy = white.fit + volume.value(problem, relevance, white.log_determinant)
     loading = whitened.mT @ white.responses
-    return Descent(relevance, pressure, whitened, loading, energy, damping)
+    first = xp.full_like(problem.noise, FIRST_DAMPING) if damping is None else damping
+    return Descent(*problem, relevance, pressure, whitened, loading, energy, first)
+
+
+def newton_step(point: Descent, groups: Groups | None = None, volume: Volume = FULL) -> Descent:
+    """Take one damped Newton step where it does not raise the energy; raise the damping elsewhere.
+
+    Rounding may lift the energy in its last digits, which is not counted as a rise.
+    """
+    xp = namespace(point.relevance)
+    direction = newton_direction(point, groups, volume)
+    trial = xp.maximum(point.relevance + direction, 0.0 * point.relevance)
+    floor = xp.full_like(point.damping, SMALLEST_DAMPING)
+    reached = look(point.problem, trial, xp.maximum(point.damping / 10.0, floor), volume)
+    size = xp.maximum(xp.abs(point.energy), xp.ones_like(point.energy))
+    accepted = reached.energy <= point.energy + 16.0 * machine_epsilon(size) * size  # not if NaN
+    refused = point._replace(damping=10.0 * point.damping)
+    chosen = [
+        xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
+        for new, old in zip(reached[5:], refused[5:], strict=True)
+    ]
+    return Descent(*point.problem, *chosen)
 
 
 def polish(
@@ -89,27 +130,15 @@ def polish(
 ) -> Array:
     """Run damped Newton from `relevance` on a problem restricted to its working set.
 
-    A step that would raise the energy is not taken; the damping grows instead.
-
     Returns
     -------
     array of shape (κ,)
     """
-    rounding = 16.0 * machine_epsilon(relevance)
-
-    def step(point: Descent) -> Descent:
-        direction = newton_direction(point, groups, volume)
-        trial = namespace(direction).maximum(point.relevance + direction, 0.0 * direction)
-        reached = look(problem, trial, max(point.damping / 10.0, SMALLEST_DAMPING), volume)
-        allowed = point.energy + rounding * max(abs(point.energy), 1.0)
-        if reached.energy <= allowed:  # false for NaN, too
-            return reached
-        return point._replace(damping=10.0 * point.damping)
-
-    def violation(point: Descent) -> Array:
-        alignment = namespace(point.relevance).sum(point.loading**2, axis=-1)
-        return complementarity(point.relevance, alignment, point.pressure, groups)
-
-    start = look(problem, relevance, FIRST_DAMPING, volume)
-    stop = Below(violation, tolerance, patience=10)
-    return iterate(step, start, stop=stop, limit=limit).value.relevance
+    stop = Below(lambda point: point.violation(groups), tolerance, patience=10)
+    solution = iterate(
+        lambda point: newton_step(point, groups, volume),
+        look(problem, relevance, volume=volume),
+        stop=stop,
+        limit=limit,
+    )
+    return solution.value.relevance

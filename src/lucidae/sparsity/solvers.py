@@ -227,17 +227,19 @@ def _finish(
 ) -> Solution[State]:
     """Reach the bottom of the basin in which an update has ended."""
     left = limit - basin.n_iter
-    if basin.status is Status.DIVERGED or left <= 0 or basin.distance <= tolerance:
+    if basin.status is Status.DIVERGED or basin.distance <= tolerance:
         return basin
-    start = _without_negligible(basin.value, objective)
+    if left <= 0:  # the basin was reached, its bottom was not
+        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=tolerance)
+    start = without_negligible(basin.value, objective)
     return joined(basin, _polished(problem, start, objective, tolerance, left))
 
 
-def _without_negligible(state: State, objective: Marginal) -> Array:
+def without_negligible(state: State, objective: Marginal) -> Array:
     """Set relevances that are on their way to zero, and far below the noise, to zero."""
     xp = namespace(state.relevance)
     gradient = objective.gradient(state)
-    vanishing = (state.relevance < 1e-6 * state.noise) & (gradient > 0)
+    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & (gradient > 0)
     return xp.where(vanishing, 0.0 * state.relevance, state.relevance)
 
 

@@ -64,4 +64,4 @@ class SumOfLogs:
 
     def bend(self, metric: Array, pressure: Array) -> Array:
         """Return diag(pressure²)."""
-        return eye_like(metric.shape[-1], metric) * pressure**2
+        return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
