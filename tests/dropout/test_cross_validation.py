@@ -39,7 +39,7 @@ def test_errors_along_the_path_equal_refitting(cv, fit_intercept):
     strengths = np.array([0.0, 0.1, 1.0, 20.0])
     splitter = KFold(5) if cv == 5 else cv
     folds = fold_moments(X, Y, None, cv)
-    found = cross_validate(folds, 6, 3, centered=fit_intercept, strengths=strengths)
+    found = cross_validate(folds.folds, 6, 3, centered=fit_intercept, strengths=strengths)
     expected = naive_errors(X, Y, splitter.split(X), 3, found.dropout, fit_intercept)
     assert_allclose(found.errors, expected, rtol=1e-9)
 

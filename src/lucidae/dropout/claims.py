@@ -82,7 +82,7 @@ def _path_norm(figures: Measurement, tolerance: float) -> Claim:
 
 
 def _rank(figures: Measurement) -> Claim:
-    statement = f"the network of width {figures.width} has the rank that dropout leaves (directions that count)"
+    statement = f"at width {figures.width} the network has the rank that dropout leaves"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.optimal_rank is None:
         return does_not_apply("rank", statement, reference, "The optimal rank is not known.")

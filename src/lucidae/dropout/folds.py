@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -11,11 +11,19 @@ from sklearn.model_selection import check_cv
 from lucidae._arrays import Array, as_float, as_plain, device, is_array, like, namespace
 from lucidae.dropout.joint import joint_moment
 from lucidae.dropout.path import Fold, complementary_folds
+from lucidae.moments import SecondMoment
 
 Rows = np.ndarray[Any, Any]
 
 
-def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> list[Fold]:
+class Folds(NamedTuple):
+    """Moments of every fold, and of all rows where the folds partition them."""
+
+    folds: list[Fold]
+    total: SecondMoment | None
+
+
+def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> Folds:
     """Return the moments of every fold's training and held-out rows.
 
     Folds whose held-out rows partition the data, as k-fold does, cost one pass over the rows in
@@ -23,13 +31,15 @@ def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> list[Fold]
     """
     n_rows = X.shape[0]
     splits = list(check_cv(cv, classifier=False).split(np.empty((n_rows, 1))))
-    if len(splits) < 2 and _is_partition(splits, n_rows):
+    partition = _is_partition(splits, n_rows)
+    if len(splits) < 2 and partition:
         raise ValueError(f"cv={cv!r} was given, expected at least two folds.")
     held_out = [_moment(X, Y, weights, test) for _, test in splits]
-    if _is_partition(splits, n_rows):
-        return complementary_folds(held_out)
+    if partition:
+        folds = complementary_folds(held_out)
+        return Folds(folds, folds[0].held_out.merge(folds[0].training))
     training = [_moment(X, Y, weights, train) for train, _ in splits]
-    return [Fold(*pair) for pair in zip(training, held_out, strict=True)]
+    return Folds([Fold(*pair) for pair in zip(training, held_out, strict=True)], None)
 
 
 def _is_partition(splits: list[tuple[Rows, Rows]], n_rows: int) -> bool:

@@ -241,7 +241,7 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
     return Weights(scale * on_left, scale * on_right)
 
 
-def tied(direction: Callable[..., Weights]) -> Callable[..., Weights]:
+def shared_direction(direction: Callable[..., Weights]) -> Callable[..., Weights]:
     """Return the direction of shared weights: the sum over both layers, given to both."""
 
     def shared(*arguments: Any) -> Weights:

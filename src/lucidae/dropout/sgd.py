@@ -26,11 +26,11 @@ from lucidae.dropout.objectives import (
     draw_masks,
     paper_direction,
     sampled_gradient,
+    shared_direction,
 )
-from lucidae.dropout.objectives import tied as shared_direction
 from lucidae.dropout.runs import TINY, Runs, Watch, first_runs, share, spectral_bound
 from lucidae.dropout.sources import Rng, Source
-from lucidae.dropout.theory import dropout_of, strength_of
+from lucidae.dropout.theory import checked_dropout
 from lucidae.iterate import Below, iterate
 from lucidae.solution import Solution
 
@@ -197,7 +197,7 @@ def descend(
     >>> float(solution.history["objective"][-1, 0]).__round__(1)
     1.3
     """
-    dropped = like(np.array([dropout_of(strength_of(p)) for p in dropouts]), matrix)
+    dropped = like(np.array([checked_dropout(p) for p in dropouts]), matrix)
     runs = first_runs(start, rng, matrix, 1.0 - dropped, width, init_scale)
     runs = share(runs) if tied else runs
     rates = (

@@ -58,13 +58,19 @@ def strength_of(dropout: float) -> float:
     >>> strength_of(0.5)
     1.0
     """
+    dropped = checked_dropout(dropout)
+    return dropped / (1.0 - dropped)
+
+
+def checked_dropout(dropout: float) -> float:
+    """Return a probability in [0, 1) as a float, or say what is wrong with it."""
     dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
     if dropped == 1.0:
         raise ValueError(
             "dropout=1 was given, expected a probability in [0, 1): with every unit dropped "
             "nothing can be learnt."
         )
-    return dropped / (1.0 - dropped)
+    return dropped
 
 
 def dropout_of(strength: float) -> float:

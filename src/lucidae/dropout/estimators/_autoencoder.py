@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -15,57 +15,23 @@ from lucidae._estimators import validated_rows
 from lucidae._validation import check_choice, check_rows, check_weights
 from lucidae.certificate import Certificate
 from lucidae.dropout.certify import certify_weights
+from lucidae.dropout.estimators._autoencoding import Autoencoding
 from lucidae.dropout.estimators._shared import (
     SOLVERS,
     Fitted,
     LazyFit,
     NetworkMixin,
-    Outcome,
-    Results,
     SgdSettings,
     beside_rows,
     check_code_width,
-    common_results,
-    exact_outcome,
     hidden_width,
     is_sparse,
     reference_array,
     train,
 )
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
-from lucidae.dropout.whitening import principal_problem
 from lucidae.moments import SecondMoment
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Autoencoding:
-    """What a fit keeps: the moment of the rows, settings, and SGD's outcome where it ran."""
-
-    moment: SecondMoment
-    strength: float
-    width: int
-    ref: Array
-    outcome: Outcome | None = None
-
-    @property
-    def problem(self) -> LinearProblem:
-        """The problem whose target is the input."""
-        return LinearProblem.autoencoder(self.moment)
-
-    def results(self) -> Results:
-        """Return the fitted attributes by name."""
-        problem = self.problem
-        outcome = self.outcome or self._solve(problem)
-        return common_results(outcome, problem, self.strength, self.ref) | {
-            "mean_": like(self.moment.mean, self.ref),
-            "n_components_": self.width,
-        }
-
-    def _solve(self, problem: LinearProblem) -> Outcome:
-        white, triple = principal_problem(problem.inputs)
-        return exact_outcome(assemble(white, triple, self.strength, self.width))
 
 
 def _streams(estimator: Any) -> bool:

@@ -22,6 +22,7 @@ from lucidae.dropout.estimators._shared import (
     Results,
     check_code_width,
     hidden_width,
+    reference_array,
 )
 from lucidae.dropout.measurement import Measurement, measure
 from lucidae.dropout.objectives import LinearProblem
@@ -137,7 +138,7 @@ class DropoutFactorization(
         figures = measure(
             problem, solution.weights, strength, tolerance=CERTIFIED, optimum=solution
         )
-        self._kept = LazyFit(Factorization(solution, figures, strength, X[:1, :]))
+        self._kept = LazyFit(Factorization(solution, figures, strength, reference_array(X)))
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:  # noqa: ARG002

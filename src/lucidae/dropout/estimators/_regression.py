@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import validate_data
@@ -19,11 +19,11 @@ from lucidae.dropout.estimators._shared import (
     hidden_width,
 )
 from lucidae.dropout.folds import check_targets, fold_moments
-from lucidae.dropout.joint import as_columns
+from lucidae.dropout.joint import as_columns, joint_moment
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.path import CrossValidation, cross_validate
 from lucidae.dropout.solvers import solve
-from lucidae.dropout.theory import dropout_of, strength_of
+from lucidae.dropout.theory import checked_dropout
 from lucidae.moments import SecondMoment
 
 
@@ -85,16 +85,24 @@ def checked_pair(
     return X, y, check_weights(sample_weight, X)
 
 
-def chosen_dropout(
-    estimator: Any, X: Any, y: Array, weights: Array | None
-) -> tuple[float, CrossValidation | None]:
-    """Return the probability to use, by cross-validation where that was asked for."""
+class Choice(NamedTuple):
+    """The probability to use, how it was found, and the moment of all rows."""
+
+    dropout: float
+    cross_validation: CrossValidation | None
+    moment: SecondMoment
+
+
+def choose(estimator: Any, X: Any, y: Array, weights: Array | None) -> Choice:
+    """Return the moment of all rows and the dropout to use, cross-validated where asked for."""
     if not isinstance(estimator.dropout, str):
-        return dropout_of(strength_of(estimator.dropout)), None
+        dropout = checked_dropout(estimator.dropout)
+        return Choice(dropout, None, joint_moment(X, y, weights))
     check_choice(estimator.dropout, "dropout", ("cv",))
     columns = as_columns(y)
     width = hidden_width(estimator.n_components, min(X.shape[1], columns.shape[1]))
     folds = fold_moments(X, columns, weights, estimator.cv)
     centered = bool(estimator.fit_intercept)
-    found = cross_validate(folds, X.shape[1], width, centered=centered)
-    return found.best, found
+    found = cross_validate(folds.folds, X.shape[1], width, centered=centered)
+    moment = folds.total if folds.total is not None else joint_moment(X, columns, weights)
+    return Choice(found.best, found, moment)

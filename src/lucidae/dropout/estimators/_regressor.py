@@ -16,7 +16,7 @@ from lucidae._estimators import validated_rows
 from lucidae._validation import check_choice
 from lucidae.certificate import Certificate
 from lucidae.dropout.certify import certify_weights
-from lucidae.dropout.estimators._regression import Regression, checked_pair, chosen_dropout
+from lucidae.dropout.estimators._regression import Regression, checked_pair, choose
 from lucidae.dropout.estimators._shared import (
     SOLVERS,
     Fitted,
@@ -28,7 +28,7 @@ from lucidae.dropout.estimators._shared import (
     reference_array,
     train,
 )
-from lucidae.dropout.joint import as_columns, joint_moment
+from lucidae.dropout.joint import as_columns
 from lucidae.dropout.theory import strength_of
 from lucidae.moments import SecondMoment
 
@@ -113,7 +113,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     Notes
     -----
     `sample_weight` are frequencies: weight 2 is the same as giving a row twice. X enters through
-    its second moment alone, in double precision; a sparse X is never made dense.
+    its second moment alone, in double precision: a fit keeps (n_features + n_targets)² numbers,
+    whatever the number of rows, and a sparse X is never made dense.
 
     References
     ----------
@@ -182,8 +183,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         check_choice(self.solver, "solver", SOLVERS)
         settings = SgdSettings.of(self)
         X, y, weights = checked_pair(self, X, y, sample_weight, reset=True)
-        self.dropout_, self.cv_ = chosen_dropout(self, X, y, weights)
-        recipe = self._recipe(joint_moment(X, y, weights), y.ndim == 1, reference_array(X))
+        self.dropout_, self.cv_, moment = choose(self, X, y, weights)
+        recipe = self._recipe(moment, y.ndim == 1, reference_array(X))
         if self.solver == "sgd":
             outcome = train(
                 X,
@@ -219,8 +220,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         first = not hasattr(self, "_kept")
         check_choice(self.solver, "solver", SOLVERS)
         X, y, weights = checked_pair(self, X, y, sample_weight, reset=first)
-        self.dropout_, self.cv_ = chosen_dropout(self, X, y, weights)
-        moment, flat, ref = joint_moment(X, y, weights), y.ndim == 1, reference_array(X)
+        self.dropout_, self.cv_, moment = choose(self, X, y, weights)
+        flat, ref = y.ndim == 1, reference_array(X)
         if not first:
             seen = self._kept.recipe
             flat, ref = flat and seen.flat, seen.ref

@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from lucidae._arrays import Array, beside, like, to_numpy
+from lucidae._arrays import Array, beside, like, to_numpy, zeros_like_shape
 from lucidae._estimators import CertifiedMixin, Kept
 from lucidae._validation import check_choice, check_integer, check_number
 from lucidae.certificate import Certificate
@@ -174,8 +174,8 @@ def common_results(
 
 
 def reference_array(X: Any) -> Array:
-    """Return an array in whose library, dtype and place the results belong."""
-    return np.empty(0, dtype=X.dtype) if scipy.sparse.issparse(X) else X[:1, :]
+    """Return an empty array in whose library, dtype and place the results belong."""
+    return np.empty(0, dtype=X.dtype) if is_sparse(X) else zeros_like_shape((0,), X)
 
 
 def is_sparse(X: Any) -> bool:
