@@ -73,12 +73,17 @@ def render(table: Table, sections: Sequence[Section], *, progress: Progress | No
             blocks = section.build(table, clock)
             chapters.append(Chapter(section.name, section.title, blocks))
     chapters.insert(-1, _timings(clock))
+    return fill_page(f"A report on {table.name}", LEAD, chapters, clock.seconds[_TOTAL])
+
+
+def fill_page(title: str, lead: str, chapters: Sequence[Chapter], seconds: float) -> str:
+    """Return finished chapters as one self-contained page."""
     return _template().render(
-        title=f"A report on {table.name}",
-        lead=LEAD,
+        title=title,
+        lead=lead,
         chapters=chapters,
         version=__version__,
-        seconds=_duration(clock.seconds[_TOTAL]),
+        seconds=_duration(seconds),
         variables=css_variables(),
         css=_resource("style.css"),
     )

@@ -1,0 +1,19 @@
+"""Every figure and table of the three papers, as declarations with verdicts."""
+
+from lucidae.experiments.catalogue import NAMES, experiment, experiments
+from lucidae.experiments.declaration import Cell, Curve, Experiment, Results, Scale
+from lucidae.experiments.engine import run
+from lucidae.experiments.store import Store
+
+__all__ = [
+    "NAMES",
+    "Cell",
+    "Curve",
+    "Experiment",
+    "Results",
+    "Scale",
+    "Store",
+    "experiment",
+    "experiments",
+    "run",
+]

@@ -1,0 +1,120 @@
+"""Run experiments without the command-line extra: ``python -m lucidae.experiments run NAME…``.
+
+For machines that have an accelerator and little else: plain lines of progress, no page. The
+finished cells can be packed into one file and taken in elsewhere, where the page is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lucidae.experiments.catalogue import NAMES, experiments
+from lucidae.experiments.declaration import SCALES
+from lucidae.experiments.engine import Tick
+from lucidae.experiments.reproduce import Reproduction, cells_of, reproduce
+from lucidae.experiments.store import Store
+
+PAUSE = 10.0
+"""Seconds between two lines of progress."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    0: every claim was seen. 1: some claim was not. 2: an error. 3: the time was over first.
+
+    Examples
+    --------
+    >>> main(["list"])
+    lae-landscape ...
+    0
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lucidae.experiments", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    lister = commands.add_parser("list", help="one experiment a line")
+    lister.set_defaults(command=_list)
+    runner = commands.add_parser("run", help="measure what is missing, then judge")
+    runner.add_argument("names", nargs="*", metavar="NAME", help="all when none is given")
+    runner.add_argument("--scale", choices=SCALES, default="smoke")
+    runner.add_argument("--device", default="cpu", help="cpu, or what torch calls a device")
+    runner.add_argument("--out", type=Path, default=Path("results"))
+    runner.add_argument("--jobs", type=int, help="processes; one for each core by default")
+    runner.add_argument("--seconds", type=float, help="stop cleanly before this")
+    runner.add_argument("--take", type=Path, action="append", default=[], help="packed cells")
+    runner.add_argument("--pack", type=Path, help="write all finished cells to this file")
+    runner.set_defaults(command=_run)
+    return parser
+
+
+def _list(_: argparse.Namespace) -> int:
+    for experiment in experiments():
+        print(f"{experiment.name:<20} {experiment.shows}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    store = Store(options.out / "cells")
+    for packed in options.take:
+        print(f"{store.unpack(packed)} cells taken in from {packed}")
+    done = reproduce(
+        options.names,
+        scale=options.scale,
+        device=options.device,
+        out=options.out,
+        jobs=options.jobs,
+        seconds=options.seconds,
+        report=_Lines(),
+        page=False,
+    )
+    if options.pack is not None:
+        cells = cells_of(experiments(NAMES), options.scale)
+        print(f"{store.pack(options.pack, cells)} cells packed into {options.pack}")
+    return _told(done)
+
+
+def _told(done: Reproduction) -> int:
+    """Print what was seen and return the exit code."""
+    for outcome in done.outcomes:
+        print(f"\n{outcome.experiment.name}, {outcome.results.seconds:.1f} s of work")
+        print(outcome.verdicts.summary())
+    tally = done.tally
+    print(
+        f"\n{tally.measured} cells measured, {tally.reused} found, {tally.left} left, "
+        f"in {tally.seconds:.1f} s"
+    )
+    if done.waiting:
+        print(f"Not complete: {', '.join(done.waiting)}. Run again to go on.")
+        return 3
+    return 0 if done.holds else 1
+
+
+class _Lines:
+    """Plain lines of progress, not too often."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+
+    def __call__(self, tick: Tick) -> None:
+        now = time.monotonic()
+        if now < self.due and tick.done < tick.total:
+            return
+        self.due = now + PAUSE
+        left = "" if tick.seconds_left is None else f", about {tick.seconds_left:.0f} s left"
+        print(f"{tick.done} of {tick.total} cells{left}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""The experiments by name, each in a small module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+
+from lucidae.experiments.declaration import Experiment
+
+__all__ = ["NAMES", "experiment", "experiments"]
+
+NAMES = (
+    "lae-landscape",
+    "lae-dynamics",
+    "lae-weights",
+    "lae-scaling",
+    "lae-penalties",
+    "lae-minibatch",
+    "lae-learning-rates",
+    "lae-conditioning",
+    "dropout-landscape",
+    "dropout-paths",
+    "dropout-convergence",
+    "sparse-unit",
+    "sparse-scaled",
+    "sparse-leadfield",
+    "sparse-noise",
+    "sparse-slices",
+)
+"""In the order of the papers; the module of an experiment has its name with underscores."""
+
+
+@cache
+def experiment(name: str) -> Experiment:
+    """Return one experiment.
+
+    Examples
+    --------
+    >>> experiment("lae-dynamics").reference
+    'Bao et al. 2020, Figure 2'
+    """
+    if name not in NAMES:
+        raise ValueError(f"no experiment is called {name!r}; there are {', '.join(NAMES)}.")
+    module = import_module(f"lucidae.experiments.{name.replace('-', '_')}")
+    found: Experiment = module.EXPERIMENT
+    return found
+
+
+def experiments(names: Iterable[str] = ()) -> list[Experiment]:
+    """Return the experiments of these names, all of them when none is given."""
+    return [experiment(name) for name in (tuple(names) or NAMES)]

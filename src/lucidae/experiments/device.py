@@ -1,0 +1,88 @@
+"""Where the work is done: NumPy on the processor, or torch on an accelerator."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lucidae._arrays import Array, namespace
+from lucidae._version import __version__
+
+__all__ = ["cores", "is_accelerator", "machine", "reference", "versions"]
+
+PACKAGES = ("numpy", "scipy", "scikit-learn", "array-api-compat")
+
+
+def is_accelerator(device: str) -> bool:
+    """Tell whether a device is anything but the processor with NumPy."""
+    return device != "cpu"
+
+
+def reference(device: str) -> Array:
+    """Return an empty float64 array; `lucidae._arrays.like` brings others to where it lives.
+
+    Parameters
+    ----------
+    device : str
+        ``"cpu"`` for NumPy, or what torch calls a device, such as ``"cuda"``.
+
+    Examples
+    --------
+    >>> reference("cpu").shape
+    (0,)
+    """
+    if not is_accelerator(device):
+        return namespace().empty(0)
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        raise ValueError(f"device={device!r} needs PyTorch, which is not installed.") from error
+    try:
+        return torch.empty(0, dtype=torch.float64, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={device!r} is not available here: {error}") from error
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    found = {"lucidae": __version__, "python": platform.python_version()}
+    for package in PACKAGES + (("torch",) if "torch" in sys.modules else ()):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def machine(device: str) -> str:
+    """Name the processor or the accelerator that does the work."""
+    if is_accelerator(device):
+        return _accelerator(device)
+    return f"{_processor()}, {cores()} cores"
+
+
+def _accelerator(device: str) -> str:
+    torch: Any = import_module("torch")
+    return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else f"{device}"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()

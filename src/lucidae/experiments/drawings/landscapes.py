@@ -1,0 +1,221 @@
+"""Figures of loss surfaces: contours, a static 3-D view, and one that can be turned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import RegularGridInterpolator
+
+from lucidae.dropout.critical_points import scalar_surface
+from lucidae.experiments.drawings.common import numbers
+from lucidae.experiments.outcome import Outcome
+from lucidae.report.blocks import Block, Card, Plot
+from lucidae.report.style import LIGHT, drawing, new_figure
+
+SHADES = "cividis"
+RINGS, SPOKES = 26, 73
+"""Size of the mesh that shows a surface in three dimensions."""
+
+CUT = 1.25
+"""Surfaces of dropout are cut at so many times their height at the origin."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnableSurface:
+    """A surface drawn by a few lines of script; drag it, or use the arrow keys.
+
+    Parameters
+    ----------
+    name : str
+        Its identifier on the page.
+    title : str
+        What it shows.
+    mesh : array of shape (3, rings, spokes)
+        Points of the surface, as `bowl` gives them.
+    path : array of shape (p, 3), optional
+        A path on it.
+    """
+
+    name: str
+    title: str
+    mesh: Any = field(repr=False)
+    path: Any = field(repr=False, default=())
+
+    def __str__(self) -> str:
+        return self.title
+
+    def _repr_html_(self) -> str:
+        data = {
+            "mesh": np.asarray(self.mesh).round(3).tolist(),
+            "path": np.asarray(self.path).round(3).tolist(),
+        }
+        page = files("lucidae.experiments").joinpath("templates", "surface.html")
+        text = page.read_text(encoding="utf-8")
+        for mark, value in {
+            "@NAME@": self.name,
+            "@TITLE@": escape(self.title, quote=True),
+            "@DATA@": json.dumps(data, separators=(",", ":")),
+        }.items():
+            text = text.replace(mark, value)
+        return text
+
+
+def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
+    """Return the part of a surface below a ceiling, on rings around the origin.
+
+    Each spoke ends where the surface first reaches the ceiling beyond its dip, so that the rim is
+    level.
+    """
+    height = RegularGridInterpolator((axis, axis), surface.T, method="cubic")
+    angles = np.linspace(0, 2 * np.pi, SPOKES)
+    spokes = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    reach = np.linspace(0, float(axis[-1]), 200)
+    along = height(reach[:, None, None] * spokes)
+    dip = np.argmin(along, axis=0)
+    beyond = (along >= ceiling) & (np.arange(len(reach))[:, None] > dip)
+    ends = np.where(beyond.any(axis=0), reach[np.argmax(beyond, axis=0)], reach[-1])
+    points = np.linspace(0, 1, RINGS)[:, None, None] * ends[:, None] * spokes
+    return np.stack([points[..., 0], points[..., 1], np.minimum(height(points), ceiling)])
+
+
+def valley(outcome: Outcome) -> Sequence[Block]:
+    """Draw the ring-shaped valley and the descent along it."""
+    arrays = outcome.results.cells[0].arrays
+    axis, surface, path = arrays["axis"], arrays["surface"], arrays["path"]
+    ceiling = float(arrays["centre"])
+    shown = _spread(path)
+    with drawing():
+        figure, panels = _pair()
+        _solid(panels[0], axis, surface, ceiling)
+        levels = np.linspace(surface.min(), ceiling, 14)
+        _contours(panels[1], axis, np.minimum(surface, ceiling), levels)
+        panels[1].plot(*path.T, color=LIGHT["orange"], linewidth=2.2, linestyle="-")
+        panels[1].plot(*path[0], marker="o", color=LIGHT["orange"], linestyle="")
+        panels[1].plot([1, -1], [0, 0], marker="*", markersize=12, color="#ffffff", linestyle="")
+        panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) to an optimum (★)")
+        caption = (
+            "The loss over scale α and angle θ of the two latents, cut at its value at the "
+            "origin. The descent reaches the ring in a few steps and needs hundreds more to "
+            "move along it."
+        )
+        plot = Plot.of(
+            "lae-landscape",
+            figure,
+            caption,
+            numbers(outcome.curves, ["radius", "angle", "ring"]),
+        )
+    turnable = TurnableSurface(
+        "lae-landscape-view",
+        "The valley, to be turned",
+        bowl(axis, surface, ceiling),
+        np.column_stack([path[shown], arrays["path loss"][shown]]),
+    )
+    return [plot, Card("3-D view", turnable)]
+
+
+def dropout(outcome: Outcome) -> Sequence[Block]:
+    """Draw surface and contours for every strength of dropout."""
+    cells = outcome.results.cells
+    with drawing():
+        figure, rows = _pairs(len(cells))
+        for (solid, flat), cell in zip(rows, cells, strict=True):
+            axis, surface = cell.arrays["axis"], cell.arrays["surface"]
+            ceiling = CUT * float(surface[len(axis) // 2, len(axis) // 2])
+            _solid(solid, axis, surface, ceiling)
+            levels = np.linspace(0, np.sqrt(ceiling), 13) ** 2
+            _contours(flat, axis, np.minimum(surface, ceiling), levels)
+            minima = cell.arrays["minima"]
+            flat.plot(*minima.T, marker="*", markersize=12, color="#ffffff", linestyle="")
+            flat.set(title=f"λ = {cell.settings['strength']:g}", xlabel="u₁", ylabel="u₂")
+        caption = (
+            "The expected loss over both weights. Without dropout (top) the optima fill a circle; "
+            "with it only the equalized ones (★) are left, and they move inwards."
+        )
+        plot = Plot.of("dropout-landscape", figure, caption, numbers(outcome.curves))
+    last = cells[-1]
+    axis, surface = last.arrays["axis"], last.arrays["surface"]
+    ceiling = CUT * float(surface[len(axis) // 2, len(axis) // 2])
+    title = f"The surface at λ = {last.settings['strength']:g}, to be turned"
+    turnable = TurnableSurface("dropout-landscape-view", title, bowl(axis, surface, ceiling))
+    return [plot, Card("3-D view", turnable)]
+
+
+def paths(outcome: Outcome) -> Sequence[Block]:
+    """Draw the paths of dropout SGD on the contours of the expected loss."""
+    setting: Any = outcome.experiment.at(outcome.scale).setting
+    with drawing():
+        figure, panels = new_figure(1, len(setting.strengths), figsize=(9.0, 3.3), sharey=True)
+        for axes, lam in zip(panels, setting.strengths, strict=True):
+            surface = scalar_surface(2.0, lam, points=61)
+            ceiling = 7.0
+            levels = np.linspace(0, np.sqrt(ceiling), 11) ** 2
+            _contours(axes, surface.axis, np.minimum(surface.values, ceiling), levels)
+            path = outcome.results.where(strength=lam).cells[0].arrays["path"]
+            for start, colour in zip(np.moveaxis(path, 1, 0), ("#ffffff", "#f28e4b"), strict=True):
+                axes.plot(*start[_spread(start, 500)].T, color=colour, linewidth=1.1, linestyle="-")
+                axes.plot(*start[0], marker="o", color=colour, linestyle="")
+            axes.plot(
+                *surface.minima.T,
+                marker="o",
+                markersize=8,
+                markerfacecolor="none",
+                markeredgewidth=1.8,
+                color="#2fc79b",
+                linestyle="",
+            )
+            axes.set(title=f"λ = {lam:g}", xlabel="u₁")
+        panels[0].set_ylabel("u₂")
+        caption = (
+            "Dropout SGD from two starts (dots) on the contours of the expected loss; rings mark "
+            "the global optima."
+        )
+        return [Plot.of("dropout-paths", figure, caption, numbers(outcome.curves))]
+
+
+def _spread(path: Any, count: int = 300) -> Any:
+    """Return indices of points that lie about equally far apart along a path."""
+    steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
+    length = np.concatenate([[0.0], np.cumsum(steps)])
+    return np.unique(np.searchsorted(length, np.linspace(0, length[-1], count)))
+
+
+def _pair() -> tuple[Any, Any]:
+    figure, rows = _pairs(1)
+    return figure, rows[0]
+
+
+def _pairs(count: int) -> tuple[Any, Any]:
+    """Return a figure with rows of one 3-D and one flat panel."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.6, 3.7 * count))
+    rows = [
+        (
+            figure.add_subplot(count, 2, 2 * row + 1, projection="3d"),
+            figure.add_subplot(count, 2, 2 * row + 2),
+        )
+        for row in range(count)
+    ]
+    return figure, rows
+
+
+def _solid(axes: Any, axis: Any, surface: Any, ceiling: float) -> None:
+    axes.plot_surface(
+        *bowl(axis, surface, ceiling), cmap=SHADES, rstride=1, cstride=1, linewidth=0, shade=False
+    )
+    axes.view_init(elev=42, azim=-58)
+    axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[])
+    for pane in (axes.xaxis, axes.yaxis, axes.zaxis):
+        pane.set_pane_color((0, 0, 0, 0))
+
+
+def _contours(axes: Any, axis: Any, surface: Any, levels: Any) -> None:
+    axes.contourf(axis, axis, surface, levels=levels, cmap=SHADES, extend="max")
+    axes.set_aspect("equal")
+    axes.grid(visible=False)

@@ -1,0 +1,79 @@
+"""Figures of sparse recovery: success rates and one-dimensional energies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lucidae.experiments.drawings.common import NAMES, look, numbers, shared_legend
+from lucidae.experiments.outcome import Outcome
+from lucidae.report.blocks import Block, Plot
+from lucidae.report.style import LIGHT, drawing, new_figure
+
+METHODS = ("full", "diagonal", "autoencoder", "group lasso")
+CRITERION_NAMES = {
+    "rows": "every row right",
+    "frobenius": "right in Frobenius norm",
+    "support": "support right",
+}
+
+
+def recovery(outcome: Outcome) -> Sequence[Block]:
+    """Draw the success rates of the four methods, by the criterion and by another one."""
+    setting: Any = outcome.experiment.at(outcome.scale).setting
+    criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
+    with drawing():
+        figure, panels = new_figure(
+            1, len(criteria), figsize=(8.6, 3.7), squeeze=False, sharey=True
+        )
+        for axes, criterion in zip(panels[0], criteria, strict=True):
+            for method, stored in zip(METHODS, setting.methods, strict=True):
+                curve = outcome.curves[f"{criterion}/{stored}"]
+                every = max(1, len(curve.x) // 10)
+                dash = "--" if method == "autoencoder" else "-"  # it often hides the diagonal VAE
+                style = {**look(method), "markevery": every, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=NAMES[method], **style)
+            axes.set(title=f"Success: {CRITERION_NAMES[criterion]}", xlabel="active rows r")
+            axes.set_ylim(-0.03, 1.03)
+        panels[0][0].set_ylabel("success rate")
+        shared_legend(figure, panels[0][0])
+        caption = (
+            f"Share of {setting.trials} random problems that each method solves; r = {setting.d} "
+            "is the limit of any method."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
+
+def slices(outcome: Outcome) -> Sequence[Block]:
+    """Draw the energies along one coordinate."""
+    curves = outcome.curves
+    with drawing():
+        figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.4))
+        for method in ("full", "diagonal"):
+            curve = curves[f"energy/{method}"]
+            style = {**look(method), "marker": "", "linestyle": "-" if method == "full" else "--"}
+            left.plot(curve.x, curve.y, label=NAMES[method], **style)
+        left.set(title="Energy along one weight", xlabel="w", ylabel="energy", ylim=(-1, 11))
+        left.set_xscale("symlog", linthresh=0.01)
+        left.legend()
+        curve = curves["energy/autoencoder"]
+        deep = curve.y < -14
+        right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)
+        right.plot(curve.x[~deep & (curve.x > 0)], curve.y[~deep & (curve.x > 0)], **AUTOENCODER)
+        right.annotate(
+            "to −∞ at u = 0",
+            (0, -13.5),
+            xytext=(12, 10),
+            textcoords="offset points",
+            color=LIGHT["muted"],
+        )
+        right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
+        caption = (
+            "Left: the full VAE has one minimum; the diagonal VAE has a second one, at w = 0, "
+            "that a descent from there never leaves. Right: the autoencoder's h = log is "
+            "unbounded at u = 0, whatever the data say."
+        )
+        return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
+
+
+AUTOENCODER: dict[str, Any] = {"color": LIGHT["orange"], "linestyle": "-"}

@@ -1,0 +1,295 @@
+"""Figures of linear training: dynamics, weights, sizes, rates, penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lucidae.experiments.drawings.common import (
+    COLOURS,
+    NAMES,
+    look,
+    numbers,
+    positive,
+    shared_legend,
+)
+from lucidae.experiments.lae_penalties import RULES
+from lucidae.experiments.lae_weights import METHODS
+from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.training import images
+from lucidae.report.blocks import Block, Plot
+from lucidae.report.style import LIGHT, drawing, new_figure
+
+PANELS = {"alignment": "Distance to the axes", "subspace": "Distance to the subspace"}
+RULE_NAMES = {
+    "spaced": "√λ equally spaced",
+    "paper": "solution of eq. 16",
+    "best": "best conditioned",
+}
+RULE_LOOKS = {
+    "spaced": (LIGHT["orange"], "s"),
+    "paper": (LIGHT["blue"], "o"),
+    "best": (LIGHT["green"], "D"),
+}
+
+
+def dynamics(outcome: Outcome) -> Sequence[Block]:
+    """Draw both distances over the epochs, every model and optimizer."""
+    with drawing():
+        figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))
+        _distances(outcome, panels)
+        shared_legend(figure, panels[0], 3)
+        caption = (
+            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero on the left means that every "
+            "principal direction is a column of the decoder; zero on the right, that the columns "
+            "span the principal subspace."
+        )
+        return [Plot.of("lae-dynamics", figure, caption, numbers(outcome.curves, PANELS))]
+
+
+def minibatch(outcome: Outcome) -> Sequence[Block]:
+    """Draw both distances over the epochs, one row for each batch size."""
+    trials = outcome.experiment.at(outcome.scale).setting.trials  # type: ignore[attr-defined]
+    sizes = list(dict.fromkeys(trial.batch_size for trial in trials))
+    with drawing():
+        figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
+        for line, size in zip(rows, sizes, strict=True):
+            _distances(outcome, line, f"/{size}")
+            line[0].set_title(f"Distance to the axes, batches of {size}")
+        shared_legend(figure, rows[0][0], 3)
+        caption = "As the dynamics above, with mini-batches; solid: Nesterov, dashed: Adam."
+        return [Plot.of("lae-minibatch", figure, caption, numbers(outcome.curves, PANELS))]
+
+
+def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
+    for axes, (measure, title) in zip(panels, PANELS.items(), strict=True):
+        for name, curve in outcome.curves.items():
+            if not name.startswith(f"{measure}/") or not name.endswith(suffix):
+                continue
+            method, optimizer = name.split("/")[1:3]
+            label = f"{NAMES[method]}, {optimizer.capitalize()}"
+            axes.plot(*positive(curve), label=label, markersize=3.5, **look(method, optimizer))
+        axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+
+
+def weights(outcome: Outcome) -> Sequence[Block]:
+    """Draw UᵀW₂ at each epoch and the decoder's columns as images."""
+    setting: Any = outcome.experiment.at(outcome.scale).setting
+    with drawing():
+        figure = _turning(setting, outcome)
+        pictures = _decoders(setting, outcome)
+    return [
+        Plot.of(
+            "lae-weights",
+            figure,
+            "Cosines between principal directions (rows) and the decoder's columns; blue is −1, "
+            "red +1. Diagonal: found in order. One entry in each row: found in some order.",
+            numbers(outcome.curves),
+        ),
+        Plot.of(
+            "lae-weights-images",
+            pictures,
+            f"The first ten columns of each decoder as images after {setting.epochs[-1]} epochs.",
+            numbers(outcome.curves, ["matched"]),
+        ),
+    ]
+
+
+def _turning(setting: Any, outcome: Outcome) -> Figure:
+    figure, grid = new_figure(
+        len(METHODS), len(setting.epochs), figsize=(7.2, 1.55 * len(METHODS)), squeeze=False
+    )
+    for line, method in zip(grid, METHODS, strict=True):
+        for axes, epoch in zip(line, setting.epochs, strict=True):
+            cosines = setting.cosines(outcome.results, method, epoch)
+            axes.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
+            axes.set(xticks=[], yticks=[])
+            axes.grid(visible=False)
+        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9)
+    for axes, epoch in zip(grid[0], setting.epochs, strict=True):
+        axes.set_title(f"epoch {epoch}", loc="center", fontsize=10)
+    return figure
+
+
+def _decoders(setting: Any, outcome: Outcome) -> Figure:
+    count = min(10, setting.k)
+    figure, grid = new_figure(
+        len(METHODS), count, figsize=(0.72 * count + 1.4, 0.78 * len(METHODS)), squeeze=False
+    )
+    for line, method in zip(grid, METHODS, strict=True):
+        cell = outcome.results.one(method=method, n_epochs=setting.epochs[-1])
+        for axes, image in zip(line, images(cell.arrays["atoms"], setting.data), strict=False):
+            limit = float(np.max(abs(image))) or 1.0
+            axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+        line[0].set_ylabel(
+            NAMES[method].replace(" nested", "\nnested"),
+            rotation=0,
+            ha="right",
+            va="center",
+            fontsize=9,
+        )
+    return figure
+
+
+def scaling(outcome: Outcome) -> Sequence[Block]:
+    """Draw the epochs over the sizes; a cross marks the last size that arrived."""
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 4.2))
+        for name, curve in outcome.curves.items():
+            if not name.startswith("epochs/"):
+                continue
+            method, optimizer = name.split("/")[1:]
+            there = np.isfinite(curve.y)
+            label = f"{NAMES[method]}, {optimizer.capitalize()}"
+            style = {**look(method, optimizer), "markevery": 1}
+            axes.plot(curve.x[there], curve.y[there], label=label, **style)
+            if there.any() and not there.all():
+                last = np.flatnonzero(there)[-1]
+                axes.plot(
+                    curve.x[last], curve.y[last], marker="X", markersize=10, color=COLOURS[method]
+                )
+        axes.set(xlabel="number of latents", ylabel="epochs", xscale="log", yscale="log")
+        axes.set_title("Epochs to an axis-alignment distance of 0.3")
+        _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
+        shared_legend(figure, axes, 3)
+        caption = (
+            "Solid: Nesterov, dashed: Adam. A large cross marks the last size at which the model "
+            "arrived before the limit."
+        )
+        return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs"]))]
+
+
+def _plain_ticks(axes: Any, sizes: Any) -> None:
+    """Name every size on a logarithmic axis."""
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.minorticks_off()
+
+
+def conditioning(outcome: Outcome) -> Sequence[Block]:
+    """Draw true condition numbers and the bounds."""
+    looks = {
+        "nonuniform/best": ("non-uniform ℓ₂, best penalties", LIGHT["orange"], "-", "s"),
+        "nonuniform/bound": ("its lower bound", LIGHT["orange"], ":", ""),
+        "nested/geometric": ("expected nested dropout, ρ = 0.9", LIGHT["green"], "-", "D"),
+        "nested/uniform": ("the same, uniform prior", LIGHT["purple"], "--", "^"),
+        "nested/bound": ("their lower bound", LIGHT["green"], ":", ""),
+    }
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 3.9))
+        for name, (label, colour, dash, marker) in looks.items():
+            curve = outcome.curves[name]
+            there = curve.y > 0
+            axes.plot(
+                curve.x[there],
+                curve.y[there],
+                label=label,
+                color=colour,
+                linestyle=dash,
+                marker=marker,
+            )
+        axes.set(xlabel="number of latents", ylabel="condition number", xscale="log", yscale="log")
+        _plain_ticks(axes, outcome.curves["nested/bound"].x)
+        shared_legend(figure, axes, 3)
+        caption = (
+            "Exact condition numbers of the Hessian at the global minimum (nested dropout: over "
+            "the non-zero eigenvalues, at unit scale), and the lower bounds of the paper."
+        )
+        return [Plot.of("lae-conditioning", figure, caption, numbers(outcome.curves))]
+
+
+def learning_rates(outcome: Outcome) -> Sequence[Block]:
+    """Draw the last alignment over the learning rates."""
+    setting: Any = outcome.experiment.at(outcome.scale).setting
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 4.0))
+        for method, optimizer in setting.search:
+            curve = outcome.curves[f"alignment/{method}/{optimizer}"]
+            label = f"{NAMES[method]}, {optimizer.capitalize()}"
+            style = {**look(method, optimizer), "markevery": 1}
+            axes.plot(curve.x, curve.y, label=label, **style)
+            used = setting.used[method, optimizer]
+            axes.plot(
+                used,
+                curve.y[list(curve.x).index(used)],
+                marker="o",
+                markersize=11,
+                markerfacecolor="none",
+                color=COLOURS[method],
+            )
+        axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the axes")
+        shared_legend(figure, axes, 3)
+        caption = (
+            "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
+            "mark the rates that the other experiments use."
+        )
+        return [Plot.of("lae-learning-rates", figure, caption, numbers(outcome.curves))]
+
+
+def penalties(outcome: Outcome) -> Sequence[Block]:
+    """Draw the three choices of penalties and the training with each."""
+    setting: Any = outcome.experiment.at(outcome.scale).setting
+    with drawing():
+        figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
+        for rule in RULES:
+            colour, marker = RULE_LOOKS[rule]
+            curve = outcome.curves[f"penalties/{rule}"]
+            label = RULE_NAMES[rule]
+            panels[0].plot(
+                curve.x, curve.y, color=colour, marker=marker, linestyle="-", label=label
+            )
+        panels[0].set(title="Penalties", xlabel="latent", ylabel="λ")
+        for axes, (measure, title) in zip(panels[1:], PANELS.items(), strict=True):
+            for rule in RULES:
+                colour, _ = RULE_LOOKS[rule]
+                for rate, dash in zip(setting.rates, (":", "--", "-"), strict=False):
+                    curve = outcome.curves[f"{measure}/{rule}/{rate:g}"]
+                    axes.plot(*positive(curve), color=colour, linestyle=dash)
+            axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+        shared_legend(figure, panels[0], 3)
+        rates = ", ".join(
+            f"{dash}: {rate:g}"
+            for rate, dash in zip(setting.rates, ("dotted", "dashed", "solid"), strict=False)
+        )
+        caption = f"Training with Adam under each choice of penalties; learning rates {rates}."
+        kinds = ("penalties", "alignment", "subspace")
+        return [Plot.of("lae-penalties", figure, caption, numbers(outcome.curves, kinds))]
+
+
+def convergence(outcome: Outcome) -> Sequence[Block]:
+    """Draw objective and importance variance of dropout SGD, one row for each width."""
+    setting: Any = outcome.experiment.at(outcome.scale).setting
+    colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
+    with drawing():
+        figure, rows = new_figure(
+            len(setting.widths), 2, figsize=(8.6, 2.9 * len(setting.widths) + 0.7)
+        )
+        for (left, right), width in zip(rows, setting.widths, strict=True):
+            for lam, colour in zip(setting.strengths, colours, strict=False):
+                name = f"{width}/{lam:g}"
+                left.plot(
+                    *positive(outcome.curves[f"objective/{name}"], 0.0),
+                    color=colour,
+                    linestyle="-",
+                    label=f"dropout, λ = {lam:g}",
+                )
+                best = float(outcome.curves[f"optimum/{name}"].y[0])
+                left.axhline(
+                    best, color=colour, linestyle=":", linewidth=1.6, label=f"optimum, λ = {lam:g}"
+                )
+                spread = positive(outcome.curves[f"variance/{name}"], 1e-12)
+                right.plot(*spread, color=colour, linestyle="-")
+            left.set(title=f"Objective, r = {width}", xlabel="step", xscale="log")
+            right.set(title=f"Importance variance, r = {width}", xlabel="step", xscale="log")
+            right.set(yscale="log")
+        shared_legend(figure, rows[0][0], 3)
+        caption = (
+            f"Mean over {setting.runs} runs. Left: the expected objective and the global optimum "
+            "of the closed form. Right: the variance of ‖uᵢ‖‖vᵢ‖ over the hidden units."
+        )
+        kinds = ("objective", "optimum", "variance")
+        return [Plot.of("dropout-convergence", figure, caption, numbers(outcome.curves, kinds))]

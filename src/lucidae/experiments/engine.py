@@ -1,0 +1,222 @@
+"""The engine: measure the cells that are not done yet, on all cores or on an accelerator.
+
+Every finished cell is stored at once, so that a run that is killed at any moment goes on where
+it was. On the processor each cell is measured by itself with one BLAS thread, in as many
+processes as there are cores, and its numbers do not depend on which other cells were left to
+do. On an accelerator the cells that belong together are measured at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import joblib
+from threadpoolctl import threadpool_limits
+
+from lucidae._arrays import to_numpy
+from lucidae._validation import check_integer, check_number
+from lucidae.experiments.declaration import Cell
+from lucidae.experiments.device import cores, is_accelerator, machine, reference, versions
+from lucidae.experiments.store import Store
+
+__all__ = ["Tally", "Tick", "run"]
+
+Group = tuple[Cell, ...]
+Report = Callable[["Tick"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """How far the work has come.
+
+    Parameters
+    ----------
+    done, total : int
+        Cells measured by this run, and cells that it found missing.
+    seconds_left : float or None
+        What the rest will take, by the pace so far; None before anything is done.
+    """
+
+    done: int
+    total: int
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a run did.
+
+    Parameters
+    ----------
+    measured, reused, left : int
+        Cells measured now, found finished, and not done because the time was over.
+    seconds : float
+        How long the run took.
+    """
+
+    measured: int
+    reused: int
+    left: int
+    seconds: float
+
+
+def run(
+    cells: Sequence[Cell],
+    store: Store,
+    *,
+    device: str = "cpu",
+    jobs: int | None = None,
+    seconds: float | None = None,
+    report: Report | None = None,
+) -> Tally:
+    """Measure the cells that the store does not hold.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        The work; a cell that is named twice is measured once.
+    store : Store
+        Where finished cells are.
+    device : str, default="cpu"
+        ``"cpu"``, or what torch calls a device, such as ``"cuda"``.
+    jobs : int, optional
+        Number of processes; one for each core by default. An accelerator has one.
+    seconds : float, optional
+        Start nothing that would end later than this; the rest is left to the next run.
+    report : callable, optional
+        Called with a `Tick` after each group of cells.
+
+    Returns
+    -------
+    Tally
+    """
+    start = time.perf_counter()
+    reference(device)  # a device that is not there is refused before any work
+    workers = cores() if jobs is None else check_integer(jobs, "jobs", low=1)
+    budget = None if seconds is None else check_number(seconds, "seconds", low=0.0)
+    missing = store.missing(cells)
+    wanted = len({cell.key for cell in cells})
+    clock = _Clock(len(missing), sum(cell.cost for cell in missing), budget, report, start)
+    groups = _groups(missing, is_accelerator(device))
+    workers = 1 if is_accelerator(device) else min(workers, len(groups))
+    clock.workers = max(1, workers)
+    measure = _in_turn if workers <= 1 else _in_processes
+    for group, taken in measure(groups, store.folder, device, clock):
+        clock.finished(group, taken)
+    return Tally(clock.done, wanted - len(missing), len(missing) - clock.done, clock.elapsed)
+
+
+def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
+    """Return what is measured at once: single cells, or those that belong together."""
+    if not batched:
+        return [(cell,) for cell in sorted(cells, key=lambda cell: -cell.cost)]
+
+    def companions(cell: Cell) -> tuple[str, str]:
+        return cell.work, cell.together or cell.key
+
+    groups = [tuple(group) for _, group in groupby(sorted(cells, key=companions), key=companions)]
+    return sorted(groups, key=lambda group: -sum(cell.cost for cell in group))
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Counts what is done, guesses what is left, and says when to stop."""
+
+    total: int
+    cost: float
+    budget: float | None
+    report: Report | None
+    start: float
+    workers: int = 1
+    done: int = 0
+    paid: float = 0.0
+    spent: float = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.start
+
+    @property
+    def pace(self) -> float:
+        """Seconds for a unit of expected cost."""
+        return self.spent / self.paid if self.paid else 1.0
+
+    def allows(self, group: Group) -> bool:
+        """Tell whether a group would end within the budget."""
+        expected = self.pace * sum(cell.cost for cell in group)
+        return self.budget is None or self.elapsed + expected <= self.budget
+
+    def finished(self, group: Group, seconds: float) -> None:
+        self.done += len(group)
+        self.paid += sum(cell.cost for cell in group)
+        self.spent += seconds
+        if self.report is not None:
+            left = (self.cost - self.paid) * self.pace / self.workers
+            self.report(Tick(self.done, self.total, left))
+
+
+def _in_turn(
+    groups: Sequence[Group], folder: Path, device: str, clock: _Clock
+) -> Iterator[tuple[Group, float]]:
+    for group in groups:
+        if clock.allows(group):
+            yield group, measure_and_store(group, folder, device)
+
+
+def _in_processes(
+    groups: Sequence[Group], folder: Path, device: str, clock: _Clock
+) -> Iterator[tuple[Group, float]]:
+    tasks = (
+        joblib.delayed(_numbered)(number, group, folder, device)
+        for number, group in enumerate(groups)
+        if clock.allows(group)
+    )
+    with joblib.parallel_config(
+        backend="loky", n_jobs=clock.workers, inner_max_num_threads=1, verbose=0
+    ):
+        # Tasks are drawn as workers become free, so that the clock is asked as late as can be.
+        pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
+        for number, seconds in pool(tasks):
+            yield groups[number], seconds
+
+
+def _numbered(number: int, group: Group, folder: Path, device: str) -> tuple[int, float]:
+    return number, measure_and_store(group, folder, device)
+
+
+def measure_and_store(group: Group, folder: Path, device: str) -> float:
+    """Measure cells that share their work, store each, and return the seconds that it took."""
+    start, busy = time.perf_counter(), time.process_time()
+    with _one_thread(device):
+        try:
+            found = group[0].resolve()([cell.settings for cell in group], device)
+        except Exception as error:
+            raise RuntimeError(f"{group[0].canonical} failed: {error}") from error
+    seconds = time.perf_counter() - start
+    about = {
+        "seconds": seconds / len(group),
+        "processor_seconds": (time.process_time() - busy) / len(group),
+        "device": device,
+        "machine": machine(device),
+        "versions": versions(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    store = Store(folder)
+    for cell, arrays in zip(group, found, strict=True):
+        store.save(cell, {name: to_numpy(values) for name, values in arrays.items()}, about)
+    return seconds
+
+
+def _one_thread(device: str) -> AbstractContextManager[Any]:
+    """Give NumPy one BLAS thread: the same numbers with any number of processes."""
+    if is_accelerator(device):
+        return nullcontext()
+    limited: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
+    return limited

@@ -1,0 +1,146 @@
+"""One self-contained page on what was seen: claims, settings, figures and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from lucidae._files import atomic_path
+from lucidae.certificate import Certificate, Claim
+from lucidae.experiments.declaration import resolve
+from lucidae.experiments.outcome import Outcome
+from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
+from lucidae.report.page import Chapter, fill_page
+
+__all__ = ["write_page"]
+
+LEAD = (
+    "Every figure and table of three papers on autoencoders whose optimum is known, run again: "
+    "what each paper claims, in which setting it was tried, and what was seen."
+)
+
+
+MARKS = {True: ("✓", "green", "seen"), False: ("✗", "orange", "not seen"), None: ("–", "muted", "")}
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTable:
+    """Claims as rows: seen or not, what is claimed, and the measured figure."""
+
+    verdicts: Certificate
+
+    def __str__(self) -> str:
+        return str(self.verdicts)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(claim) for claim in self.verdicts.claims)
+        head = "".join(f'<th scope="col">{name}</th>' for name in ("", "claim", "measured"))
+        return (
+            '<div class="scroll" tabindex="0"><table class="numbers">'
+            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+
+
+def _row(claim: Claim) -> str:
+    mark, colour, word = MARKS[claim.holds]
+    measured = "" if claim.value is None else f"{claim.value:.4g}"
+    return (
+        f'<tr><td style="color:var(--{colour})" title="{word}">{mark}</td>'
+        f'<td style="white-space:normal">{escape(claim.statement)}</td><td>{measured}</td></tr>'
+    )
+
+
+def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float) -> Path:
+    """Draw all outcomes and write the page, whole or not at all.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        Finished experiments, at least one.
+    target : path
+        Where the page goes.
+    seconds : float
+        How long the run took that led to it.
+
+    Returns
+    -------
+    Path
+    """
+    chapters = [summary(outcomes), *(chapter(outcome) for outcome in outcomes)]
+    title = f"The papers, reproduced at {outcomes[0].scale} scale"
+    with atomic_path(target) as temporary:
+        temporary.write_text(fill_page(title, LEAD, chapters, seconds), encoding="utf-8")
+    return target
+
+
+def summary(outcomes: Sequence[Outcome]) -> Chapter:
+    """Return the verdicts at a glance."""
+    claims = [claim for outcome in outcomes for claim in outcome.verdicts.claims]
+    judged = [claim for claim in claims if claim.holds is not None]
+    seen = sum(claim.holds is True for claim in judged)
+    rows = tuple(
+        (
+            outcome.experiment.name,
+            outcome.experiment.reference,
+            tally(outcome),
+            duration(outcome.results.seconds),
+        )
+        for outcome in outcomes
+    )
+    blocks: list[Block] = [
+        Facts(
+            (
+                (str(len(outcomes)), "experiments"),
+                (f"{seen} of {len(judged)}", "claims seen"),
+                (duration(sum(outcome.results.seconds for outcome in outcomes)), "work in all"),
+            )
+        ),
+        Grid(("experiment", "paper", "claims", "work"), rows),
+    ]
+    if seen < len(judged):
+        blocks.insert(
+            1, Note("Some claims were not seen; their chapters say which and by how much.")
+        )
+    return Chapter("summary", "Summary", blocks)
+
+
+def tally(outcome: Outcome) -> str:
+    """Say how many claims of an experiment were seen."""
+    judged = [claim.holds for claim in outcome.verdicts.claims if claim.holds is not None]
+    return "all seen" if all(judged) else f"{judged.count(False)} of {len(judged)} NOT seen"
+
+
+def chapter(outcome: Outcome) -> Chapter:
+    """Return one experiment: the claim, the figure, the verdicts and the setting."""
+    experiment = outcome.experiment
+    facts = experiment.at(outcome.scale).setting.facts()
+    machine = "; ".join(outcome.machines)
+    blocks: list[Block] = [
+        Prose(f"{experiment.reference}. {experiment.claim}"),
+        *resolve(experiment.draw)(outcome),
+        Card("Verdicts", VerdictTable(outcome.verdicts)),
+        Grid(("setting", ""), tuple(facts.items())),
+        Prose(
+            f"{len(outcome.results.cells)} pieces, {duration(outcome.results.seconds)} of work on "
+            f"{machine}."
+        ),
+    ]
+    return Chapter(experiment.name, experiment.title, blocks)
+
+
+def duration(seconds: float) -> str:
+    """Say how long something took.
+
+    Examples
+    --------
+    >>> duration(0.5), duration(75), duration(7300)
+    ('0.5 s', '1 min 15 s', '2 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,103 @@
+"""Run experiments and write down what was seen."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lucidae._validation import check_choice
+from lucidae.experiments.catalogue import experiments
+from lucidae.experiments.declaration import SCALES, Cell, Experiment
+from lucidae.experiments.engine import Tally, Tick, run
+from lucidae.experiments.outcome import Outcome, judge, write_numbers, write_verdicts
+from lucidae.experiments.store import Store
+
+__all__ = ["Reproduction", "cells_of", "reproduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """What came of a run.
+
+    Parameters
+    ----------
+    outcomes : tuple of Outcome
+        The experiments that are complete.
+    waiting : tuple of str
+        Names of those that are not, because the time was over.
+    tally : Tally
+        Cells measured, reused and left.
+    page : Path or None
+        The page; None when it was not asked for, or nothing is complete.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    waiting: tuple[str, ...]
+    tally: Tally
+    page: Path | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether every experiment is complete and every claim was seen."""
+        return not self.waiting and all(outcome.holds for outcome in self.outcomes)
+
+
+def cells_of(chosen: Iterable[Experiment], scale: str) -> list[Cell]:
+    """Return the cells of some experiments at a scale."""
+    return [cell for experiment in chosen for cell in experiment.at(scale).setting.cells()]
+
+
+def reproduce(
+    names: Iterable[str] = (),
+    *,
+    scale: str = "smoke",
+    device: str = "cpu",
+    out: str | os.PathLike[str] = "results",
+    jobs: int | None = None,
+    seconds: float | None = None,
+    report: Callable[[Tick], None] | None = None,
+    page: bool = True,
+) -> Reproduction:
+    """Run experiments, judge their claims, and write page, numbers and verdicts.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of experiments; all by default.
+    scale : {"smoke", "paper"}
+        Embedded data and small sizes, or the sizes of the papers.
+    device, jobs, seconds, report
+        As in `lucidae.experiments.engine.run`.
+    out : path-like, default="results"
+        Finished cells go to ``out/cells``, everything else to ``out/scale``. A run that is
+        started again with the same folder goes on where it was.
+    page : bool, default=True
+        Whether to write the page, which needs the `cli` extra.
+
+    Returns
+    -------
+    Reproduction
+    """
+    start = time.perf_counter()
+    check_choice(scale, "scale", SCALES)
+    chosen, folder = experiments(names), Path(out)
+    store = Store(folder / "cells")
+    tally = run(
+        cells_of(chosen, scale), store, device=device, jobs=jobs, seconds=seconds, report=report
+    )
+    judged = {experiment.name: judge(experiment, scale, store) for experiment in chosen}
+    outcomes = tuple(outcome for outcome in judged.values() if outcome is not None)
+    waiting = tuple(name for name, outcome in judged.items() if outcome is None)
+    for outcome in outcomes:
+        write_numbers(outcome, folder / scale)
+    write_verdicts(outcomes, folder / scale / "verdicts.json")
+    written = None
+    if page and outcomes:
+        from lucidae.experiments.page import write_page
+
+        target = folder / scale / "index.html"
+        written = write_page(outcomes, target, time.perf_counter() - start)
+    return Reproduction(outcomes, waiting, tally, written)

@@ -1,0 +1,271 @@
+"""Claims that a machine can check: each reads a figure off the curves and compares it.
+
+Where a claim looks is its `at`: a point of the grid, ``"end"`` (the last point),
+``"everywhere"`` (the worst point), ``"mean"``, or a pair (low, high) for the mean in between.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lucidae.certificate import Claim, reported
+from lucidae.experiments.declaration import Curve, Curves
+
+__all__ = [
+    "Agree",
+    "AtLeast",
+    "AtMost",
+    "Between",
+    "Falls",
+    "Ordered",
+    "Outweighs",
+    "Reported",
+    "Sooner",
+]
+
+Where = float | str | tuple[float, float]
+
+
+def curve_named(curves: Curves, name: str) -> Curve:
+    """Return a curve, or say which ones there are."""
+    if name not in curves:
+        raise ValueError(f"no curve is called {name!r}; there are {', '.join(sorted(curves))}.")
+    return curves[name]
+
+
+def readings(curve: Curve, at: Where) -> Any:
+    """Return the figures that a claim looks at.
+
+    Examples
+    --------
+    >>> curve = Curve([1, 2, 4], [3.0, 2.0, 1.0])
+    >>> readings(curve, "end"), readings(curve, (1, 2))
+    (array([1.]), array([2.5]))
+    """
+    if at == "end":
+        return curve.y[-1:]
+    if at == "everywhere":
+        return curve.y
+    if at == "mean":
+        return np.array([np.mean(curve.y)])
+    if isinstance(at, tuple):
+        inside = (curve.x >= at[0]) & (curve.x <= at[1])
+    elif isinstance(at, str):
+        raise ValueError(f"at={at!r} was given, expected a number, a pair, 'end', 'everywhere'.")
+    else:
+        inside = curve.x == at
+    if not inside.any():
+        raise ValueError(f"the curve has no point at {at}; its grid is {curve.x.tolist()}.")
+    return np.array([np.mean(curve.y[inside])])
+
+
+def worst(values: Any, largest: bool) -> float:
+    """Return the largest or the smallest figure; NaN wins, so that a claim on it fails."""
+    return float(np.max(values) if largest else np.min(values))
+
+
+def place(at: Where) -> str:
+    """Say where a claim looks."""
+    if isinstance(at, tuple):
+        return f"mean over {at[0]:g} to {at[1]:g}"
+    return {"end": "at the end", "everywhere": "everywhere", "mean": "on average"}.get(
+        str(at), f"at {at:g}" if not isinstance(at, str) else at
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """The curve is at most `bound`.
+
+    Examples
+    --------
+    >>> curves = {"rag": Curve([0, 100], [0.9, 0.01])}
+    >>> AtMost("rag", 0.1, says="RAG aligns").judge(curves, "Bao et al. 2020").holds
+    True
+    """
+
+    series: str
+    bound: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the largest figure with the bound."""
+        value = worst(readings(curve_named(curves, self.series), self.at), largest=True)
+        statement = f"{self.says or self.series}: at most {self.bound:g} {place(self.at)}"
+        return Claim(self.series, statement, reference, value, self.bound, value <= self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The curve is at least `bound`."""
+
+    series: str
+    bound: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the smallest figure with the bound."""
+        value = worst(readings(curve_named(curves, self.series), self.at), largest=False)
+        statement = f"{self.says or self.series}: at least {self.bound:g} {place(self.at)}"
+        return Claim(self.series, statement, reference, value, self.bound, value >= self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The curve lies between `low` and `high`."""
+
+    series: str
+    low: float
+    high: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the figure that is farthest from the middle."""
+        values = readings(curve_named(curves, self.series), self.at)
+        middle = (self.low + self.high) / 2
+        value = float(values[np.argmax(np.where(np.isnan(values), np.inf, abs(values - middle)))])
+        nearest = self.low if value < middle else self.high
+        holds = self.low <= value <= self.high
+        statement = (
+            f"{self.says or self.series}: between {self.low:g} and {self.high:g} {place(self.at)}"
+        )
+        return Claim(self.series, statement, reference, value, nearest, holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """The curves are ordered, largest first: each exceeds the next by at least `margin`.
+
+    A negative margin is the slack that sampling noise may take.
+    """
+
+    series: tuple[str, ...]
+    at: Where = "end"
+    margin: float = 0.0
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the smallest gap with the margin."""
+        levels = [readings(curve_named(curves, name), self.at) for name in self.series]
+        value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
+        statement = (
+            f"{self.says or ' ≥ '.join(self.series)}: smallest gap at least {self.margin:g} "
+            f"{place(self.at)}"
+        )
+        name = " ≥ ".join(self.series)
+        return Claim(name, statement, reference, value, self.margin, value >= self.margin)
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Two curves differ by at most `within`."""
+
+    first: str
+    second: str
+    within: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the largest difference with the bound."""
+        one = readings(curve_named(curves, self.first), self.at)
+        other = readings(curve_named(curves, self.second), self.at)
+        value = worst(abs(one - other), largest=True)
+        name = f"{self.first} ≈ {self.second}"
+        statement = f"{self.says or name}: a difference of at most {self.within:g} {place(self.at)}"
+        return Claim(name, statement, reference, value, self.within, value <= self.within)
+
+
+@dataclass(frozen=True, slots=True)
+class Outweighs:
+    """The first curve is at least `factor` times the second."""
+
+    first: str
+    second: str
+    factor: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the smallest ratio with the factor."""
+        above = readings(curve_named(curves, self.first), self.at)
+        below = readings(curve_named(curves, self.second), self.at)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = worst(above / below, largest=False)
+        name = f"{self.first} / {self.second}"
+        statement = f"{self.says or name}: a ratio of at least {self.factor:g} {place(self.at)}"
+        return Claim(name, statement, reference, value, self.factor, value >= self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Falls:
+    """The curve never rises by more than `slack` from one point to the next."""
+
+    series: str
+    slack: float = 0.0
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the largest rise with the slack."""
+        steps = np.diff(curve_named(curves, self.series).y)
+        value = worst(steps, largest=True) if len(steps) else 0.0
+        statement = f"{self.says or self.series}: no rise above {self.slack:g}"
+        return Claim(self.series, statement, reference, value, self.slack, value <= self.slack)
+
+
+@dataclass(frozen=True, slots=True)
+class Sooner:
+    """The first curve falls to `level` at least `factor` times sooner than the second.
+
+    A curve that never gets there counts as arriving at infinity; two of those fail.
+    """
+
+    first: str
+    second: str
+    level: float
+    factor: float = 1.0
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Compare the ratio of the arrivals with the factor."""
+        early = arrival(curve_named(curves, self.first), self.level)
+        late = arrival(curve_named(curves, self.second), self.level)
+        value = math.nan if math.isinf(early) else late / max(early, 1e-300)
+        name = f"{self.first} before {self.second}"
+        statement = f"{self.says or name}: at {self.level:g} at least {self.factor:g} times sooner"
+        return Claim(name, statement, reference, value, self.factor, value >= self.factor)
+
+
+def arrival(curve: Curve, level: float) -> float:
+    """Return where a curve first is at most `level`; infinity where it never is.
+
+    Examples
+    --------
+    >>> arrival(Curve([1, 10, 100], [0.9, 0.5, 0.1]), 0.3)
+    100.0
+    """
+    there = curve.y <= level
+    return float(curve.x[np.argmax(there)]) if there.any() else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A figure without a verdict."""
+
+    series: str
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return the figure alone."""
+        value = worst(readings(curve_named(curves, self.series), self.at), largest=True)
+        statement = f"{self.says or self.series}, {place(self.at)}"
+        return reported(self.series, statement, reference, value)
