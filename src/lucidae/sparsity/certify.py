@@ -54,7 +54,7 @@ def certify_estimator(
     rows = canonical(dictionary, targets, weights, bool(estimator.fit_intercept))
     coef = like(estimator.coef_, dictionary)
     estimate = coef.mT if coef.ndim == 2 else coef[:, None]
-    whitened, responses = rows.whitened()
+    whitened, responses = rows.whitened
     objective = checked_objective(estimator, dictionary.shape[1])
     figures = figures_of(whitened, responses, estimate, rows.dimension)
     relevance = like(estimator.relevance_, dictionary)
@@ -130,7 +130,7 @@ def _judged(
     tolerance: float,
 ) -> Summary:  # fmt: skip
     """Add what follows from relevances and a noise variance."""
-    dictionary, responses = rows.whitened()
+    dictionary, responses = rows.whitened
     problem, units = normalise(
         dictionary, responses, dimension=rows.dimension, groups=objective.groups
     )

@@ -13,13 +13,15 @@ from typing import NamedTuple
 from lucidae._arrays import Array, diagonal, namespace, rank_one_
 from lucidae.iterate import Below, iterate
 from lucidae.sparsity.problem import Problem, covariance, whiten
-from lucidae.sparsity.state import positive
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Change of each wⱼ to its exact minimiser max(0, wⱼ + (Qⱼ − zⱼ)/zⱼ²) (Wipf 2023, Thm 4.4)."""
-    xp = namespace(relevance)
-    return xp.maximum(-relevance, (alignment - curvature) / positive(curvature) ** 2)
+    """Change of each wⱼ to its exact minimiser max(0, wⱼ + (Qⱼ − zⱼ)/zⱼ²) (Wipf 2023, Thm 4.4).
+
+    Curvatures must be positive, as those of all columns that are not zero are.
+    """
+    free = (alignment - curvature) / (curvature * curvature)
+    return namespace(relevance).maximum(-relevance, free)
 
 
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
@@ -107,7 +109,7 @@ def cyclic_sweep(space: Workspace) -> Workspace:
 
 
 ORDERS: dict[str, tuple[Callable[[Workspace], Workspace], int]] = {
-    "best": (best_coordinate_step, 8),
+    "best": (best_coordinate_step, 16),
     "cyclic": (cyclic_sweep, 1),
 }
 """The step of each order, and how many of them lie between two looks at the gains."""

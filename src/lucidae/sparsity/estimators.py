@@ -159,7 +159,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         weights = check_weights(sample_weight, X)
         targets = as_double(y if y.ndim == 2 else y[:, None])
         rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
-        dictionary, responses = rows.whitened()
+        dictionary, responses = rows.whitened
         problem, units = normalise(
             dictionary, responses, dimension=rows.dimension, groups=objective.groups
         )
@@ -249,7 +249,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         relevance = units.relevance(state.relevance)
         noise = scalar(units.noise(state.noise))
         coefficients = rows.coefficients(relevance, noise).mT
-        center, level = rows.offsets()
+        center, level = rows.offsets
         intercept = level - coefficients @ center
         single = y.ndim == 1
         self.coef_ = like(coefficients[0, :] if single else coefficients, X)
@@ -265,7 +265,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.n_iter_ = max(1, solution.n_iter)
         self.status_ = solution.status
         self._kept = Fitted(
-            Posterior.of(rows.whitened()[0], relevance, noise),
+            Posterior.of(rows.whitened[0], relevance, noise),
             center,
             summarize(rows, coefficients.mT, solution, objective, self.posterior),
         )

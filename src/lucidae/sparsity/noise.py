@@ -155,7 +155,7 @@ def cross_validated_noise(
 
 
 def _fold(train: Rows, test: Rows, objective: Objective) -> Fold:
-    dictionary, responses = train.whitened()
+    dictionary, responses = train.whitened
     problem, units = normalise(
         dictionary, responses, dimension=train.dimension, groups=objective.groups
     )

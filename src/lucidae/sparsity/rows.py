@@ -7,6 +7,7 @@ weighting a row and repeating it are the same computation, bit by bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from lucidae._arrays import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Rows of a dictionary (d, κ) with responses (d, n) and weights (d,).
 
@@ -59,6 +60,7 @@ class Rows:
         """Number of independent rows once the intercept is taken out."""
         return self.total_weight - float(self.intercept)
 
+    @cached_property
     def offsets(self) -> tuple[Array, Array]:
         """Weighted means of the dictionary's and the responses' rows, or zeros."""
         return self._offset(self.dictionary), self._offset(self.responses)
@@ -74,13 +76,14 @@ class Rows:
         """Return both less their offsets; constant columns become exactly zero."""
         xp = namespace(self.dictionary)
         results = []
-        for values, offset in zip((self.dictionary, self.responses), self.offsets(), strict=True):
+        for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
             moved = values - offset
             rounding = 8.0 * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
             constant = xp.max(xp.abs(moved), axis=0) <= rounding
             results.append(xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved))
         return results[0], results[1]
 
+    @cached_property
     def whitened(self) -> tuple[Array, Array]:
         """Centred rows times the square root of their weights."""
         roots = namespace(self.weights).sqrt(self.weights)[:, None]
@@ -89,7 +92,7 @@ class Rows:
 
     def mean_square(self) -> float:
         """Weighted mean square of the centred responses."""
-        _, responses = self.whitened()
+        _, responses = self.whitened
         xp = namespace(responses)
         count = self.total_weight * float(responses.shape[1])
         return scalar(xp.sum(responses**2)) / count
@@ -105,7 +108,7 @@ class Rows:
     def coefficients(self, relevance: Array, noise: float) -> Array:
         """Posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n), from the active columns alone."""
         xp = namespace(relevance)
-        dictionary, responses = self.whitened()
+        dictionary, responses = self.whitened
         index = np.flatnonzero(to_numpy(relevance))
         chosen = xp.asarray(index, device=device(relevance))
         active = xp.take(dictionary, chosen, axis=1)
@@ -116,7 +119,7 @@ class Rows:
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Weighted squared error of predicting these rows with the offsets of `reference`."""
-        center, level = reference.offsets()
+        center, level = reference.offsets
         predicted = (self.dictionary - center) @ coefficients + level
         errors = self.weights[:, None] * (self.responses - predicted) ** 2
         return scalar(namespace(errors).sum(errors))

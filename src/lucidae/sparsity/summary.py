@@ -150,7 +150,7 @@ def summarize(
     rows: Rows, estimate: Array, solution: Solution[State], objective: Objective, posterior: str
 ) -> Summary:
     """Collect the figures of a fit from its last state and its coefficients U (κ, n)."""
-    dictionary, responses = rows.whitened()
+    dictionary, responses = rows.whitened
     figures = figures_of(dictionary, responses, estimate, rows.dimension)
     tolerance = max(solution.tolerance, 1e-6)
     return replace(

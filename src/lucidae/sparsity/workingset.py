@@ -20,7 +20,7 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.newton import FULL, polish
 from lucidae.sparsity.objectives import FullCovariance, Marginal
 from lucidae.sparsity.problem import Problem, covariance, rounding_distance, whiten
-from lucidae.sparsity.state import State, complementarity, empty_start
+from lucidae.sparsity.state import State, complementarity, empty_start, positive
 from lucidae.sparsity.volume import Volume
 
 FULL_ENERGY = FullCovariance()
@@ -84,7 +84,8 @@ def working_set(seen: Sweep, groups: Groups | None = None, by_gain: bool = True)
         slope = seen.alignment - seen.pressure
         wanting = to_numpy(slope if groups is None else groups.share(slope)) > 0
         return np.flatnonzero((relevance > 0) | wanting)
-    gains = to_numpy(coordinate_gains(seen.relevance, seen.curvature, seen.alignment))
+    curvature = positive(seen.curvature)  # zero columns align with nothing and gain nothing
+    gains = to_numpy(coordinate_gains(seen.relevance, curvature, seen.alignment))
     promise = np.where(relevance > 0, 0.0, gains)
     count = min(CANDIDATES, int(np.count_nonzero(promise > 0)))
     best = np.argpartition(-promise, count - 1)[:count] if count else np.empty(0, dtype=int)
