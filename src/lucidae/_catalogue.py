@@ -10,6 +10,7 @@ import numpy as np
 
 import lucidae
 from lucidae import datasets
+from lucidae.experiments.catalogue import experiments
 from lucidae.linear.methods import METHODS, Settings
 from lucidae.linear.rules import Descent
 
@@ -31,7 +32,7 @@ def catalogue() -> list[Entry]:
     >>> "load_digits" in {entry.name for entry in catalogue()}
     True
     """
-    return [*_datasets(), *_estimators(), *_methods()]
+    return [*_datasets(), *_estimators(), *_methods(), *_experiments()]
 
 
 def _datasets() -> Iterator[Entry]:
@@ -53,6 +54,11 @@ def _methods() -> Iterator[Entry]:
         method = make(settings)
         subject = method.objective if isinstance(method.rule, Descent) else method.rule
         yield Entry("method", name, _first_sentence(type(subject)))
+
+
+def _experiments() -> Iterator[Entry]:
+    for experiment in experiments():
+        yield Entry("experiment", experiment.name, experiment.shows)
 
 
 def _first_sentence(subject: object) -> str:

@@ -20,6 +20,7 @@ from lucidae._catalogue import catalogue
 from lucidae._tables import Table, read_table
 from lucidae._version import __version__
 from lucidae.cli import MISSING, is_extra
+from lucidae.experiments.command import reproduce_command
 
 __all__ = ["run"]
 
@@ -130,6 +131,9 @@ def report(
 
         page = write_report(table, out, progress=show)
     output.print(f"[green]Written:[/green] {escape(str(page.resolve()))}")
+
+
+app.command("reproduce")(reproduce_command)
 
 
 @app.command("list")

@@ -26,7 +26,7 @@ from lucidae.experiments.declaration import Cell
 from lucidae.experiments.device import cores, is_accelerator, machine, reference, versions
 from lucidae.experiments.store import Store
 
-__all__ = ["Tally", "Tick", "run"]
+__all__ = ["Tally", "Tick", "duration", "run"]
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -220,3 +220,19 @@ def _one_thread(device: str) -> AbstractContextManager[Any]:
         return nullcontext()
     limited: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
     return limited
+
+
+def duration(seconds: float) -> str:
+    """Say how long something took.
+
+    Examples
+    --------
+    >>> duration(0.5), duration(75), duration(7300)
+    ('0.5 s', '1 min 15 s', '2 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -10,6 +10,7 @@ from pathlib import Path
 from lucidae._files import atomic_path
 from lucidae.certificate import Certificate, Claim
 from lucidae.experiments.declaration import resolve
+from lucidae.experiments.engine import duration
 from lucidae.experiments.outcome import Outcome
 from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
 from lucidae.report.page import Chapter, fill_page
@@ -128,19 +129,3 @@ def chapter(outcome: Outcome) -> Chapter:
         ),
     ]
     return Chapter(experiment.name, experiment.title, blocks)
-
-
-def duration(seconds: float) -> str:
-    """Say how long something took.
-
-    Examples
-    --------
-    >>> duration(0.5), duration(75), duration(7300)
-    ('0.5 s', '1 min 15 s', '2 h 2 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
