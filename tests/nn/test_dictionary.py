@@ -10,6 +10,7 @@ from extras import require
 
 torch = require("torch")
 
+from lucidae import SparseVAE
 from lucidae.nn import DictionaryVAE, collapse_report
 from lucidae.sparsity.objectives import optimal_encoder, optimal_posterior, unreduced_loss
 
@@ -32,22 +33,6 @@ def energy(phi, X, w, gamma, kind):
         return fit + n * np.linalg.slogdet(sigma)[1]
     norms = (phi**2).sum(0)
     return fit + n * np.log(gamma + w * norms).sum() + n * (d - len(w)) * math.log(gamma)
-
-
-def minimised(phi, X, gamma, kind, n_iter=4000):
-    """Return the energy after many of the family's updates (mathematics: MM, diagonal)."""
-    d, n = X.shape
-    w, norms = np.ones(phi.shape[1]), (phi**2).sum(0)
-    for _ in range(n_iter):
-        inverse = np.linalg.inv(phi @ np.diag(w) @ phi.T + gamma * np.eye(d))
-        z = np.einsum("dj,de,ej->j", phi, inverse, phi)
-        q = ((phi.T @ inverse @ X) ** 2).sum(1) / n
-        a = w**2 * q
-        if kind == "full":
-            w = w * np.sqrt(q / z)
-        else:
-            w = (a + np.sqrt(a**2 + 4 * a * gamma / norms)) / 2
-    return energy(phi, X, w, gamma, kind)
 
 
 def set_parameters(model, w_x, encoder, factor):
@@ -107,8 +92,11 @@ def test_stochastic_gradients_reach_the_energy_of_the_direct_solver(kind):
         optimizer.zero_grad()
         model(batch).loss.backward()
         optimizer.step()
-    best = minimised(phi, X, gamma, kind)
-    assert abs(model.energy(x) - best) < 0.01 * abs(best)
+    direct = SparseVAE(posterior=kind, noise_variance=gamma, fit_intercept=False).fit(phi, X)
+    relevance = direct.relevance_
+    assert_allclose(direct.energy_, energy(phi, X, relevance, gamma, kind), rtol=1e-9)
+    assert abs(model.energy(x) - direct.energy_) < 0.01 * abs(direct.energy_)
+    assert_allclose(model.relevance, relevance, atol=0.05 * relevance.max())
     if kind == "full":  # a diagonal posterior may give up columns that the likelihood would keep
         assert all(verdict is not False for verdict in collapse_report(model, x).justified)
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,11 +14,12 @@ torch = require("torch")
 
 from lucidae.metrics import active_dimensions
 from lucidae.nn import VAE
+from lucidae.nn.cell import cell_settings, digits, measure
 from lucidae.nn.checkpoint import load_model, save_model
 from lucidae.nn.comparison import SCALES, compare_covariances
 from lucidae.nn.evaluation import evaluate
 from lucidae.nn.training import TrainingSettings, train
-from lucidae.nn.vae_mnist import digits, main
+from lucidae.nn.vae_mnist import main
 from lucidae.nn.verdict import verdict
 from lucidae.solution import Status
 
@@ -171,6 +172,22 @@ def test_study_runs_both_arms_of_every_seed_and_resumes(tmp_path):
     json.dumps(study)
 
 
+def test_cells_of_an_experiment_are_the_runs_of_the_study():
+    cells = cell_settings("smoke")
+    assert json.loads(json.dumps(cells)) == cells
+    assert len(cell_settings("paper")) == 6
+    tiny = asdict(TINY) | {"training": asdict(TrainingSettings(epochs=1, batch_size=500))}
+    group = [cell | {"design": tiny} for cell in cells[:2]]
+    design = replace(TINY, training=TrainingSettings(epochs=1, batch_size=500), seeds=(0,))
+    study = compare_covariances(*digits(), design)
+    for arrays, run in zip(measure(group, "cpu"), study["runs"], strict=True):
+        assert_allclose(arrays["mse"], run["history"]["mse"], rtol=0)
+    with pytest.raises(ValueError, match="data"):
+        measure([cells[0] | {"data": "faces"}], "cpu")
+    with pytest.raises(ValueError, match="arm"):
+        measure([cells[0] | {"arm": "low_rank"}], "cpu")
+
+
 @pytest.mark.slow
 def test_several_processes_give_the_same_study():
     images, held_out = (x[:60] for x in digits())
@@ -182,7 +199,7 @@ def test_several_processes_give_the_same_study():
         assert_allclose(one["history"]["mse"], two["history"]["mse"], rtol=1e-4)
 
 
-def run(arm, mse, active, directions, seed=0):
+def finished(arm, mse, active, directions, seed=0):
     history = {"mse": [9.0, mse], "active": [active], "active_directions": [directions]}
     return {"arm": arm, "seed": seed, "history": history | {"loss": [1.0]}}
 
@@ -197,7 +214,7 @@ def run(arm, mse, active, directions, seed=0):
     ],
 )
 def test_verdict_is_what_was_measured(full, diagonal, expected):
-    certificate = verdict([run("full", *full), run("diagonal", *diagonal)])
+    certificate = verdict([finished("full", *full), finished("diagonal", *diagonal)])
     names = ("reconstruction", "active directions", "active latents")
     assert tuple(certificate[name].holds for name in names) == expected
     assert certificate["evidence"].holds is None

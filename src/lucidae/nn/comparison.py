@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from lucidae._json import json_safe
 from lucidae._validation import check_integer
+from lucidae.nn._layers import Tensor
 from lucidae.nn.pictures import as_images, picture, pictures
 from lucidae.nn.training import TrainingSettings, train
 from lucidae.nn.vae import VAE
 from lucidae.nn.verdict import ARMS, summary, verdict
+from lucidae.progress import ProgressBar
 from lucidae.solution import Solution, Status
 
 __all__ = ["SCALES", "Design", "compare_covariances"]
@@ -51,6 +53,12 @@ class Design:
     features: int
     training: TrainingSettings
     seeds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the design that `dataclasses.asdict` described."""
+        training = TrainingSettings(**settings["training"])
+        return cls(**{**settings, "training": training, "seeds": tuple(settings["seeds"])})
 
     def model(self, shape: Any, arm: str, seed: int) -> VAE:
         """Return a fresh model; of one seed, both arms start from the same weights."""
@@ -175,16 +183,26 @@ def train_pair(
     """Train both arms from one seed; return what was measured, and pictures."""
     train_x, test_x = (as_images(x, device) for x in (images, held_out))
     runs, shown = [], {"originals": picture(test_x[:10])}
-    settings = replace(design.training, seed=seed)
     for arm in ARMS:
-        started = time.perf_counter()
-        model = design.model(tuple(train_x.shape[1:]), arm, seed)
-        model = model.to(device, memory_format=torch.channels_last)
         path = None if checkpoints is None else Path(checkpoints) / f"{arm}-{seed}.npz"
-        ended = train(model, train_x, test_x, settings, checkpoint=path)
-        runs.append(_described(arm, seed, model, ended, time.perf_counter() - started))
-        shown |= pictures(model, test_x[:10], arm)
+        run, drawn = train_arm(train_x, test_x, design, arm, seed, path)
+        runs.append(run)
+        shown |= drawn
     return runs, shown
+
+
+def train_arm(
+    images: Tensor, held_out: Tensor, design: Design, arm: str, seed: int, checkpoint: Path | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train one model on image tensors; return its record, and pictures by name."""
+    started = time.perf_counter()
+    model = design.model(tuple(images.shape[1:]), arm, seed)
+    model = model.to(images.device, memory_format=torch.channels_last)
+    settings = replace(design.training, seed=seed)
+    bar = ProgressBar(f"{arm}, seed {seed}", delay=20.0)
+    ended = train(model, images, held_out, settings, checkpoint=checkpoint, callbacks=[bar])
+    run = _described(arm, seed, model, ended, time.perf_counter() - started)
+    return run, pictures(model, held_out[:10], arm)
 
 
 def _described(

@@ -37,7 +37,7 @@ class TrainingSettings:
     learning_rate : float, default=1e-3
         Largest rate of Adam.
     precision : {"float32", "bfloat16"}, default="float32"
-        Arithmetic of the layers; posteriors and losses are always in float32.
+        Arithmetic of the layers in training; posteriors, losses and measurements are in float32.
     compiled : bool, default=False
         Compile the training step with `torch.compile`.
     seed : int, default=0
@@ -170,8 +170,7 @@ class Training:
     def _end_epoch(self) -> None:
         loss, error, kl = (self.sums / self.per_epoch).tolist()
         figures = {"train_loss": loss, "train_mse": error, "train_kl": kl}
-        with self._arithmetic():
-            measured = evaluate(self.model, self.held_out, seed=self.settings.seed)
+        measured = evaluate(self.model, self.held_out, seed=self.settings.seed)
         self.records.append(figures | measured)
 
     def health(self) -> float:

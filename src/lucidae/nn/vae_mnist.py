@@ -17,16 +17,10 @@ from typing import Any
 import numpy as np
 
 from lucidae._files import atomic_path, load_arrays, save_arrays
-from lucidae.datasets import load_digits
+from lucidae.nn.cell import digits
 from lucidae.nn.comparison import SCALES, compare_covariances
 
-__all__ = ["digits", "main"]
-
-
-def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the embedded digits as 8 × 8 images in [0, 1], for training and for measuring."""
-    images = load_digits().images
-    return images[:1500], images[1500:]
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -41,7 +41,7 @@ def verdict(runs: Sequence[dict[str, Any]]) -> Certificate:
     )
     seeds = len({run["seed"] for run in runs})
     return Certificate(
-        f"full against diagonal covariance, {seeds} seeds",
+        f"full against diagonal covariance, {seeds} seed{'' if seeds == 1 else 's'}",
         (
             at_most(
                 "reconstruction",
@@ -70,6 +70,7 @@ def verdict(runs: Sequence[dict[str, Any]]) -> Certificate:
 
 
 def final(runs: Sequence[dict[str, Any]], arm: str, name: str) -> float:
+    """Return the mean over seeds of a figure after the last epoch."""
     return float(np.mean([run["history"][name][-1] for run in runs if run["arm"] == arm]))
 
 
