@@ -14,6 +14,7 @@ from lucidae.linear.methods import Method
 from lucidae.linear.model import Model, Outcome, build_model
 from lucidae.linear.options import Options
 from lucidae.linear.solvers import (
+    batch_noise,
     random_start,
     solve_exact,
     solve_gradient,
@@ -23,7 +24,7 @@ from lucidae.linear.solvers import (
 from lucidae.linear.sources import RowsSource, Source
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import VariationalWeights
-from lucidae.solution import History, Solution, Status
+from lucidae.solution import History, Status
 
 DEFAULT_BATCH = 256
 """Rows per step of the stochastic solver."""
@@ -119,8 +120,13 @@ def _trained_outcome(
     start = random_start(method, k, m, options.init_scale, random, source.mean)
     if previous is not None and _same_kind(previous, start):
         start = _rescaled(previous, 1.0 / unit)
-    rate = options.training.rate(stiffness(method, covariance, k, source.mean).curvature)
-    solution = _descend(options, method, covariance, start, random, solver)
+    size = _batch_rows(options, method, covariance, solver)
+    noise = 0.0 if size is None else batch_noise(size, covariance.rows.shape[0], options.training)
+    rate = options.training.rate(stiffness(method, covariance, start, noise).curvature)
+    if size is None:
+        solution = solve_gradient(method, covariance, start, options.training)
+    else:
+        solution = solve_stochastic(method, covariance, start, options.training, size, random)
     if not solution.status.ok:
         warnings.warn(solution.advice, ConvergenceWarning, stacklevel=4)
     return Outcome(
@@ -133,20 +139,13 @@ def _trained_outcome(
     )
 
 
-def _descend(
-    options: Options,
-    method: Method,
-    covariance: Any,
-    start: Any,
-    random: np.random.Generator,
-    solver: str,
-) -> Solution[Any]:
+def _batch_rows(options: Options, method: Method, covariance: Any, solver: str) -> int | None:
+    """Return the rows of one step; None for a step through the second moment."""
     if solver == "gradient" and not method.needs_rows:
-        return solve_gradient(method, covariance, start, options.training)
-    n_rows = covariance.rows.shape[0]
+        return None
+    n_rows: int = covariance.rows.shape[0]
     # Nested dropout on the full batch is its stochastic form with one batch per pass.
-    size = n_rows if solver == "gradient" else min(options.batch_size or DEFAULT_BATCH, n_rows)
-    return solve_stochastic(method, covariance, start, options.training, size, random)
+    return n_rows if solver == "gradient" else min(options.batch_size or DEFAULT_BATCH, n_rows)
 
 
 def _unit_of(method: Method, options: Options, covariance: Any) -> float:

@@ -20,6 +20,9 @@ Vector = np.ndarray[Any, Any]
 COARSE, FINE = 1e-6, 1e-11
 """Relative accuracy of the penalties while searching and at the end."""
 
+TIE = 1e-8
+"""Relative difference below which two eigenvalues count as equal."""
+
 
 def rotation_bound(values: Vector, penalties: Vector) -> float:
     """Return the largest ratio of Bao et al. 2020, eq. 16, over adjacent latents."""
@@ -92,8 +95,10 @@ def best_penalties(values: Vector, k: int) -> Vector:
     alive = int(np.sum(values[:k] > 1e-12 * unit)) if unit > 0 else 0
     if alive == 0:
         return np.linspace(0.5, 1.0, k) if k > 1 else np.array([0.5])
-    inside = np.concatenate([values[:alive], values[k:]]) / unit
-    chosen = _best_alive(inside, alive) * unit
+    inside, outside = values[:alive], values[k:]
+    # Equal eigenvalues on both sides of k leave flat directions, whatever the penalties.
+    outside = outside[outside < inside[-1] * (1 - TIE)]
+    chosen = _best_alive(np.concatenate([inside, outside]) / unit, alive) * unit
     beyond = values[alive - 1] * (1 + np.arange(1, k - alive + 1) / k)
     return np.concatenate([chosen, beyond])
 

@@ -17,6 +17,7 @@ from lucidae.linear.covariance import (
 from lucidae.linear.methods import Method, relative_direction
 from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum
+from lucidae.linear.weights import VariationalWeights
 from lucidae.progress import ProgressBar
 from lucidae.solution import Solution
 
@@ -76,7 +77,9 @@ class Training:
             return float(self.learning_rate)
         if self.optimizer == "adam":
             return ADAM_RATE
-        return SAFETY * largest_stable_product(self.optimizer, self.momentum) / curvature
+        # Heavy ball overshoots where the loss is still quartic: it steps no further than Nesterov.
+        like = "nesterov" if self.optimizer == "heavy_ball" else self.optimizer
+        return SAFETY * largest_stable_product(like, self.momentum) / curvature
 
     def build(self, curvature: float) -> Optimizer:
         """Return the optimizer with its step size."""
@@ -90,15 +93,43 @@ class Stiffness(NamedTuple):
     scale: float
 
 
-def stiffness(method: Method, covariance: Covariance, k: int, ref: Array) -> Stiffness:
+def stiffness(method: Method, covariance: Covariance, start: Any, noise: float = 0.0) -> Stiffness:
     """Estimate both from a few power iterations; no eigendecomposition.
 
-    Ritz values lie below the eigenvalues that they estimate, so a tenth is added.
+    Ritz values lie below the eigenvalues that they estimate, so a tenth is added. `noise` is what
+    a batch adds to the largest eigenvalue, relative to the total variance: see `batch_noise`.
     """
-    spectrum = ritz_spectrum(covariance, k if method.name == "linear_vae" else 1, ref)
-    if scalar(spectrum.values[0]) <= 0.0:
+    k = start.encoder.shape[-2] if method.name == "linear_vae" else 1
+    spectrum = ritz_spectrum(covariance, k, start.encoder)
+    top = scalar(spectrum.values[0])
+    if top <= 0.0:
         return Stiffness(1.0, 1.0)
-    return Stiffness(1.1 * method.curvature(spectrum), method.scale(spectrum))
+    room = 1.1 * (1.0 + noise * spectrum.trace / top) * _steepening(start)
+    return Stiffness(room * method.curvature(spectrum), method.scale(spectrum))
+
+
+def _steepening(start: Any) -> float:
+    """Return how much steeper the quartic loss may be at the first weights than at its minimum.
+
+    Along W₁ = W₂ᵀ of norm w it curves with (6w² − 2)σ₁², at the minimum (w = 1) with 4σ₁²; the
+    slope of 4 in place of 3/2 leaves room for momentum to overshoot. The ELBO has no such point.
+    """
+    if isinstance(start, VariationalWeights):
+        return 1.0
+    norm = namespace(start.encoder).linalg.matrix_norm
+    size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
+    return max(1.0, 4.0 * size**2 - 3.0)
+
+
+def batch_noise(batch_size: int, n_rows: int, training: Training) -> float:
+    """Return the share of the total variance by which a batch's top eigenvalue may exceed Σ's.
+
+    A sample of b rows adds about tr Σ/b, and momentum μ adds up 1/(1 − μ) batches.
+    """
+    if batch_size >= n_rows:
+        return 0.0
+    momentum = 0.0 if training.optimizer == "gradient_descent" else training.momentum
+    return 1.0 / (batch_size * (1.0 - momentum))
 
 
 def random_start(method: Method, k: int, m: int, scale: float, random: Any, ref: Array) -> Any:
@@ -117,8 +148,7 @@ def solve_gradient(
     method: Method, covariance: Covariance, start: Any, training: Training
 ) -> Solution[Any]:
     """Descend on the full batch through the second moment; the data are not touched again."""
-    k = start.encoder.shape[-2]
-    stiff = stiffness(method, covariance, k, start.encoder)
+    stiff = stiffness(method, covariance, start)
     optimizer = training.build(stiff.curvature)
 
     def step(state: Any) -> Any:
@@ -173,9 +203,8 @@ def solve_stochastic(
     random: np.random.Generator,
 ) -> Solution[Any]:
     """Descend on mini-batches: memory O(mk) beside one batch, one full pass per check."""
-    k = start.encoder.shape[-2]
     n_rows = rows.rows.shape[0]
-    stiff = stiffness(method, rows, k, start.encoder)
+    stiff = stiffness(method, rows, start, batch_noise(batch_size, n_rows, training))
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     horizon = max(10.0, HORIZON_SHARE * training.max_iter)

@@ -13,7 +13,7 @@ from lucidae.linear.fitting import resolve_components
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model, Outcome, build_model
 from lucidae.linear.options import Options
-from lucidae.linear.solvers import Stream, batch_step, random_start, stiffness
+from lucidae.linear.solvers import Stream, batch_noise, batch_step, random_start, stiffness
 from lucidae.linear.sources import RowsSource
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum
 from lucidae.linear.weights import orthonormal_rows
@@ -91,9 +91,11 @@ class StreamFit:
         between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
         variance = self.variance + source.covariance.trace * source.weight + between
         batch = rows_covariance(X, mean, source.weights)
-        k = self.state.weights.encoder.shape[-2]
-        curvature = max(self.curvature, stiffness(self.method, batch, k, mean).curvature)
-        optimizer = self.options.training.build(curvature)
+        training, rows = self.options.training, X.shape[0]
+        noise = batch_noise(rows, rows + 1, training)
+        stiff = stiffness(self.method, batch, self.state.weights, noise)
+        curvature = max(self.curvature, stiff.curvature)
+        optimizer = training.build(curvature)
         state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
         share = 1.0 / min(state.steps, MEMORY)
