@@ -115,7 +115,8 @@ def test_tied_saddles_are_named_with_the_way_down(strength):
         certificate = certify_weights(point.factor, None, matrix=M, dropout=dropout)
         assert certificate["stationary"].holds
         assert certificate["gap"].holds is (point.index == 0)
-        assert certificate["curvature"].holds is (point.index == 0)
+        # At the minimum there is nothing to measure: the gap says it.
+        assert certificate["curvature"].holds is (False if point.index else None)
         if point.index:
             advice = certificate["curvature"].advice
             assert "strict saddle" in advice

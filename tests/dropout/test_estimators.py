@@ -399,7 +399,7 @@ def test_bad_targets_weights_and_codes_are_refused():
         with pytest.raises(ValueError, match=r"y|inconsistent"):
             model.fit(X, y)
     torch = require("torch")
-    for y in (Y[:10], np.full_like(Y, np.nan), None, Y[:, :, None]):
+    for y in (Y[:10], np.full_like(Y, np.nan), None, Y[:, :, None], Y[:, :0]):
         with pytest.raises(ValueError, match="y"):
             model.fit(torch.as_tensor(X), y)
     for weights in (np.ones(3), -np.ones(80), np.zeros(80), np.full(80, np.nan)):

@@ -112,7 +112,7 @@ def _stationary(figures: Measurement, tolerance: float) -> Claim:
 
 def _curvature(figures: Measurement, tolerance: float) -> Claim:
     statement = "no direction of negative curvature: not a saddle"
-    reference = "Mianjy et al. 2018, Theorem 4.3, for every dropout rate: lucidae.dropout.theory"
+    reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
         return does_not_apply("curvature", statement, reference, figures.reason)
     advice = f"A strict saddle. {figures.reason}"

@@ -67,7 +67,7 @@ def check_targets(y: Any, X: Array) -> Array:
         raise ValueError("y is None, but targets are needed: requires y to be passed.")
     y = like(as_plain(y) if is_array(y) else np.asarray(y), X)
     y, xp = as_float(y), namespace(X)
-    if y.ndim not in (1, 2) or y.shape[0] != X.shape[0]:
+    if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
         raise ValueError(
             f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."
         )

@@ -82,7 +82,9 @@ def measure(
     value = scalar(objective.value(weights))
     solved = known is not None and value - known.value <= tolerance * problem.energy
     curvature, reason = (
-        (0.0, "") if solved else _curvature(objective, weights, tied, stationarity, tolerance)
+        (None, "Nothing leads down from the global minimum, which the gap confirms.")
+        if solved
+        else _curvature(objective, weights, tied, stationarity, tolerance)
     )
     return Measurement(
         strength,
