@@ -87,9 +87,7 @@ def found_columns(problem: Any, rows: Any) -> str:
 
 def sources() -> None:
     print("P4  204 × 4686, n = 50, 20 dB (asked: 5 times gamma_map's speed to a lower energy)")
-    print(
-        f"    {'dictionary':<10} {'who':<14} {'time':>8} {'speed-up':>8} {'energy':>12} {'found':>6}"
-    )
+    print(f"    {'dictionary':<10} {'who':<14} {'time':>8} {'speed-up':>8} {'energy':>12}  found")
     leadfield = make_meg_leadfield(204, 4686, random_state=0)
     for name, dictionary in (("Gaussian", None), ("leadfield", leadfield)):
         p = make_sparse_regression(

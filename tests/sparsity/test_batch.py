@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from extras import require
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import solve_batch
@@ -103,10 +102,3 @@ def test_single_precision_and_processes():
     together = solve_batch(Phi, X, noise_variance=0.01)
     assert_allclose(divided.value.coef, together.value.coef, atol=1e-10)
     assert divided.status == together.status
-
-
-def test_torch_tensors_may_be_divided_too():
-    torch = require("torch")
-    Phi, X, _, _ = stack(3)
-    ended = solve_batch(torch.asarray(Phi), torch.asarray(X), noise_variance=0.01, n_jobs=2)
-    assert torch.is_tensor(ended.value.coef)

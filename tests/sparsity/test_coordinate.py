@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -35,6 +35,7 @@ def energy(problem, relevance):
     return float(FullCovariance().value(evaluate(problem, relevance)))
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), index=st.integers(0, 13))
 def test_one_coordinate_is_minimised_exactly_and_its_gain_is_the_drop(seed, index):
     problem, relevance = draw(seed)
@@ -51,6 +52,7 @@ def test_one_coordinate_is_minimised_exactly_and_its_gain_is_the_drop(seed, inde
         assert energy(problem, trial) >= energy(problem, moved) - 1e-11
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_rank_one_updates_follow_a_fresh_factorisation(seed):
     problem, relevance = draw(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -24,6 +24,7 @@ GRID = np.concatenate([[0.0], np.geomspace(1e-5, 300, 6000)])
 POSITIVE = st.floats(0.02, 20)
 
 
+@settings(max_examples=25)
 @given(power=POSITIVE, inner=POSITIVE)
 def test_the_full_slice_has_one_minimum(power, inner):
     found = scan_minima(GRID, full_slice(GRID, power, inner))
@@ -31,6 +32,7 @@ def test_the_full_slice_has_one_minimum(power, inner):
     assert_allclose(found, full_slice_minima(power, inner), rtol=5e-3, atol=1e-3)
 
 
+@settings(max_examples=25)
 @given(power=POSITIVE, inner=POSITIVE, share=st.floats(1e-3, 1))
 def test_the_diagonal_slice_has_the_minima_of_equation_56(power, inner, share):
     expected = diagonal_slice_minima(power, inner, share * inner)
@@ -62,6 +64,7 @@ def test_the_autoencoder_keeps_bad_minima_in_one_coefficient():
     assert_allclose(minima[1], (3 + np.sqrt(5)) / 2, atol=1e-3)  # u − a + γ/u = 0
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**5))
 def test_slices_of_a_real_problem_are_those_of_the_theorem(seed):
     rng = np.random.default_rng(seed)

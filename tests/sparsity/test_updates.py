@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -43,6 +43,7 @@ def assert_never_rises(energies):
 
 
 @pytest.mark.parametrize(("name", "objective", "update"), RULES, ids=[rule[0] for rule in RULES])
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), noise=st.sampled_from([1e-8, 1e-3, 0.1, 3.0]))
 def test_no_update_raises_its_energy(name, objective, update, seed, noise):
     solution = repeat_update(draw(seed, noise=noise), objective, update, tolerance=1e-9, limit=25)
@@ -66,6 +67,7 @@ def test_grouped_updates_do_not_raise_the_energy(name):
         assert_allclose(groups.expand(shared), solution.value.relevance)
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_learning_the_noise_by_expectation_is_monotone(seed):
     problem = draw(seed, d=20, kappa=6)
@@ -77,6 +79,7 @@ def test_learning_the_noise_by_expectation_is_monotone(seed):
         assert_never_rises(solution.history["energy"])
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_majorising_relevances_and_noise_together_is_monotone(seed):
     state = evaluate(draw(seed), flat_start(draw(seed)))
