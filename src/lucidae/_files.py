@@ -83,15 +83,16 @@ def load_arrays(source: str | os.PathLike[str], what: str) -> dict[str, np.ndarr
     ValueError
         If it is damaged, or no ``.npz`` file without pickled objects.
     """
+    with Path(source).open("rb") as stream:
+        return read_arrays(stream, os.fspath(source), what)
+
+
+def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Read an ``.npz`` file that is open already, `name` being what a refusal calls it."""
     try:
-        with Path(source).open("rb") as stream:
-            return _named_arrays(stream)
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
+        return _named_arrays(stream)
     except _DAMAGE as error:
-        raise ValueError(
-            f"{os.fspath(source)!r} is not {what}, or it is damaged: {error}"
-        ) from error
+        raise ValueError(f"{name!r} is not {what}, or it is damaged: {error}") from error
 
 
 def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:

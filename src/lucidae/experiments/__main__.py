@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     runner.add_argument("--scale", choices=SCALES, default="smoke")
     runner.add_argument("--device", default="cpu", help="cpu, or what torch calls a device")
     runner.add_argument("--out", type=Path, default=Path("results"))
-    runner.add_argument("--jobs", type=int, help="processes; one for each core by default")
+    runner.add_argument(
+        "--jobs", type=int, help="processes; by default one a core, one on a device"
+    )
     runner.add_argument("--seconds", type=float, help="stop cleanly before this")
     runner.add_argument("--take", type=Path, action="append", default=[], help="packed cells")
     runner.add_argument("--pack", type=Path, help="write all finished cells to this file")

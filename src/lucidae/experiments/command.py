@@ -46,7 +46,7 @@ def reproduce_command(
         "results"
     ),
     jobs: Annotated[
-        int | None, typer.Option(help="Processes; one for each core by default.")
+        int | None, typer.Option(help="Processes; by default one a core, one on a device.")
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Stop cleanly before this; run again to go on.")

@@ -87,7 +87,8 @@ def run(
     device : str, default="cpu"
         ``"cpu"``, or what torch calls a device, such as ``"cuda"``.
     jobs : int, optional
-        Number of processes; one for each core by default. An accelerator has one.
+        Number of processes: by default one for each core, and one on an accelerator, where
+        more help as long as it waits for the processor most of the time.
     seconds : float, optional
         Start nothing that would end later than this; the rest is left to the next run.
     report : callable, optional
@@ -99,15 +100,15 @@ def run(
     """
     start = time.perf_counter()
     reference(device)  # a device that is not there is refused before any work
-    workers = cores() if jobs is None else check_integer(jobs, "jobs", low=1)
+    usual = 1 if is_accelerator(device) else cores()
+    workers = usual if jobs is None else check_integer(jobs, "jobs", low=1)
     budget = None if seconds is None else check_number(seconds, "seconds", low=0.0)
     missing = store.missing(cells)
     wanted = len({cell.key for cell in cells})
     clock = _Clock(len(missing), sum(cell.cost for cell in missing), budget, report, start)
     groups = _groups(missing, is_accelerator(device))
-    workers = 1 if is_accelerator(device) else min(workers, len(groups))
-    clock.workers = max(1, workers)
-    measure = _in_turn if workers <= 1 else _in_processes
+    clock.workers = max(1, min(workers, len(groups)))
+    measure = _in_turn if clock.workers == 1 else _in_processes
     for group, taken in measure(groups, store.folder, device, clock):
         clock.finished(group, taken)
     return Tally(clock.done, wanted - len(missing), len(missing) - clock.done, clock.elapsed)
@@ -228,7 +229,7 @@ def duration(seconds: float) -> str:
     Examples
     --------
     >>> duration(0.5), duration(75), duration(7300)
-    ('0.5 s', '1 min 15 s', '2 h 2 min')
+    ('0.5 s', '1 min 15 s', '2 h 1 min')
     """
     if seconds < 60:
         return f"{seconds:.2g} s"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._files import atomic_path, load_arrays, save_arrays
+from lucidae._files import atomic_path, load_arrays, read_arrays, save_arrays
 from lucidae.experiments.declaration import Arrays, Cell, Measured
 
 __all__ = ["Store"]
@@ -109,8 +109,8 @@ class Store:
         if member.file_size > LARGEST_MEMBER:
             raise ValueError(f"{member.filename} in {source} is too large for a cell.")
         content = archive.read(member)
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            about = _about({ABOUT: stored[ABOUT]})
+        name = f"{member.filename} in {os.fspath(source)}"
+        about = _about(read_arrays(io.BytesIO(content), name, "a finished cell"))
         cell = Cell(about["cell"]["work"], about["cell"]["settings"])
         with atomic_path(self.path(cell)) as temporary:
             temporary.write_bytes(content)

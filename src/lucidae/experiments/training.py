@@ -107,9 +107,9 @@ class Trial:
         if self.method in STOCHASTIC or self.batch_size is not None:
             rows = SAMPLES[self.data]
             steps = 1 if self.batch_size is None else -(-rows // self.batch_size)
-            return self.n_epochs * (steps * 3e-4 + rows * m * k * 1.2e-9)
+            return 0.05 + self.n_epochs * (steps * 3e-4 + rows * m * k * 1.2e-9)
         width = m if self.optimizer == "adam" else k
-        return self.n_epochs * (1.5e-4 + m * k * (width * 2e-10 + 1e-8))
+        return 0.05 + self.n_epochs * (1.5e-4 + m * k * (width * 2e-10 + 1e-8))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """Import the toy experiment from a folder that other processes see too."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("toy.py"), folder / "toy.py")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.delitem(sys.modules, "toy", raising=False)
+    yield importlib.import_module("toy")
+    sys.modules.pop("toy", None)

@@ -1,0 +1,122 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+import extras
+from lucidae.experiments import NAMES, experiment
+from lucidae.experiments.data import EMBEDDED, penalties
+from lucidae.experiments.declaration import resolve
+from lucidae.experiments.engine import run
+from lucidae.experiments.outcome import judge
+from lucidae.experiments.store import Store
+
+BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
+QUICK = ("lae-landscape", "dropout-landscape", "sparse-slices")
+
+
+@pytest.mark.parametrize(("name", "scale"), BOTH)
+def test_a_declaration_is_complete(name, scale):
+    declared = experiment(name)
+    assert declared.name == name
+    assert declared.title
+    assert declared.claim.endswith(".")
+    assert not declared.shows.endswith(".")
+    assert any(author in declared.reference for author in ("Bao", "Mianjy", "Wipf"))
+    chosen = declared.at(scale)
+    assert any(type(verdict).__name__ != "Reported" for verdict in chosen.expect)
+    assert all(isinstance(value, str) for value in chosen.setting.facts().values())
+    cells = chosen.setting.cells()
+    assert len({cell.key for cell in cells}) == len(cells)
+    for cell in cells:
+        assert json.loads(json.dumps(cell.settings)) == cell.settings
+        assert callable(cell.resolve())
+        assert 0 < cell.cost < math.inf
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_uses_embedded_data_alone(name):
+    for cell in experiment(name).at("smoke").setting.cells():
+        assert cell.settings.get("data", EMBEDDED[0]) in EMBEDDED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_can_be_found(name):
+    extras.require("matplotlib")
+    extras.require("jinja2")
+    assert callable(resolve(experiment(name).draw))
+
+
+def test_the_papers_settings_are_the_papers():
+    rates = {
+        (trial.method, trial.optimizer): trial.learning_rate
+        for trial in experiment("lae-dynamics").at("paper").setting.trials
+    }
+    assert rates["rag", "nesterov"] == 3e-3
+    assert rates["nonuniform_l2", "adam"] == 1e-2
+    assert ("rag", "adam") not in rates
+    assert len(rates) == 11
+    spaced = penalties({"rule": "spaced", "low": 0.1, "high": 0.9}, "digits", 20)
+    assert np.sqrt(spaced[[0, -1]]) == pytest.approx([0.1, 0.9])
+    sizes = experiment("lae-scaling").at("paper").setting
+    assert sizes.sizes == (2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
+    assert sizes.limit == 50_000
+    for panel in ("unit", "scaled", "leadfield", "noise"):
+        setting = experiment(f"sparse-{panel}").at("paper").setting
+        assert (setting.d, setting.kappa, setting.trials) == (100, 200, 100)
+        assert setting.active == tuple(range(1, 101))
+    dropout = experiment("dropout-convergence").at("paper").setting
+    assert (dropout.shape, dropout.widths, dropout.runs) == ((120, 80), (20, 80), 50)
+
+
+def test_an_unknown_experiment_or_scale_is_named():
+    with pytest.raises(ValueError, match="there are lae-landscape"):
+        experiment("lae-nothing")
+    with pytest.raises(ValueError, match="scale='huge'"):
+        experiment("lae-landscape").at("huge")
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("cells"))
+    chosen = [experiment(name) for name in QUICK]
+    run([cell for one in chosen for cell in one.at("smoke").setting.cells()], store, jobs=1)
+    return [judge(one, "smoke", store) for one in chosen]
+
+
+def test_what_takes_no_time_is_seen(outcomes):
+    for outcome in outcomes:
+        failed = [claim.statement for claim in outcome.verdicts.claims if claim.holds is False]
+        assert not failed
+
+
+def test_the_page_is_one_file_that_asks_the_network_for_nothing(outcomes, tmp_path):
+    extras.require("matplotlib")
+    extras.require("jinja2")
+    from lucidae.experiments.page import write_page
+
+    text = write_page(outcomes, tmp_path / "page.html", 1.0).read_text("utf-8")
+    for outcome in outcomes:
+        assert f'href="#{outcome.experiment.name}"' in text
+        assert outcome.experiment.reference in text
+    for asked in ('src="http', 'href="http', "url(http", "@import", "fetch(", "XMLHttpRequest"):
+        assert asked not in text
+    assert text.count("<canvas") == 2
+    assert text.count("data:text/csv") >= 3
+    assert "<script>" in text
+
+
+@pytest.mark.slow
+def test_all_of_smoke_is_seen(tmp_path):
+    from lucidae.experiments.reproduce import reproduce
+
+    done = reproduce(scale="smoke", out=tmp_path, page=False)
+    failed = [
+        f"{outcome.experiment.name}: {claim.statement}, measured {claim.value}"
+        for outcome in done.outcomes
+        for claim in outcome.verdicts.claims
+        if claim.holds is False
+    ]
+    assert not failed
+    assert done.holds

@@ -1,0 +1,136 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lucidae.experiments.declaration import Cell
+from lucidae.experiments.engine import duration, run
+from lucidae.experiments.store import Store
+
+
+def numbers(store, cells):
+    return np.stack([store.load(cell).arrays["values"] for cell in cells])
+
+
+def test_finished_cells_are_never_measured_again(toy, tmp_path):
+    log, store = tmp_path / "log", Store(tmp_path / "cells")
+    cells = toy.cells(log)
+    first = run(cells, store, jobs=1)
+    again = run(cells + cells, store, jobs=1)
+    assert (first.measured, first.reused, first.left) == (6, 0, 0)
+    assert (again.measured, again.reused, again.left) == (0, 6, 0)
+    assert sorted(log.read_text().split()) == [str(seed) for seed in range(6)]
+
+
+def test_more_cells_cost_only_themselves(toy, tmp_path):
+    log, store = tmp_path / "log", Store(tmp_path / "cells")
+    run(toy.cells(log, 3), store, jobs=1)
+    tally = run(toy.cells(log, 5), store, jobs=1)
+    assert (tally.measured, tally.reused) == (2, 3)
+
+
+def test_processes_and_groups_give_the_same_numbers(toy, tmp_path):
+    stores = [Store(tmp_path / name) for name in ("turn", "processes", "group")]
+    cells = toy.cells(tmp_path / "log")
+    run(cells, stores[0], jobs=1)
+    run(cells, stores[1], jobs=2)
+    pytest.importorskip("torch")
+    run(cells, stores[2], device="cpu:0")  # torch's processor: cells that belong together at once
+    expected = numbers(stores[0], cells)
+    for store in stores[1:]:
+        assert np.array_equal(numbers(store, cells), expected)
+    assert stores[2].load(cells[0]).about["device"] == "cpu:0"
+
+
+SCRIPT = """
+import sys, toy
+from lucidae.experiments.engine import run
+from lucidae.experiments.store import Store
+if __name__ == "__main__":
+    run(toy.cells(sys.argv[1], 10, 0.25), Store(sys.argv[2]), jobs=2)
+"""
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(toy, tmp_path):
+    script, log, folder = tmp_path / "script.py", tmp_path / "log", tmp_path / "cells"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, script, log, folder], start_new_session=True, env=dict(os.environ)
+    )
+    cells, store = toy.cells(log, 10, 0.25), Store(folder)
+    deadline = time.monotonic() + 50
+    while len(store.missing(cells)) > 7 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()  # SIGKILL to the engine, then to its workers
+    process.wait()
+    os.killpg(process.pid, signal.SIGKILL)
+    saved = {cell.settings["seed"] for cell in cells} - {
+        cell.settings["seed"] for cell in store.missing(cells)
+    }
+    assert 3 <= len(saved) < 10, "the run was to be killed half-way"
+    tally = run(cells, store, jobs=1)
+    assert (tally.measured, tally.reused) == (10 - len(saved), len(saved))
+    times = Counter(int(seed) for seed in log.read_text().split())
+    assert all(times[seed] == 1 for seed in saved), "what was stored was measured again"
+    whole = Store(tmp_path / "whole")
+    run(cells, whole, jobs=1)
+    assert np.array_equal(numbers(store, cells), numbers(whole, cells))
+    files = [path for path in folder.rglob("*.npz") if not path.name.startswith(".")]
+    assert len(files) == 10, "half a file was taken for a whole one"
+
+
+def test_exact_settings_versions_and_seconds_are_stored(toy, tmp_path):
+    store, cells = Store(tmp_path / "cells"), toy.cells(tmp_path / "log", 1)
+    run(cells, store, jobs=1)
+    about = store.load(cells[0]).about
+    assert about["cell"]["settings"] == cells[0].settings
+    assert about["cell"]["work"] == "toy:work"
+    assert {"lucidae", "numpy", "scipy", "python"} <= set(about["versions"])
+    assert about["seconds"] >= 0
+    assert about["processor_seconds"] >= 0
+    assert about["device"] == "cpu"
+    assert about["machine"]
+    assert about["finished"]
+
+
+def test_the_budget_of_time_is_kept_and_the_rest_is_left(toy, tmp_path):
+    store, cells = Store(tmp_path / "cells"), toy.cells(tmp_path / "log", 6, 0.02)
+    assert run(cells, store, jobs=1, seconds=0).left == 6
+    ticks = []
+    assert run(cells, store, jobs=1, report=ticks.append).measured == 6
+    assert [tick.done for tick in ticks] == [1, 2, 3, 4, 5, 6]
+    assert ticks[0].total == 6
+    assert ticks[0].seconds_left > 0
+    assert ticks[-1].seconds_left == pytest.approx(0)
+
+
+def test_a_failure_names_the_cell_and_keeps_what_is_done(toy, tmp_path):
+    store = Store(tmp_path / "cells")
+    good, (bad,) = toy.cells(tmp_path / "log", 2), toy.cells("", 1, name="toy:broken")
+    cheap = Cell(bad.work, bad.settings, 0.1)
+    with pytest.raises(RuntimeError, match=r"toy:broken.*by design"):
+        run([*good, cheap], store, jobs=1)
+    assert store.missing(good) == []
+
+
+@pytest.mark.parametrize("settings", [{"jobs": 0}, {"seconds": -1.0}, {"device": "abacus"}])
+def test_bad_settings_are_refused_before_any_work(toy, tmp_path, settings):
+    log = tmp_path / "log"
+    with pytest.raises(ValueError, match=r"jobs|seconds|abacus"):
+        run(toy.cells(log), Store(tmp_path / "cells"), **settings)
+    assert not Path(log).exists()
+
+
+def test_durations_read_well():
+    assert [duration(s) for s in (0.04, 12.3, 61, 3600)] == [
+        "0.04 s",
+        "12 s",
+        "1 min 1 s",
+        "1 h 0 min",
+    ]

@@ -1,0 +1,68 @@
+"""A toy experiment in a module of its own, so that other processes can import it.
+
+Written to a temporary folder by the fixture `toy`; every call of the work leaves a line in the
+file that the settings name.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale
+from lucidae.experiments.verdicts import AtMost
+
+
+def work(group, device):
+    for settings in group:
+        with Path(settings["log"]).open("a") as log:
+            log.write(f"{settings['seed']}\n")
+        time.sleep(settings["pause"])
+    return [
+        {"values": np.random.default_rng(settings["seed"]).standard_normal(5)} for settings in group
+    ]
+
+
+def broken(group, device):
+    raise ZeroDivisionError("by design")
+
+
+def cells(log, count=6, pause=0.0, name="toy:work"):
+    settings = [{"seed": seed, "log": str(log), "pause": pause} for seed in range(count)]
+    return [Cell(name, one, 1.0, "all") for one in settings]
+
+
+@dataclass(frozen=True)
+class Toy:
+    log: str
+    count: int = 4
+    pause: float = 0.0
+
+    def cells(self):
+        return cells(self.log, self.count, self.pause)
+
+    def curves(self, results):
+        means = [float(np.mean(cell.arrays["values"])) for cell in results]
+        return {"mean": Curve(range(len(means)), means), "one": Curve([0], [1.0])}
+
+    def facts(self):
+        return {"cells": str(self.count)}
+
+
+def experiment(log, bound):
+    """Claim that one is at most `bound`: true or deliberately wrong."""
+    scale = Scale(Toy(str(log)), (AtMost("one", bound, says="one is small"),))
+    return Experiment(
+        name="toy",
+        title="A toy",
+        reference="nobody",
+        shows="nothing",
+        claim="One is small.",
+        scales={"smoke": scale, "paper": scale},
+        draw="toy:draw",
+    )
+
+
+def draw(outcome):
+    return []
