@@ -11,6 +11,7 @@ NEEDS = {
     PACKAGE / "nn": ("torch",),
     PACKAGE / "interop" / "dask.py": ("dask",),
     PACKAGE / "interop" / "mne.py": ("mne",),
+    PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "command.py": ("rich", "typer"),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
