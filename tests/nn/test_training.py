@@ -265,4 +265,4 @@ def test_smoke_study_uses_fewer_directions_with_a_full_covariance():
     summary = study["summary"]
     assert summary["full"]["active_directions"]["mean"] < 14
     assert summary["diagonal"]["active_directions"]["mean"] > 14
-    assert summary["full"]["mse"]["mean"] < 0.025
+    assert summary["full"]["mse"]["mean"] < 0.035

@@ -82,7 +82,7 @@ SCALES = {
         blocks=1,
         stages=1,
         features=64,
-        training=TrainingSettings(epochs=24, batch_size=150, learning_rate=6e-3),
+        training=TrainingSettings(epochs=12, batch_size=150, learning_rate=1.2e-2),
         seeds=(0, 1),
     ),
     "paper": Design(
