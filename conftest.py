@@ -14,6 +14,7 @@ NEEDS = {
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "command.py": ("rich", "typer"),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
+    PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
     PACKAGE / "report": ("jinja2", "matplotlib"),
 }

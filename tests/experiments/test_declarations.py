@@ -1,5 +1,6 @@
 import json
 import math
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -105,6 +106,26 @@ def test_the_page_is_one_file_that_asks_the_network_for_nothing(outcomes, tmp_pa
     assert text.count("<canvas") == 2
     assert text.count("data:text/csv") >= 3
     assert "<script>" in text
+
+
+def test_notes_have_claims_settings_and_figures_that_stand_alone(outcomes, tmp_path):
+    extras.require("matplotlib")
+    extras.require("jinja2")
+    from lucidae.experiments.notes import write_notes
+
+    index = write_notes(outcomes, tmp_path).read_text("utf-8")
+    for outcome in outcomes:
+        name = outcome.experiment.name
+        assert f"({name}.md)" in index
+        note = (tmp_path / f"{name}.md").read_text("utf-8")
+        assert all(claim.statement in note for claim in outcome.verdicts.claims)
+        assert "| machine |" in note
+    figures = list(tmp_path.glob("*.svg"))
+    assert len(figures) >= 2
+    for figure in figures:
+        text = figure.read_text("utf-8")
+        assert "var(--" not in text
+        assert ET.fromstring(text).tag.endswith("svg")
 
 
 @pytest.mark.slow

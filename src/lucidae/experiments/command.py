@@ -51,6 +51,9 @@ def reproduce_command(
     seconds: Annotated[
         float | None, typer.Option(help="Stop cleanly before this; run again to go on.")
     ] = None,
+    notes: Annotated[
+        Path | None, typer.Option(help="A folder for short notes with their figures.")
+    ] = None,
 ) -> None:
     """Run the papers' experiments again and say whether what they claim is seen."""
     with _bar() as report:
@@ -62,6 +65,7 @@ def reproduce_command(
             jobs=jobs,
             seconds=seconds,
             report=report,
+            notes=notes,
         )
     raise typer.Exit(told(done))
 

@@ -60,6 +60,7 @@ def reproduce(
     seconds: float | None = None,
     report: Callable[[Tick], None] | None = None,
     page: bool = True,
+    notes: str | os.PathLike[str] | None = None,
 ) -> Reproduction:
     """Run experiments, judge their claims, and write page, numbers and verdicts.
 
@@ -76,6 +77,8 @@ def reproduce(
         started again with the same folder goes on where it was.
     page : bool, default=True
         Whether to write the page, which needs the `cli` extra.
+    notes : path-like, optional
+        A folder for short notes with their figures, for documentation.
 
     Returns
     -------
@@ -100,4 +103,8 @@ def reproduce(
 
         target = folder / scale / "index.html"
         written = write_page(outcomes, target, time.perf_counter() - start)
+    if notes is not None:
+        from lucidae.experiments.notes import write_notes
+
+        write_notes(outcomes, Path(notes))
     return Reproduction(outcomes, waiting, tally, written)

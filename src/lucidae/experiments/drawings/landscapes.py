@@ -19,7 +19,7 @@ from lucidae.report.blocks import Block, Card, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 SHADES = "cividis"
-RINGS, SPOKES = 26, 73
+RINGS, SPOKES = 21, 61
 """Size of the mesh that shows a surface in three dimensions."""
 
 CUT = 1.25

@@ -1,0 +1,114 @@
+"""What was seen, as a few small files for the documentation: a page of Markdown and its figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from lucidae._files import atomic_path
+from lucidae.certificate import Claim
+from lucidae.experiments.declaration import resolve
+from lucidae.experiments.engine import duration
+from lucidae.experiments.outcome import Outcome
+from lucidae.report.blocks import Plot
+from lucidae.report.style import LIGHT
+
+__all__ = ["write_notes"]
+
+LARGEST_FIGURE = 600_000
+"""Bytes of a figure that still belongs into a repository."""
+
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+MARKS = {True: "seen", False: "**not seen**", None: "reported"}
+
+
+def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
+    """Write ``NAME.md`` and its figures for each experiment, and an index of all notes there.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        Finished experiments.
+    folder : path
+        Where they go; notes of other experiments stay.
+
+    Returns
+    -------
+    Path
+        The index.
+    """
+    for outcome in outcomes:
+        figures = _figures(outcome, folder)
+        _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
+    titles = {path.stem: _title(path) for path in sorted(folder.glob("*.md"))}
+    lines = [f"* [{name}]({name}.md): {title}" for name, title in titles.items() if name != "index"]
+    intro = "# Results\n\nWhat `lucidae reproduce` saw; each note has its setting and machine.\n"
+    return _write(folder / "index.md", "\n".join([intro, *lines, ""]))
+
+
+def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
+    """Write the figures of an outcome and return their names and captions."""
+    blocks = resolve(outcome.experiment.draw)(outcome)
+    plots = [block for block in blocks if isinstance(block, Plot)]
+    written = []
+    for plot in plots:
+        text = standalone(plot.svg)
+        if len(text) <= LARGEST_FIGURE:
+            name = f"{plot.name}-{outcome.scale}.svg"
+            _write(folder / name, text)
+            written.append((name, plot.caption))
+    return written
+
+
+def standalone(svg: str) -> str:
+    """Return an inline figure as a file of its own: namespaces, plain colours, white paper.
+
+    Examples
+    --------
+    >>> standalone('<svg viewBox="0 0 9 9"><path fill="var(--blue)"/></svg>').count("var(")
+    0
+    """
+    for name, colour in LIGHT.items():
+        svg = svg.replace(f"var(--{name})", colour)
+    paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return re.sub(r"<svg ([^>]*)>", rf"<svg {NAMESPACES} \1>{paper}", svg, count=1) + "\n"
+
+
+def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
+    experiment = outcome.experiment
+    facts = experiment.at(outcome.scale).setting.facts()
+    pictures = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
+    claims = [_row(claim) for claim in outcome.verdicts.claims]
+    versions = outcome.to_dict()["versions"]
+    return "\n".join(
+        [
+            f"# {experiment.title}\n",
+            f"`{experiment.name}`, {outcome.scale} scale. {experiment.reference}.\n",
+            f"{experiment.claim}\n",
+            *pictures,
+            "| claim | measured | verdict |\n|---|---|---|",
+            *claims,
+            "\n| setting | |\n|---|---|",
+            *(f"| {name} | {value} |" for name, value in facts.items()),
+            f"| machine | {'; '.join(outcome.machines)} |",
+            f"| work | {len(outcome.results.cells)} pieces, {duration(outcome.results.seconds)} |",
+            f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",
+            "",
+        ]
+    )
+
+
+def _row(claim: Claim) -> str:
+    measured = "" if claim.value is None else f"{claim.value:.4g}"
+    return f"| {claim.statement} | {measured} | {MARKS[claim.holds]} |"
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
