@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae._arrays import Array, arange_like, like, namespace, to_numpy, where_set
+from lucidae._arrays import Array, like, namespace, where_set
 from lucidae.linear.covariance import Covariance, RowsCovariance, products
-from lucidae.linear.objectives import reconstruction_gradient
+from lucidae.linear.objectives import keep_probabilities, reconstruction_gradient
 from lucidae.linear.weights import (
     AnyWeights,
     TiedWeights,
@@ -160,24 +160,25 @@ class NestedDropout:
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
         """Return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
-        codes = covariance.codes(weights.encoder)
+        xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
+        # The rows are read twice, not four times: both layers share each product with them.
+        both = covariance.codes(xp.concat([weights.encoder, weights.atoms], axis=-2))
+        codes, images = both[..., :k], both[..., k:]
         mask = self._masks(codes)
-        share = (covariance.weights / covariance.total)[:, None]
         kept = codes * mask
-        gram = weights.atoms @ weights.atoms.mT
-        through = covariance.centred_products(kept * share)
-        atoms = 2 * ((kept * share).mT @ kept @ weights.atoms - through)
-        error = mask * (kept @ gram) - mask * covariance.codes(weights.atoms)
-        encoder = 2 * covariance.centred_products(error * share)
-        return weights.gather(encoder, atoms)
+        error = mask * (kept @ (weights.atoms @ weights.atoms.mT) - images)
+        share = (covariance.weights / covariance.total)[:, None]
+        products = covariance.centred_products(xp.concat([kept, error], axis=-1) * share)
+        through, encoder = products[..., :k, :], products[..., k:, :]
+        atoms = (kept * share).mT @ kept @ weights.atoms - through
+        return weights.gather(2 * encoder, 2 * atoms)
 
     def retract(self, weights: AnyWeights) -> AnyWeights:
         """Leave the weights alone."""
         return weights
 
     def _masks(self, codes: Array) -> Array:
-        """Draw a prefix length per row and return the masks of the kept latents."""
-        edges = np.cumsum(to_numpy(self.prior))
-        drawn = self.random.random(codes.shape[:-1]) * edges[-1]
-        lengths = like(1.0 + np.searchsorted(edges[:-1], drawn, side="right"), codes)
-        return namespace(codes).astype(arange_like(codes) < lengths[..., None], codes.dtype)
+        """Draw one uniform number per row; unit i is kept where it is at least P(length < i)."""
+        keep = like(keep_probabilities(self.prior), codes)
+        drawn = like(self.random.random(codes.shape[:-1]), codes)
+        return namespace(codes).astype(drawn[..., None] >= 1 - keep / keep[0], codes.dtype)
