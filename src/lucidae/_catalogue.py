@@ -10,7 +10,7 @@ import numpy as np
 
 import lucidae
 from lucidae import datasets
-from lucidae.experiments.catalogue import experiments
+from lucidae.experiments.catalogue import NAMES, experiments
 from lucidae.linear.methods import METHODS, Settings
 from lucidae.linear.rules import Descent
 
@@ -57,7 +57,7 @@ def _methods() -> Iterator[Entry]:
 
 
 def _experiments() -> Iterator[Entry]:
-    for experiment in experiments():
+    for experiment in experiments(NAMES):
         yield Entry("experiment", experiment.name, experiment.shows)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import extras
 from lucidae.experiments import NAMES, experiment
+from lucidae.experiments.catalogue import NEEDS_TORCH, available
 from lucidae.experiments.data import EMBEDDED, penalties
 from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import run
@@ -17,8 +18,14 @@ BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
 QUICK = ("lae-landscape", "dropout-landscape", "sparse-slices")
 
 
+def require_packages(name):
+    if name in NEEDS_TORCH:
+        extras.require("torch")
+
+
 @pytest.mark.parametrize(("name", "scale"), BOTH)
 def test_a_declaration_is_complete(name, scale):
+    require_packages(name)
     declared = experiment(name)
     assert declared.name == name
     assert declared.title
@@ -38,6 +45,7 @@ def test_a_declaration_is_complete(name, scale):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke_uses_embedded_data_alone(name):
+    require_packages(name)
     for cell in experiment(name).at("smoke").setting.cells():
         assert cell.settings.get("data", EMBEDDED[0]) in EMBEDDED
 
@@ -69,6 +77,11 @@ def test_the_papers_settings_are_the_papers():
         assert setting.active == tuple(range(1, 101))
     dropout = experiment("dropout-convergence").at("paper").setting
     assert (dropout.shape, dropout.widths, dropout.runs) == ((120, 80), (20, 80), 50)
+
+
+def test_without_torch_the_rest_can_run(monkeypatch):
+    monkeypatch.setattr("lucidae.experiments.catalogue.find_spec", lambda name: None)
+    assert set(NAMES) - set(available()) == set(NEEDS_TORCH)
 
 
 def test_an_unknown_experiment_or_scale_is_named():

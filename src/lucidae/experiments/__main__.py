@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(_: argparse.Namespace) -> int:
-    for experiment in experiments():
+    for experiment in experiments(NAMES):
         print(f"{experiment.name:<20} {experiment.shows}")
     return 0
 
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         page=False,
     )
     if options.pack is not None:
-        cells = cells_of(experiments(NAMES), options.scale)
+        cells = cells_of(experiments(), options.scale)
         print(f"{store.pack(options.pack, cells)} cells packed into {options.pack}")
     return _told(done)
 

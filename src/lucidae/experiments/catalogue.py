@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 
 from lucidae.experiments.declaration import Experiment
 
@@ -27,8 +28,18 @@ NAMES = (
     "sparse-leadfield",
     "sparse-noise",
     "sparse-slices",
+    "vae-mnist",
 )
 """In the order of the papers; the module of an experiment has its name with underscores."""
+
+
+NEEDS_TORCH = ("vae-mnist",)
+
+
+def available() -> tuple[str, ...]:
+    """Return the names of the experiments whose packages are installed."""
+    torch = find_spec("torch") is not None
+    return tuple(name for name in NAMES if torch or name not in NEEDS_TORCH)
 
 
 @cache
@@ -48,5 +59,5 @@ def experiment(name: str) -> Experiment:
 
 
 def experiments(names: Iterable[str] = ()) -> list[Experiment]:
-    """Return the experiments of these names, all of them when none is given."""
-    return [experiment(name) for name in (tuple(names) or NAMES)]
+    """Return the experiments of these names; when none is given, all that can run here."""
+    return [experiment(name) for name in (tuple(names) or available())]

@@ -73,6 +73,7 @@ class Store:
             return None
         if about["cell"] != json.loads(cell.canonical):
             return None
+        del arrays[ABOUT]
         return Measured(cell.settings, arrays, about)
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:

@@ -8,6 +8,7 @@ from typing import Any
 from lucidae.experiments.drawings.common import NAMES, look, numbers, shared_legend
 from lucidae.experiments.outcome import Outcome
 from lucidae.report.blocks import Block, Plot
+from lucidae.report.figures import picture_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 METHODS = ("full", "diagonal", "autoencoder", "group lasso")
@@ -74,6 +75,36 @@ def slices(outcome: Outcome) -> Sequence[Block]:
             "unbounded at u = 0, whatever the data say."
         )
         return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
+
+
+def covariances(outcome: Outcome) -> Sequence[Block]:
+    """Draw error and active directions over the epochs, and pictures of both arms."""
+    titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
+    with drawing():
+        figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))
+        for axes, (name, title) in zip(panels, titles.items(), strict=True):
+            for arm in ("full", "diagonal"):
+                curve = outcome.curves[f"{name}/{arm}"]
+                style = {**look(arm), "linestyle": "-" if arm == "full" else "--"}
+                axes.plot(curve.x, curve.y, label=f"{arm} covariance", **style)
+            axes.set(title=title, xlabel="epoch")
+        panels[0].set_yscale("log")
+        panels[0].legend()
+        rows = {
+            f"{arm}, {kind}": outcome.results.where(arm=arm).cells[0].arrays[f"{arm}_{kind}"]
+            for arm in ("full", "diagonal")
+            for kind in ("reconstructions", "samples")
+        }
+        caption = "Means over the seeds, on images that were not trained on."
+        return [
+            Plot.of("vae-mnist", figure, caption, numbers(outcome.curves)),
+            Plot.of(
+                "vae-mnist-images",
+                picture_rows(rows),
+                "Reconstructions of the same ten images, and samples from the prior.",
+                numbers(outcome.curves, ["active"]),
+            ),
+        ]
 
 
 AUTOENCODER: dict[str, Any] = {"color": LIGHT["orange"], "linestyle": "-"}
