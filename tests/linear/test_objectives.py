@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from linear.problems import covariance_from, free, spectrum_from, tied, variational
 from lucidae.linear.covariance import DenseCovariance
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
@@ -20,7 +21,6 @@ from lucidae.linear.objectives import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, Weights, map_fields
-from linear.problems import covariance_from, free, spectrum_from, tied, variational
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
 K, M = 3, len(VALUES)
@@ -169,15 +169,14 @@ def test_descent_from_random_starts_reaches_the_minimum_and_never_passes_it(obje
     def unpack(vector):
         ends = np.cumsum([field.size for field in template])[:-1]
         parts = np.split(vector, ends)
-        return type(template)(
-            *(p.reshape(f.shape) for p, f in zip(parts, template, strict=True))
-        )
+        return type(template)(*(p.reshape(f.shape) for p, f in zip(parts, template, strict=True)))
 
     def both(vector):
         weights = unpack(vector)
         gradient = objective.gradient(weights, covariance)
-        flat = np.concatenate([np.ravel(np.broadcast_to(g, w.shape)) for g, w in
-                               zip(gradient, weights, strict=True)])
+        flat = np.concatenate(
+            [np.ravel(np.broadcast_to(g, w.shape)) for g, w in zip(gradient, weights, strict=True)]
+        )
         return float(objective.value(weights, covariance)), flat
 
     ends = [
@@ -242,7 +241,9 @@ def test_the_best_elbo_is_the_exact_likelihood_of_probabilistic_pca(noise):
     objective = LinearVAE(noise)
     best = objective.minimizer(spectrum, 2)
     level = float(np.exp(best.log_noise[0, 0])) if noise is None else noise
-    model = scipy.stats.multivariate_normal(np.zeros(4), best.atoms.T @ best.atoms + level * np.eye(4))
+    model = scipy.stats.multivariate_normal(
+        np.zeros(4), best.atoms.T @ best.atoms + level * np.eye(4)
+    )
     assert_allclose(objective.minimum(spectrum, 2), -np.mean(model.logpdf(X)), rtol=1e-12)
     if noise is None:
         assert_allclose(level, values[:2].mean(), rtol=1e-12)

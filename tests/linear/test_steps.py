@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from linear.problems import centred_rows
 from lucidae.linear.covariance import DenseCovariance, StreamCovariance, rows_covariance
 from lucidae.linear.dynamics import Plan, Run, simulate
 from lucidae.linear.methods import METHODS, Settings, brockett_ranks, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.spectrum import Spectrum
-from linear.problems import centred_rows
 
 N, M, K = 50, 7, 3
 VALUES = np.array([2.0, 1.4, 0.9, 0.5, 0.3, 0.2, 0.1])
@@ -24,7 +24,7 @@ def X():
     return centred_rows(VALUES, N)
 
 
-# One naive direction per method, on the rows, in the orientation of the papers: W1 (k, m), W2 (m, k).
+# One naive direction per method, on the rows, in the orientation of the papers: W1 is (k, m).
 
 
 def reconstruction(X, W1, W2):
@@ -251,7 +251,9 @@ def test_many_runs_at_once_are_the_runs_one_by_one(X, name):
     spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
     plan = Plan(spectrum, K, 40, penalties=PENALTIES, prior=PRIOR, init_scale=START)
     optimizers = ("gradient_descent", "nesterov") if name in RULES else ("nesterov", "adam")
-    runs = [Run(name, o, rate, seed) for o in optimizers for rate in (0.01, 0.05) for seed in (0, 1)]
+    runs = [
+        Run(name, o, rate, seed) for o in optimizers for rate in (0.01, 0.05) for seed in (0, 1)
+    ]
     together = simulate(runs, plan)
     for run, found in zip(runs, together, strict=True):
         (alone,) = simulate([run], plan)

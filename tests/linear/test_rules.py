@@ -1,0 +1,207 @@
+"""The rules that are no gradient: where they rest, how fast they align, what tying repairs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from linear.problems import covariance_from, orthogonal, spectrum_from
+from lucidae.linear.dynamics import Plan, Run, epochs_to_alignment, simulate
+from lucidae.linear.methods import METHODS, Settings, make_method
+from lucidae.linear.objectives import Plain, geometric_prior
+from lucidae.linear.rules import GeneralizedHebbian, RotationAugmented, rotation_generator
+from lucidae.linear.solvers import Training, random_start, solve_gradient
+from lucidae.linear.theory import alignment_rate, predicted_epochs
+from lucidae.linear.weights import TiedWeights, Weights, frobenius
+from lucidae.metrics import axis_alignment_distance
+
+VALUES = np.array([4.0, 2.6, 1.7, 1.0, 0.5, 0.2, 0.1, 0.05])
+K = 4
+seeds = st.integers(0, 2**32 - 1)
+
+
+def settings_of(penalties=None):
+    penalties = np.linspace(0.1, 0.6, K) if penalties is None else penalties
+    return Settings(penalties, geometric_prior(K), np.random.default_rng(0))
+
+
+@settings(max_examples=30)
+@given(seed=seeds)
+def test_the_generator_is_skew_and_vanishes_only_for_diagonal_moments(seed):
+    square = np.random.default_rng(seed).standard_normal((3, K, K))
+    moment = square @ np.swapaxes(square, -1, -2)
+    turn = rotation_generator(moment)
+    assert_allclose(turn, -np.swapaxes(turn, -1, -2))
+    assert_allclose(turn[0, 0, 2], moment[0, 0, 2] / 2)
+    assert np.all(rotation_generator(moment * np.eye(K)) == 0)
+
+
+@settings(max_examples=30)
+@given(seed=seeds)
+def test_untied_rag_rests_at_points_that_are_not_aligned_and_tied_rag_does_not(seed):
+    """W₁ = OS⁻¹Uᵀ, W₂ = USOᵀ: zero gradient and a code moment OOᵀ = I for every orthogonal O."""
+    spectrum = spectrum_from(VALUES, seed)
+    covariance = covariance_from(spectrum)
+    turn = orthogonal(np.random.default_rng(seed), K)
+    axes, root = spectrum.vectors[:, :K].T, np.sqrt(VALUES[:K])[:, None]
+    stuck = Weights(turn @ (axes / root), turn @ (axes * root))
+    assert axis_alignment_distance(stuck.atoms.T, axes.T) > 1e-3
+    assert frobenius(RotationAugmented().direction(stuck, covariance)) < 1e-12
+    turned = TiedWeights(turn @ axes)
+    assert frobenius(Plain().gradient(turned, covariance)) < 1e-12
+    assert frobenius(RotationAugmented().direction(turned, covariance)) > 1e-3
+
+
+@settings(max_examples=30)
+@given(seed=seeds)
+def test_the_rotation_leaves_the_loss_unchanged_to_first_order(seed):
+    random = np.random.default_rng(seed)
+    covariance = covariance_from(spectrum_from(VALUES, seed))
+    weights = Weights(*random.standard_normal((2, K, len(VALUES))))
+    full = RotationAugmented().direction(weights, covariance)
+    slope = Plain().gradient(weights, covariance)
+    turn = [a - b for a, b in zip(full, slope, strict=True)]
+    change = sum(float(np.sum(a * b)) for a, b in zip(turn, slope, strict=True))
+    assert abs(change) < 1e-12 * float(frobenius(Weights(*turn)) * frobenius(slope))
+
+
+def test_discrete_untied_steps_drift_from_balance_and_end_unaligned():
+    """From a balanced start α = 0.02 ends stationary but misaligned; tied it aligns."""
+    spectrum = spectrum_from(VALUES, 3)
+    covariance = covariance_from(spectrum)
+    start = 0.5 * np.random.default_rng(3).standard_normal((K, len(VALUES)))
+    ends = {}
+    for weights in (Weights(start, start), TiedWeights(start)):
+        rule = RotationAugmented()
+        for _ in range(12_000):
+            direction = rule.direction(weights, covariance)
+            weights = type(weights)(
+                *(w - 0.02 * d for w, d in zip(weights, direction, strict=True))
+            )
+        assert frobenius(rule.direction(weights, covariance)) < 1e-8
+        ends[type(weights)] = axis_alignment_distance(weights.atoms.T, spectrum.vectors[:, :K])
+    assert ends[Weights] > 1e-3
+    assert ends[TiedWeights] < 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["rag", "gha", "brockett", "expected_nested_dropout"])
+def test_rules_align_in_order_from_random_starts(name, seed):
+    spectrum = spectrum_from(VALUES, seed)
+    method = make_method(name, settings_of())
+    start = random_start(method, K, len(VALUES), 0.1, np.random.default_rng(seed), spectrum.values)
+    solution = solve_gradient(method, covariance_from(spectrum), start, Training(tol=1e-8))
+    assert solution.status.ok
+    cosines = np.abs(spectrum.vectors[:, :K].T @ solution.value.atoms.T)
+    cosines /= np.linalg.norm(solution.value.atoms, axis=1)
+    assert_allclose(cosines, np.eye(K), atol=1e-4)
+
+
+def test_one_latent_of_sangers_rule_is_ojas():
+    random = np.random.default_rng(0)
+    covariance = covariance_from(spectrum_from(VALUES))
+    row = random.standard_normal((1, len(VALUES)))
+    sigma = covariance.matrix
+    oja = sigma @ row[0] - (row[0] @ sigma @ row[0]) * row[0]
+    direction = GeneralizedHebbian().direction(TiedWeights(row), covariance)
+    assert_allclose(direction.encoder[0], -oja, rtol=1e-12)
+
+
+def local_rate(name, values, k, seed=0):
+    """Measure the slowest decay of misalignment per unit of training time, near the optimum."""
+    spectrum = spectrum_from(values, seed)
+    covariance, step = covariance_from(spectrum), 5e-3
+    method = make_method(name, Settings(np.linspace(0.1, 0.5, k), geometric_prior(k), None))
+    best = method.objective.minimizer(spectrum, k)
+    random = np.random.default_rng(seed)
+    nudge = 1e-2 * random.standard_normal(best.encoder.shape)
+    weights = method.start(best.encoder + nudge, best.atoms + nudge)
+    errors, late = [], []
+    for epoch in range(12_000):
+        direction = method.rule.direction(weights, covariance)
+        weights = type(weights)(*(w - step * d for w, d in zip(weights, direction, strict=True)))
+        weights = method.rule.retract(weights)
+        if epoch in (8_000, 11_999):
+            errors.append(axis_error(weights.atoms, spectrum.vectors[:, :k]))
+            late.append(epoch)
+    return np.log(errors[0] / errors[1]) / (step * (late[1] - late[0]))
+
+
+def axis_error(atoms, axes):
+    """Return the norm of the part of the unit decoder columns that lies off their own axes."""
+    unit = atoms / np.linalg.norm(atoms, axis=1, keepdims=True)
+    own = np.sum(unit * axes.T, axis=1)[:, None] * axes.T
+    return np.linalg.norm(unit - own)
+
+
+@pytest.mark.parametrize("values", [[2.0, 1.6, 0.3, 0.1], [2.0, 1.0, 0.8, 0.1]])
+@pytest.mark.parametrize("name", ["rag", "gha", "brockett", "nonuniform_l2"])
+def test_misalignment_decays_at_the_predicted_rate(name, values):
+    method = make_method(name, Settings(np.linspace(0.1, 0.5, 2), geometric_prior(2), None))
+    predicted = alignment_rate(method, np.array(values), 2)
+    assert_allclose(local_rate(name, values, 2), predicted, rtol=0.02)
+
+
+def test_rag_aligns_at_half_of_the_eigengap():
+    """Bao et al. 2020, Theorem 5, with the ½ of Algorithm 1: rate g/2, not g."""
+    values = [2.0, 1.6, 0.1, 0.05]
+    assert_allclose(local_rate("rag", values, 2), 0.2, rtol=0.01)
+
+
+def test_the_predicted_epochs_are_those_of_a_simulation():
+    spectrum = spectrum_from([2.0, 1.7, 0.3, 0.1])
+    plan = Plan(spectrum, 2, 20_000, init_scale=1e-2, momentum=0.9)
+    run = Run("rag", "nesterov", 0.002, seed=1)
+    near, far = (float(epochs_to_alignment([run], plan, t, 1)[0]) for t in (1e-3, 1e-6))
+    method = make_method("rag", Settings(np.zeros(2), geometric_prior(2), None))
+    rate = alignment_rate(method, spectrum.values, 2)
+    assert_allclose(far - near, predicted_epochs(rate, 0.002, 0.9, 1e-6, 1e-3), rtol=0.05)
+
+
+def test_methods_that_do_not_align_have_no_rate():
+    for name in ("plain", "uniform_l2"):
+        assert alignment_rate(make_method(name, settings_of(np.full(K, 0.1))), VALUES, K) is None
+
+
+def test_a_race_counts_the_epochs_of_its_runs_and_marks_those_that_diverge():
+    spectrum = spectrum_from(VALUES)
+    plan = Plan(spectrum, K, 2000, init_scale=1e-2)
+    runs = [Run("rag", "nesterov", rate, seed) for rate in (0.01, 0.02, 50.0) for seed in (0, 1)]
+    epochs = epochs_to_alignment(runs, plan, target=0.3, check_every=1)
+    assert np.isnan(epochs[4:]).all()
+    for run, found in zip(runs[:4], epochs[:4], strict=True):
+        (full,) = simulate(
+            [run], Plan(spectrum, K, int(found), init_scale=1e-2, record_at=range(int(found) + 1))
+        )
+        assert full.values["alignment"][-1] <= 0.3 < full.values["alignment"][:-1].min()
+
+
+def test_a_diverged_run_of_a_crowd_does_not_disturb_the_others():
+    spectrum = spectrum_from(VALUES)
+    plan = Plan(spectrum, K, 300, init_scale=1e-2)
+    good, bad = Run("rag", "nesterov", 0.01), Run("rag", "nesterov", 50.0)
+    (alone,) = simulate([good], plan)
+    beside, lost = simulate([good, bad], plan)
+    assert_allclose(beside.values["alignment"], alone.values["alignment"], atol=1e-12)
+    assert np.isnan(lost.values["alignment"][-1])
+
+
+@pytest.mark.parametrize("name", ["rag", "gha", "brockett"])
+def test_adam_is_refused_for_the_rules_with_the_reason(name):
+    with pytest.raises(ValueError, match="Adam rescales every coordinate"):
+        simulate([Run(name, "adam", 0.1)], Plan(spectrum_from(VALUES), K, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "tied"), [("gha", False), ("brockett", False), ("linear_vae", True)]
+)
+def test_a_tying_that_contradicts_the_method_is_refused(name, tied):
+    with pytest.raises(ValueError, match=f"tied={tied} was given"):
+        make_method(name, Settings(np.ones(2), np.ones(2) / 2, None, tied))
+
+
+def test_every_method_has_a_name_that_others_do_not():
+    assert len(METHODS) == 9
+    with pytest.raises(ValueError, match="expected one of"):
+        make_method("pca", settings_of())
