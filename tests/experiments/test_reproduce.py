@@ -96,7 +96,7 @@ def test_errors_are_one_sentence_and_exit_code_2(tmp_path, capsys):
 
 BARE = """
 import sys
-for name in ("matplotlib", "rich", "typer", "jinja2", "torch"):
+for name in ("matplotlib", "rich", "typer", "jinja2"):
     sys.modules[name] = None
 from lucidae.experiments.__main__ import main
 if __name__ == "__main__":
