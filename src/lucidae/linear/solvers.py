@@ -128,8 +128,7 @@ def batch_noise(batch_size: int, n_rows: int, training: Training) -> float:
     """
     if batch_size >= n_rows:
         return 0.0
-    momentum = 0.0 if training.optimizer == "gradient_descent" else training.momentum
-    return 1.0 / (batch_size * (1.0 - momentum))
+    return 1.0 / (batch_size * (1.0 - training.effective_momentum))
 
 
 def random_start(method: Method, k: int, m: int, scale: float, random: Any, ref: Array) -> Any:

@@ -1,21 +1,18 @@
-"""What is known about linear autoencoders: bounds, rates and distances, as code.
-
-References: Bao, Lucas, Sachdeva & Grosse 2020; Davis & Kahan 1970.
-"""
+"""What is known about linear autoencoders: bounds, rates and distances, as code."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, eigh_descending, namespace, normal, scalar, to_numpy
-from lucidae.linear.covariance import Covariance
+from lucidae._arrays import to_numpy
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Method, brockett_ranks
 from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2
+from lucidae.linear.residuals import ResidualBounds as ResidualBounds
+from lucidae.linear.residuals import residual_bounds as residual_bounds
 
 Vector = np.ndarray[Any, Any]
 
@@ -126,79 +123,3 @@ def _outer_gap(values: Vector, k: int) -> float:
 def _smallest_positive(rates: Any) -> float:
     rates = np.asarray(rates, dtype=float)
     return float(np.min(rates)) if rates.size else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ResidualBounds:
-    """Distances bounded by residuals, where the spectrum itself is out of reach.
-
-    Parameters
-    ----------
-    subspace, alignment : float
-        Upper bounds on the two distances (Davis & Kahan 1970), 1 where the gap is not resolved.
-    values : ndarray of shape (k,)
-        Ritz values of the decoder's subspace.
-    outside : float
-        Estimate of the largest eigenvalue outside, from power iterations.
-    """
-
-    subspace: float
-    alignment: float
-    values: Vector
-    outside: float
-
-
-def residual_bounds(covariance: Covariance, atoms: Array, n_iter: int = 30) -> ResidualBounds:
-    """Bound subspace and alignment distance by ‖ΣU − UΛ‖ over the gap to the rest.
-
-    The rest's largest eigenvalue is estimated by power iterations on the complement and raised by
-    a tenth of the distance to the total that is left, so the bounds hold but for a rare start.
-    """
-    xp = namespace(atoms)
-    basis, _ = xp.linalg.qr(atoms.mT)
-    image = covariance.apply(basis.mT)
-    ritz, turn = eigh_descending((image @ basis + (image @ basis).mT) / 2)
-    axes, images = (basis @ turn).mT, turn.mT @ image
-    residuals = images - ritz[:, None] * axes
-    outside = _largest_outside(covariance, basis, n_iter)
-    total = scalar(xp.sum(residuals * residuals))
-    gap = scalar(ritz[-1]) - outside
-    k = atoms.shape[-2]
-    subspace = min(1.0, total / (k * gap * gap)) if gap > 0 else 1.0
-    alignment = _alignment_bound(covariance, atoms, to_numpy(ritz), outside)
-    return ResidualBounds(subspace, alignment, to_numpy(ritz), outside)
-
-
-def _largest_outside(covariance: Covariance, basis: Array, n_iter: int) -> float:
-    xp = namespace(basis)
-    row = normal(np.random.default_rng(0), (1, basis.shape[0]), basis)
-    quotient = 0.0
-    for _ in range(n_iter):
-        row = row - (row @ basis) @ basis.mT
-        size = xp.sqrt(xp.sum(row * row))
-        if scalar(size) == 0.0:
-            return 0.0
-        row = row / size
-        image = covariance.apply(row)
-        quotient = scalar(xp.sum(image * row))
-        row = image
-    return 1.1 * quotient
-
-
-def _alignment_bound(covariance: Covariance, atoms: Array, ritz: Vector, outside: float) -> float:
-    """Average over latents of (‖Σw − ρw‖ / gap)², w a unit decoder column, at most 1 each."""
-    xp = namespace(atoms)
-    norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
-    alive = to_numpy(norms) > 1e-6 * max(scalar(xp.max(norms)), np.finfo(float).tiny)
-    unit = atoms / xp.where(norms > 0, norms, xp.ones_like(norms))[:, None]
-    image = covariance.apply(unit)
-    quotients = xp.sum(image * unit, axis=-1)
-    residual = image - quotients[:, None] * unit
-    squares, quotients = to_numpy(xp.sum(residual * residual, axis=-1)), to_numpy(quotients)
-    terms = []
-    for index, quotient in enumerate(quotients):
-        nearest = int(np.argmin(np.abs(ritz - quotient)))
-        others = np.append(np.delete(ritz, nearest), outside)
-        gap = float(np.min(np.abs(others - quotient)))
-        terms.append(min(1.0, squares[index] / gap**2) if gap > 0 and alive[index] else 1.0)
-    return float(np.mean(terms))
