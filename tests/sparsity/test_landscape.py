@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -20,7 +20,7 @@ from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.theory import linear_vae_decoder
 
-GRID = np.concatenate([[0.0], np.geomspace(1e-5, 300, 6000)])
+GRID = np.concatenate([[0.0], np.geomspace(1e-9, 300, 9000)])
 POSITIVE = st.floats(0.02, 20)
 
 
@@ -35,11 +35,15 @@ def test_the_full_slice_has_one_minimum(power, inner):
 @settings(max_examples=25)
 @given(power=POSITIVE, inner=POSITIVE, share=st.floats(1e-3, 1))
 def test_the_diagonal_slice_has_the_minima_of_equation_56(power, inner, share):
-    expected = diagonal_slice_minima(power, inner, share * inner)
-    found = scan_minima(GRID, diagonal_slice(GRID, power, inner, share * inner))
-    if min(np.diff([*expected, 1e9])) > 0.05 and (expected[-1] == 0 or expected[-1] > 0.05):
-        assert len(found) == len(expected)
-        assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
+    outer = share * inner
+    discriminant = power**2 + 4 * power * (outer - inner)
+    # a grid cannot tell where a minimum is about to appear or to vanish
+    assume(abs(discriminant) > 1e-2 * power**2)
+    assume(abs(power * outer / inner**2 - 1) > 1e-2)
+    expected = diagonal_slice_minima(power, inner, outer)
+    found = scan_minima(GRID, diagonal_slice(GRID, power, inner, outer))
+    assert len(found) == len(expected)
+    assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
 
 
 def test_the_two_minima_of_corollary_4_5():

@@ -28,6 +28,10 @@ NOISE_FLOOR = 1e-14
 """Smallest noise variance, in units of the mean square response, that doubles can resolve."""
 
 
+LEAST_ACCURACY = 1e-2
+"""Distance to optimality that is asked for however small the noise variance."""
+
+
 class Problem(NamedTuple):
     """One normalised problem, or a stack of them along the leading axis of every field.
 
@@ -193,6 +197,11 @@ def whiten(sigma: Array, responses: Array) -> Whitening:
 
 
 def rounding_distance(problem: Problem) -> float:
-    """Smallest distance to optimality that rounding lets anyone measure on this problem."""
+    """Smallest distance to optimality that rounding lets anyone count on for this problem.
+
+    Errors of Σ⁻¹ are relative to the condition number, which is of the order of 1/γ in units in
+    which the responses have mean square 1.
+    """
     xp = namespace(problem.noise)
-    return 4.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
+    error = 32.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
+    return min(error, LEAST_ACCURACY)

@@ -1,4 +1,21 @@
-"""From a problem and an objective to relevances: one table of methods, one way to call them."""
+"""From a problem and an objective to relevances: one table of methods, one way to call them.
+
+Solvers of the full energy end at the same minimum where one is left, and may part where there
+are several. Seen with 20 dB noise (d = 100, κ = 200, n = 20, rank 3, ten problems a line; energy
+per response above the best of all solvers, median and worst):
+
+======  ==========  =========  ==========  ===========
+rows r  mm          em         mackay      coordinate
+======  ==========  =========  ==========  ===========
+40, 60  0, 0        0, 0       0, 0        0, 0
+70      0, 0        0, 11      0, 0        0, 20
+80      0, 0.9      0.2, 3.5   0, 0.9      0.9, 7.3
+======  ==========  =========  ==========  ===========
+
+Without noise EM's slower path finds the lower minima beyond r = 0.8 d. So "auto" goes down by
+coordinates, and where these use more than half of the rows it compares with MM (and EM without
+noise) and keeps the lowest energy.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +54,12 @@ BASIN = 1e-2
 
 BASIN_LIMIT = 300
 """Largest number of updates spent on choosing a basin."""
+
+SMALL = 200_000
+"""Entries of a dictionary up to which "auto" compares several paths down."""
+
+NOISE_FREE = 1e-6
+"""Noise variance, relative to the mean square response, below which EM's slow path is tried too."""
 
 NEGLIGIBLE = 1e-14
 """Relevance, relative to the noise variance, that no longer changes Σ in double precision."""
@@ -194,16 +217,19 @@ def solve(
 def _solve_by_coordinates(
     problem: Problem, start: Array | None, method: str, tolerance: float, limit: int
 ) -> Solution[State]:
-    """Continuation in γ, then coordinate descent; EM as well where that is not sparse."""
+    """Continuation in γ, then coordinate descent; "auto" tries updates where minima are many."""
     first = continuation(problem) if start is None else start
     found = _polished(problem, first, FullCovariance(), tolerance, limit)
-    crowded = int((to_numpy(found.value.relevance) > 0).sum()) >= problem.rows
-    if method != "auto" or not crowded or scalar(problem.noise) > 1e-6:
+    small = problem.rows * problem.columns <= SMALL
+    crowded = scalar(found.value.used) > problem.rows / 2
+    if method != "auto" or start is not None or not small or not crowded:
         return found
-    # With d active columns any data are fitted: a sparser basin may lie on EM's slower path.
-    other = solve(problem, FullCovariance(), method="em", tolerance=tolerance, limit=limit)
-    energies = [scalar(FullCovariance().value(each.value)) for each in (found, other)]
-    return found if energies[0] <= energies[1] else other
+    others = ("mm", "em") if scalar(problem.noise) < NOISE_FREE else ("mm",)
+    tried = [
+        solve(problem, FullCovariance(), method=other, tolerance=tolerance, limit=limit)
+        for other in others
+    ]
+    return min((found, *tried), key=lambda each: scalar(FullCovariance().value(each.value)))
 
 
 def _polished(
