@@ -27,6 +27,7 @@ POSITIVE = st.floats(0.02, 20)
 @settings(max_examples=25)
 @given(power=POSITIVE, inner=POSITIVE)
 def test_the_full_slice_has_one_minimum(power, inner):
+    assume(abs(power / inner - 1) > 1e-2)  # else rounding hides the slope at zero
     found = scan_minima(GRID, full_slice(GRID, power, inner))
     assert len(found) == 1
     assert_allclose(found, full_slice_minima(power, inner), rtol=5e-3, atol=1e-3)
