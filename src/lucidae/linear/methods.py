@@ -98,7 +98,7 @@ class Method:
         if isinstance(self.objective, LinearVAE):
             noise = self.objective.noise or spectrum.noise(spectrum.values.shape[0])
             floor = max(noise, NOISE_FLOOR)
-            return 2 * max(top * top, 1.0) / floor + spectrum.n_features / 2
+            return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
         return 4 * top
 
     def scale(self, spectrum: Spectrum) -> float:

@@ -126,7 +126,7 @@ class NonUniformL2:
         ascending = like(np.sort(to_numpy(self.penalties)), values)
         alive = values > ascending
         safe = where_set(values, ~alive, 1.0)
-        latent = where_set(2 * ascending - ascending * ascending / safe, ~alive, 0.0) + where_set(
+        latent = where_set(ascending * (2 - ascending / safe), ~alive, 0.0) + where_set(
             values, alive, 0.0
         )
         return float(xp.sum(latent)) + spectrum.noise(k) * (spectrum.n_features - k)

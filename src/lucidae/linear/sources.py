@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from lucidae._arrays import (
     Array,
     as_double,
     device,
+    largest,
     namespace,
     normal,
     scalar,
@@ -19,7 +21,7 @@ from lucidae._arrays import (
 )
 from lucidae.linear.covariance import Covariance, DenseCovariance, StreamCovariance
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum, spectrum_of_moment, spectrum_of_rows
-from lucidae.moments import SecondMoment
+from lucidae.moments import SMALLEST_SCATTER, SecondMoment
 
 EXACT_FEATURES = 8192
 """Largest m (or n) for which an m × m (or n × n) matrix is formed: half a gibibyte."""
@@ -95,7 +97,10 @@ class RowsSource:
         if weights is None:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(reference))
         total = scalar(xp.sum(weights))
-        return cls(X, weights, _mean(X, weights, total), total, moment)
+        with np.errstate(over="ignore", invalid="ignore"):
+            source = cls(X, weights, _mean(X, weights, total), total, moment)
+            _check_squares(source)
+        return source
 
     @property
     def covariance(self) -> StreamCovariance:
@@ -117,6 +122,23 @@ class RowsSource:
     def ritz(self, k: int) -> Spectrum:
         """Estimate the leading eigenpairs by power iterations over the rows."""
         return ritz_spectrum(self.covariance, k, self.mean)
+
+
+def _check_squares(source: RowsSource) -> None:
+    """Refuse rows whose squares leave the range of double precision, as a moment does."""
+    total = source.covariance.trace * source.weight
+    peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
+    if not math.isfinite(total):
+        raise ValueError(
+            "the squares of X overflow double precision: its entries are as large as "
+            f"{peak:.3g}. Divide X by a constant first."
+        )
+    # Squares of equal rows may vanish; those of the entries themselves may not.
+    if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
+        raise ValueError(
+            "the squares of X underflow double precision: its entries are as small as "
+            f"{peak:.3g}. Multiply X, or its weights, by a constant first."
+        )
 
 
 def _mean(X: Any, weights: Array, total: float) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
-from lucidae._arrays import Array, diagonal, namespace
+from lucidae._arrays import Array, diagonal, namespace, squared_norm
 
 
 class AnyWeights(Protocol):
@@ -88,6 +88,12 @@ def orthonormal_rows(rows: Array) -> Array:
 
 
 def frobenius(weights: Any) -> Array:
-    """Return the Frobenius norm over all fields, one per run."""
+    """Return the Frobenius norm over all fields, one per run, whatever their scale."""
     xp = namespace(weights[0])
-    return xp.sqrt(sum(xp.sum(field * field, axis=(-2, -1)) for field in weights))
+    peaks = [xp.max(xp.abs(field), axis=(-2, -1)) for field in weights]
+    peak = peaks[0]
+    for other in peaks[1:]:
+        peak = xp.maximum(peak, other)
+    unit = xp.where(peak > 0, peak, xp.ones_like(peak))
+    squares = sum(squared_norm(field / unit[..., None, None]) for field in weights)
+    return unit * xp.sqrt(squares)
