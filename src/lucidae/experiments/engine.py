@@ -9,6 +9,7 @@ do. On an accelerator the cells that belong together are measured at once.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from lucidae.experiments.device import cores, is_accelerator, machine, reference
 from lucidae.experiments.store import Store
 
 __all__ = ["Tally", "Tick", "duration", "run"]
+
+ACCELERATED = 0.01
+"""Share of a cell's cost that an accelerator is guessed to need, until it has shown its pace."""
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -98,14 +102,14 @@ def run(
     -------
     Tally
     """
-    start = time.perf_counter()
     reference(device)  # a device that is not there is refused before any work
     usual = 1 if is_accelerator(device) else cores()
     workers = usual if jobs is None else check_integer(jobs, "jobs", low=1)
     budget = None if seconds is None else check_number(seconds, "seconds", low=0.0)
     missing = store.missing(cells)
     wanted = len({cell.key for cell in cells})
-    clock = _Clock(len(missing), sum(cell.cost for cell in missing), budget, report, start)
+    guess = ACCELERATED if is_accelerator(device) else 1.0
+    clock = _Clock(missing, budget, report, guess)
     groups = _groups(missing, is_accelerator(device))
     clock.workers = max(1, min(workers, len(groups)))
     measure = _in_turn if clock.workers == 1 else _in_processes
@@ -126,41 +130,44 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
     return sorted(groups, key=lambda group: -sum(cell.cost for cell in group))
 
 
-@dataclass(slots=True)
 class _Clock:
     """Counts what is done, guesses what is left, and says when to stop."""
 
-    total: int
-    cost: float
-    budget: float | None
-    report: Report | None
-    start: float
-    workers: int = 1
-    done: int = 0
-    paid: float = 0.0
-    spent: float = 0.0
+    def __init__(
+        self, missing: Sequence[Cell], budget: float | None, report: Report | None, guess: float
+    ) -> None:
+        self.start = time.perf_counter()
+        self.total, self.budget, self.report, self.guess = len(missing), budget, report, guess
+        self.left: defaultdict[str, float] = defaultdict(float)
+        for cell in missing:
+            self.left[cell.work] += cell.cost
+        self.workers = 1
+        self.done = 0
+        self.paid: defaultdict[str, float] = defaultdict(float)
+        self.spent: defaultdict[str, float] = defaultdict(float)
 
     @property
     def elapsed(self) -> float:
         return time.perf_counter() - self.start
 
-    @property
-    def pace(self) -> float:
-        """Seconds for a unit of expected cost."""
-        return self.spent / self.paid if self.paid else 1.0
+    def pace(self, work: str) -> float:
+        """Return the seconds for a unit of expected cost of a work."""
+        return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
         """Tell whether a group would end within the budget."""
-        expected = self.pace * sum(cell.cost for cell in group)
+        expected = self.pace(group[0].work) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
     def finished(self, group: Group, seconds: float) -> None:
+        work, cost = group[0].work, sum(cell.cost for cell in group)
         self.done += len(group)
-        self.paid += sum(cell.cost for cell in group)
-        self.spent += seconds
+        self.left[work] -= cost
+        self.paid[work] += cost
+        self.spent[work] += seconds
         if self.report is not None:
-            left = (self.cost - self.paid) * self.pace / self.workers
-            self.report(Tick(self.done, self.total, left))
+            left = sum(cost * self.pace(work) for work, cost in self.left.items())
+            self.report(Tick(self.done, self.total, max(0.0, left) / self.workers))
 
 
 def _in_turn(

@@ -116,7 +116,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": Scale(
             Search("digits", 10, 3000, DIGITS_SEARCH, DIGITS_RATES, DIGITS_PENALTIES, DIGITS_MARKS),
-            expect(DIGITS_SEARCH, 0.05),
+            expect(DIGITS_SEARCH, 0.08),
         ),
         "paper": Scale(
             Search("mnist", 20, 30_000, PAPER_SEARCH, PAPER_RATES, PAPER_PENALTIES, PAPER_MARKS),

@@ -14,6 +14,7 @@ from lucidae._arrays import Array, like, namespace, to_numpy
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
 from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
 from lucidae.experiments.device import cores, is_accelerator, reference
+from lucidae.iterate import limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
 from lucidae.solution import BatchSolution
 from lucidae.sparsity.batch import solve_batch
@@ -217,7 +218,7 @@ def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
     tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
     if is_accelerator(device):
         # NumPy's generators leave the interpreter's lock, so that threads help.
-        with ThreadPoolExecutor(cores()) as pool:
+        with limited_blas(problems[0]["d"]), ThreadPoolExecutor(cores()) as pool:
             drawn = list(pool.map(_draw, tasks))
     else:
         drawn = [_draw(task) for task in tasks]
