@@ -54,13 +54,17 @@ class LinearKept(Kept):
         """Take one more batch; the model is solved when it is next read."""
         self.options = options
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            stream = self.stream
-            self.stream = (
-                StreamFit.begin(options, X, weights) if stream is None else stream.after(X, weights)
-            )
+            self.stream = self._flowing(options, X, weights).after(X, weights)
         else:
             self.moment = self._accumulated(X, weights)
         self._model, self._spectrum, self.certificate = None, None, None
+
+    def _flowing(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
+        if self.stream is not None:
+            return self.stream
+        if self._model is not None:
+            return StreamFit.resume(options, self._model)
+        return StreamFit.begin(options, X, weights)
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
@@ -124,7 +128,9 @@ class LinearKept(Kept):
         """Return all eigenpairs where they are cheap, k + 1 where they are not, or None."""
         m = source.covariance.n_features
         if source.moment is not None:
-            return MomentSource(source.moment).spectrum(None if m <= KEPT_FEATURES else k + 1)
+            return MomentSource(source.moment).spectrum(
+                None if m <= KEPT_FEATURES else min(k + 1, m)
+            )
         if self._spectrum is not None and self._spectrum.values.shape[0] > min(k, m - 1):
             return self._spectrum
         return source.spectrum(min(k + 1, m))

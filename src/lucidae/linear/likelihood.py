@@ -29,9 +29,9 @@ class GaussianMixin:
         array of shape (n,)
         """
         check_is_fitted(self)
-        X = as_double(validated_rows(self, X, reset=False, accept_sparse=False))
+        X = validated_rows(self, X, reset=False, accept_sparse=False)
         model = self._kept.model
-        return model.log_likelihood(like(X, model.mean) - model.mean)
+        return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the mean log-likelihood of the rows under probabilistic PCA.

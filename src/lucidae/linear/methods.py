@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, largest, namespace, scalar, zeros_like_shape
+from lucidae._arrays import Array, largest, scalar, where_set, zeros_like_shape
 from lucidae._validation import check_choice
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
@@ -29,6 +29,9 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, VariationalWeights, Weights, frobenius
+
+SILENT = 1e-8
+"""Norm of weights that do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +219,10 @@ def brockett_ranks(k: int) -> np.ndarray[Any, Any]:
 
 
 def relative_direction(method: Method, weights: Any, covariance: Any, scale: Any) -> Array:
-    """Return ‖direction‖ / (scale · ‖weights‖): 0 at a fixed point, of order 1 at a start."""
-    xp = namespace(weights[0])
+    """Return ‖direction‖ / (scale · ‖weights‖): 0 at a fixed point, of order 1 at a start.
+
+    Weights below `SILENT` are compared with it, so that all latents may die.
+    """
     size = frobenius(weights)
-    tiny = float(xp.finfo(weights[0].dtype).smallest_normal)
-    return frobenius(method.rule.direction(weights, covariance)) / (scale * (size + tiny))
+    size = where_set(size, size < SILENT, SILENT)
+    return frobenius(method.rule.direction(weights, covariance)) / (scale * size)

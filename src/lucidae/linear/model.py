@@ -28,7 +28,8 @@ from lucidae.linear.weights import orthonormal_rows
 from lucidae.solution import History, Status
 
 DEAD = 1e-8
-"""A decoder column shorter than this share of the longest belongs to a dead latent."""
+"""A latent is dead when its decoder column is this short beside the longest, or when what it
+passes on of any input is this little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def build_model(outcome: Outcome, mean: Array, weight: float, covariance: Covari
     """Order the latents of `outcome`, fix their signs and measure them on the data."""
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp = namespace(atoms)
-    components, alive = _unit_rows(atoms)
+    components, alive = _unit_rows(encoder, atoms)
     ratio = weight / max(weight - 1.0, np.finfo(float).eps)
     along = xp.sum(covariance.apply(components) * components, axis=-1)
     order = np.lexsort((-to_numpy(along), ~alive))
@@ -179,11 +180,12 @@ def _negligible(codes: Array) -> float:
     return machine_epsilon(codes) * float(codes.shape[0]) * top
 
 
-def _unit_rows(atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return rows of unit length, zero where the latent is dead, and which are alive."""
+def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return decoder columns as rows of unit length, zero where dead, and which are alive."""
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
-    dead = norms <= DEAD * xp.max(norms)
+    gains = norms * xp.sqrt(xp.sum(encoder * encoder, axis=-1))
+    dead = (norms <= DEAD * xp.max(norms)) | (gains <= DEAD)
     unit = atoms / where_set(norms, dead, 1.0)[:, None]
     return where_set(unit, dead[:, None], 0.0), ~to_numpy(dead)
 

@@ -44,6 +44,8 @@ class Options:
         check_optimizer(method, optimizer)
         size = estimator.batch_size
         tied = _check_tied(estimator.tied)
+        if not isinstance(estimator.whiten, bool | np.bool_):
+            raise ValueError(f"whiten={estimator.whiten!r} was given, expected True or False.")
         make_method(method, Settings(np.ones(1), np.ones(1), np.random.default_rng(0), tied))
         return cls(
             _check_components(estimator.n_components),
@@ -129,7 +131,7 @@ def _check_components(value: Any) -> Any:
 
 def _check_training(estimator: Any, optimizer: str) -> Training:
     rate = estimator.learning_rate
-    if rate != "auto":
+    if not isinstance(rate, str) or rate != "auto":
         rate = check_number(rate, "learning_rate", low=0.0, open_low=True)
     momentum = check_number(estimator.momentum, "momentum", low=0.0, high=1.0)
     if momentum == 1.0:
@@ -147,7 +149,7 @@ def _check_training(estimator: Any, optimizer: str) -> Training:
 def _check_penalty(value: Any) -> Any:
     if isinstance(value, str):
         return check_choice(value, "l2", ("auto",))
-    penalties = np.asarray(value, dtype=float)
+    penalties = _numbers(value, "l2")
     if penalties.ndim > 1 or penalties.size == 0:
         raise ValueError(f"l2 has shape {penalties.shape}, expected a number or a vector.")
     if not np.all(np.isfinite(penalties)) or np.any(penalties < 0):
@@ -155,10 +157,17 @@ def _check_penalty(value: Any) -> Any:
     return penalties
 
 
+def _numbers(value: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.array(to_numpy(value), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={value!r} was given, expected numbers.") from error
+
+
 def _check_prior(value: Any) -> Any:
     if isinstance(value, str):
         return check_choice(value, "prior", PRIORS)
-    prior = np.asarray(value, dtype=float)
+    prior = _numbers(value, "prior")
     if prior.ndim != 1 or not np.all(np.isfinite(prior)) or np.any(prior < 0) or prior.sum() <= 0:
         raise ValueError(
             f"prior={value!r} was given, expected 'geometric', 'uniform' or one probability of at "

@@ -101,11 +101,12 @@ def stiffness(method: Method, covariance: Covariance, start: Any, noise: float =
     """
     k = start.encoder.shape[-2] if method.name == "linear_vae" else 1
     spectrum = ritz_spectrum(covariance, k, start.encoder)
-    top = scalar(spectrum.values[0])
-    if top <= 0.0:
+    top, curvature = scalar(spectrum.values[0]), method.curvature(spectrum)
+    if curvature <= 0.0:
         return Stiffness(1.0, 1.0)
-    room = 1.1 * (1.0 + noise * spectrum.trace / top) * _steepening(start)
-    return Stiffness(room * method.curvature(spectrum), method.scale(spectrum))
+    sampled = noise * spectrum.trace / top if top > 0.0 else 0.0
+    room = 1.1 * (1.0 + sampled) * _steepening(start)
+    return Stiffness(room * curvature, method.scale(spectrum))
 
 
 def _steepening(start: Any) -> float:

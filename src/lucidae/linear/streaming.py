@@ -67,7 +67,7 @@ class StreamFit:
 
     @classmethod
     def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        """Start from the first batch."""
+        """Return the state before the first batch, whose variances decide what is automatic."""
         source = RowsSource.of(X, weights)
         k = resolve_components(options.n_components, source, None)
         random = options.random()
@@ -78,8 +78,25 @@ class StreamFit:
         )
         first = Stream(options.training.build(1.0).start(start), 0)
         inside = 0.0 * (start.atoms @ start.atoms.mT)
-        empty = cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
-        return empty.after(X, weights)
+        return cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
+
+    @classmethod
+    def resume(cls, options: Options, model: Model) -> StreamFit:
+        """Go on from a fitted model: its weights, mean and variances."""
+        outcome = model.outcome
+        state = Stream(options.training.build(1.0).start(outcome.weights), outcome.n_iter)
+        share = model.degrees / model.weight
+        picture = PictureCovariance(model.basis, model.inside * share, model.total_variance * share)
+        return cls(
+            options,
+            outcome.method,
+            state,
+            model.mean,
+            model.weight,
+            model.total_variance * model.degrees,
+            0.0,
+            _inside(orthonormal_rows(as_double(outcome.weights.atoms)), picture),
+        )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
         """Take one step on a batch of rows."""
@@ -94,8 +111,9 @@ class StreamFit:
         training, rows = self.options.training, X.shape[0]
         noise = batch_noise(rows, rows + 1, training)
         stiff = stiffness(self.method, batch, self.state.weights, noise)
-        curvature = max(self.curvature, stiff.curvature)
-        optimizer = training.build(curvature)
+        # A first batch of one row has no variance and tells nothing about the curvature.
+        curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
+        optimizer = training.build(curvature or 1.0)
         state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
         share = 1.0 / min(state.steps, MEMORY)
@@ -118,7 +136,7 @@ class StreamFit:
             Status.STOPPED,
             max(1, self.state.steps),
             History(np.empty(0, dtype=int)),
-            self.options.training.rate(self.curvature),
+            self.options.training.rate(self.curvature or 1.0),
         )
         basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
         picture = PictureCovariance(basis, self.inside, self.variance / self.weight)
