@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import scipy.sparse
 
-from lucidae._arrays import Array, as_double, namespace, scalar, trace
+from lucidae._arrays import Array, as_double, device, namespace, scalar, trace
 from lucidae.linear.weights import AnyWeights, TiedWeights
 from lucidae.moments import BLOCK_ROWS
 
@@ -150,11 +150,20 @@ class StreamCovariance:
         """Return rows Σ."""
         return sum(block.apply(rows) * share for block, share in self._blocks())
 
+    def batch(self, index: Any) -> RowsCovariance:
+        """Return Σ of the rows of a NumPy index."""
+        xp = namespace(self.weights)
+        chosen = xp.asarray(index, device=device(self.weights))
+        sparse = scipy.sparse.issparse(self.rows)
+        rows = self.rows[index] if sparse else xp.take(self.rows, chosen, axis=0)
+        return rows_covariance(rows, self.mean, xp.take(self.weights, chosen, axis=0))
+
     def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
         total = scalar(namespace(self.weights).sum(self.weights))
-        for start in range(0, self.rows.shape[0], BLOCK_ROWS):
-            weights = self.weights[start : start + BLOCK_ROWS]
-            block = rows_covariance(self.rows[start : start + BLOCK_ROWS], self.mean, weights)
+        n_rows = self.rows.shape[0]
+        for start in range(0, n_rows, BLOCK_ROWS):
+            part = slice(start, min(start + BLOCK_ROWS, n_rows))
+            block = rows_covariance(self.rows[part, :], self.mean, self.weights[part])
             if block.total > 0.0:
                 yield block, block.total / total
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -176,7 +177,7 @@ def _rescaled(weights: Any, unit: float) -> Any:
         weights.encoder / unit,
         weights.atoms * unit,
         weights.log_variances,
-        weights.log_noise + 2 * np.log(unit),
+        weights.log_noise + 2 * math.log(unit),
     )
 
 

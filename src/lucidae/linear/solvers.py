@@ -9,11 +9,7 @@ import numpy as np
 
 from lucidae._arrays import Array, namespace, normal, scalar
 from lucidae.iterate import Below, Callback, iterate, log_grid
-from lucidae.linear.covariance import (
-    Covariance,
-    StreamCovariance,
-    rows_covariance,
-)
+from lucidae.linear.covariance import Covariance, StreamCovariance
 from lucidae.linear.methods import Method, relative_direction
 from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum
@@ -211,11 +207,9 @@ def solve_stochastic(
     batches = _shuffled(n_rows, batch_size, random)
 
     def step(state: Stream) -> Stream:
-        index = next(batches)
-        weights = rows.weights[index]
-        if scalar(namespace(weights).sum(weights)) == 0.0:
+        batch = rows.batch(next(batches))
+        if batch.total == 0.0:
             return state._replace(steps=state.steps + 1)
-        batch = rows_covariance(rows.rows[index], rows.mean, weights)
         return batch_step(method, optimizer, state, batch, horizon)
 
     solution = iterate(
