@@ -17,6 +17,7 @@ from rich.text import Text
 from sklearn.preprocessing import StandardScaler
 
 from lucidae._catalogue import catalogue
+from lucidae._fit_command import fit
 from lucidae._tables import Table, read_table
 from lucidae._version import __version__
 from lucidae.cli import MISSING, is_extra
@@ -133,6 +134,7 @@ def report(
     output.print(f"[green]Written:[/green] {escape(str(page.resolve()))}")
 
 
+app.add_typer(fit, name="fit")
 app.command("reproduce")(reproduce_command)
 
 

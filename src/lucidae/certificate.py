@@ -66,6 +66,17 @@ class Claim:
             return _WORDS[self.holds]
         return "does not apply" if self.value is None else "reported"
 
+    @property
+    def figure(self) -> str:
+        """The measured figure beside what it was compared with; empty when there is none."""
+        if self.value is None:
+            return ""
+        if self.threshold is None:
+            return f"{self.value:.3g}"
+        above, below = self.value > self.threshold, self.value < self.threshold
+        relation = ">" if above else "<" if below else "=" if self.value == self.threshold else "vs"
+        return f"{self.value:.3g} {relation} {self.threshold:.3g}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-safe values; infinities and NaN become strings."""
         return {
@@ -160,7 +171,7 @@ class Certificate:
     def summary(self) -> str:
         """Return the certificate as a compact table in plain text."""
         width = max((len(claim.name) for claim in self.claims), default=0)
-        figures = [_figure(claim) for claim in self.claims]
+        figures = [claim.figure for claim in self.claims]
         across = max(map(len, figures), default=0)
         lines = [self._headline()]
         for claim, figure in zip(self.claims, figures, strict=True):
@@ -199,22 +210,12 @@ class Certificate:
         )
 
 
-def _figure(claim: Claim) -> str:
-    if claim.value is None:
-        return ""
-    if claim.threshold is None:
-        return f"{claim.value:.3g}"
-    above, below = claim.value > claim.threshold, claim.value < claim.threshold
-    relation = ">" if above else "<" if below else "=" if claim.value == claim.threshold else "vs"
-    return f"{claim.value:.3g} {relation} {claim.threshold:.3g}"
-
-
 def _html_row(claim: Claim) -> str:
     kind = claim.verdict.replace(" ", "-")
     advice = f"<p>{html.escape(claim.advice)}</p>" if claim.advice else ""
     return (
         f"<tr class='{kind}'><td title='{claim.verdict}'>{_MARKS[claim.holds]}</td>"
-        f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(_figure(claim))}</td>"
+        f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(claim.figure)}</td>"
         f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
         f"{advice}</td></tr>"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from lucidae._tables.binary import read_npy, read_npz, read_parquet
 from lucidae._tables.table import Table
 from lucidae._tables.text import read_text
+from lucidae._tables.writing import Sheet, write_sheet
 
-__all__ = ["Table", "read_table"]
+__all__ = ["Sheet", "Table", "read_table", "read_target", "write_sheet"]
 
 READERS: dict[str, Callable[[Path], Table]] = {
     ".csv": read_text,
@@ -21,6 +23,10 @@ READERS: dict[str, Callable[[Path], Table]] = {
     ".npy": read_npy,
     ".npz": read_npz,
     ".parquet": read_parquet,
+}
+TARGET_READERS = READERS | {
+    ".npy": partial(read_npy, target=True),
+    ".npz": partial(read_npz, target=True),
 }
 
 
@@ -46,14 +52,22 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     >>> table.columns, table.left_out
     (('cm', 'kg'), ('name',))
     """
-    file = Path(path)
+    return _read(Path(path), READERS)
+
+
+def read_target(path: str | os.PathLike[str]) -> Table:
+    """Read responses, as `read_table` reads rows; a vector is one column, ``y`` an array's name."""
+    return _read(Path(path), TARGET_READERS)
+
+
+def _read(file: Path, readers: Mapping[str, Callable[[Path], Table]]) -> Table:
     if not file.is_file():
         raise ValueError(f"There is no file {str(file)!r}.")
-    reader = READERS.get(file.suffix.lower())
+    reader = readers.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
             f"{file.name!r} ends in {file.suffix or 'nothing'!r}; expected one of "
-            f"{', '.join(sorted(READERS))}."
+            f"{', '.join(sorted(readers))}."
         )
     return _checked(reader(file))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +19,50 @@ from lucidae._tables.table import (
 )
 
 _PREFERRED_NAMES = ("X", "x", "data", "features")
+_TARGET_NAMES = ("y", "Y", "target", "targets")
 _UNREADABLE = (ValueError, EOFError, OSError, KeyError, TypeError, zipfile.BadZipFile)
 
 
-def read_npy(file: Path) -> Table:
-    """Read one array: rows and columns, or a stack of images."""
+def read_npy(file: Path, *, target: bool = False) -> Table:
+    """Read one array: rows and columns, or a stack of images; as a target, a vector too."""
     try:
         with file.open("rb") as stream:
             array = np.load(stream, allow_pickle=False)
     except _UNREADABLE as error:
         raise ValueError(f"{file.name!r} is no NPY file of numbers: {first_line(error)}.") from None
     if isinstance(array, np.ndarray):
-        return _from_array(file.name, array)
+        return _from_array(file.name, _column(array) if target else array)
     raise ValueError(f"{file.name!r} is an NPZ archive; rename it to end in '.npz'.")
 
 
-def read_npz(file: Path) -> Table:
-    """Read the one table of an archive, or the one that is named X."""
+def read_npz(file: Path, *, target: bool = False) -> Table:
+    """Read the one table of an archive, or the one named X; as a target, the one named y."""
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (*_UNREADABLE, AttributeError) as error:
         raise ValueError(f"{file.name!r} is no NPZ file of numbers: {first_line(error)}.") from None
-    return _from_array(file.name, arrays[_name_to_read(file.name, arrays)])
+    if target:
+        arrays = {name: _column(array) for name, array in arrays.items()}
+    preferred = _TARGET_NAMES if target else _PREFERRED_NAMES
+    return _from_array(file.name, arrays[_name_to_read(file.name, arrays, preferred)])
 
 
-def _name_to_read(file: str, arrays: Mapping[str, Matrix]) -> str:
+def _name_to_read(file: str, arrays: Mapping[str, Matrix], preferred: Sequence[str]) -> str:
     tables = [name for name, array in arrays.items() if array.ndim >= 2]
-    for name in _PREFERRED_NAMES:
+    for name in preferred:
         if name in tables:
             return name
     if len(tables) == 1:
         return tables[0]
     raise ValueError(
         f"{file!r} holds {len(tables)} tables among its arrays ({', '.join(arrays) or 'none'}); "
-        "expected exactly one, or one named 'X'."
+        f"expected exactly one, or one named {preferred[0]!r}."
     )
+
+
+def _column(array: Matrix) -> Matrix:
+    return array[:, None] if array.ndim == 1 else array
 
 
 def _from_array(name: str, array: Matrix) -> Table:
