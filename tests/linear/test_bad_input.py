@@ -1,0 +1,163 @@
+"""Whatever is given: a clear error, or a right result."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+from sklearn.exceptions import NotFittedError
+
+from extras import require
+from lucidae import LinearAutoencoder
+
+X = np.random.default_rng(0).standard_normal((50, 6)) @ np.diag([3.0, 2.0, 1.5, 1.0, 0.5, 0.2]) + 3
+
+
+def spoiled(value):
+    rows = X.copy()
+    rows[3, 2] = value
+    return rows
+
+
+BAD_ROWS = {
+    "nan": (spoiled(np.nan), "NaN"),
+    "inf": (spoiled(np.inf), "infinity"),
+    "minus inf": (spoiled(-np.inf), "infinity"),
+    "no rows": (np.empty((0, 3)), "0 sample"),
+    "no columns": (np.empty((3, 0)), "0 feature"),
+    "one sample": (X[:1], "minimum of 2"),
+    "a vector": (X[0], "2D array"),
+    "a cube": (X[None], "dim 3"),
+    "complex": (X + 1j, "[Cc]omplex"),
+    "words": (np.array([["a", "b"], ["c", "d"]]), "could not convert"),
+    "a number": (3.0, "2D array"),
+    "sparse nan": (scipy.sparse.csr_matrix(spoiled(np.nan)), "NaN"),
+}
+
+
+@pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
+@pytest.mark.parametrize(("rows", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_bad_rows_are_refused(rows, message, solver):
+    with pytest.raises(ValueError, match=message):
+        LinearAutoencoder(1, solver=solver).fit(rows)
+
+
+def test_bad_tensors_are_refused():
+    torch = require("torch")
+    for rows in (spoiled(np.nan), X[0], X[:1], np.empty((0, 3)), X + 1j):
+        with pytest.raises(ValueError, match=r"NaN|dimensions|minimum of 2|empty|complex"):
+            LinearAutoencoder(1).fit(torch.tensor(rows))
+
+
+BAD_SETTINGS = {
+    "k too large": ({"n_components": 7}, "X has 6 features"),
+    "k of 0": ({"n_components": 0}, "at least 1"),
+    "negative k": ({"n_components": -2}, "at least 1"),
+    "boolean k": ({"n_components": True}, "at least 1"),
+    "share of 1": ({"n_components": 1.0}, "strictly between 0 and 1"),
+    "negative share": ({"n_components": -0.5}, "strictly between 0 and 1"),
+    "nan share": ({"n_components": np.nan}, "strictly between 0 and 1"),
+    "word for k": ({"n_components": "mle"}, "at least 1"),
+    "method": ({"method": "pca"}, "expected one of 'rag'"),
+    "solver": ({"solver": "svd"}, "expected one of 'auto'"),
+    "optimizer": ({"optimizer": "sgd"}, "expected one of"),
+    "adam with a rule": ({"optimizer": "adam"}, "Adam rescales"),
+    "negative rate": ({"learning_rate": -1.0}, "above 0"),
+    "rate of 0": ({"learning_rate": 0.0}, "above 0"),
+    "word for a rate": ({"learning_rate": "fast"}, "above 0"),
+    "rates": ({"learning_rate": np.ones(2)}, "above 0"),
+    "momentum of 1": ({"momentum": 1.0}, r"\[0, 1\)"),
+    "negative momentum": ({"momentum": -0.1}, r"\[0, 1\]"),
+    "negative penalty": ({"method": "nonuniform_l2", "l2": [0.1, -0.1]}, "at least 0"),
+    "nan penalty": ({"method": "uniform_l2", "l2": np.nan}, "at least 0"),
+    "too many penalties": ({"method": "nonuniform_l2", "l2": [0.1] * 3}, "expected 2"),
+    "one penalty": ({"method": "nonuniform_l2", "l2": 0.1}, "expected 2"),
+    "unequal penalties": ({"method": "uniform_l2", "l2": [0.1, 0.2]}, "one number"),
+    "matrix of penalties": ({"method": "nonuniform_l2", "l2": np.eye(2)}, "number or a vector"),
+    "words for penalties": ({"method": "nonuniform_l2", "l2": ["a", "b"]}, "expected numbers"),
+    "word for penalties": ({"method": "nonuniform_l2", "l2": "best"}, "'auto'"),
+    "negative prior": ({"method": "nested_dropout", "prior": [-1.0, 2.0]}, "at least 0"),
+    "empty prior": ({"method": "nested_dropout", "prior": []}, "at least 0"),
+    "zero prior": ({"method": "nested_dropout", "prior": [0.0, 0.0]}, "at least 0"),
+    "long prior": ({"method": "nested_dropout", "prior": [0.5, 0.3, 0.2]}, "expected 2"),
+    "word for a prior": ({"method": "nested_dropout", "prior": "flat"}, "'geometric'"),
+    "whiten": ({"whiten": "yes"}, "True or False"),
+    "batch of 0": ({"batch_size": 0}, "at least 1"),
+    "half a batch": ({"batch_size": 2.5}, "at least 1"),
+    "tied": ({"tied": "always"}, "'auto'"),
+    "untied rule": ({"method": "gha", "tied": False}, "one set of weights"),
+    "tied vae": ({"method": "linear_vae", "tied": True}, "differ at the optimum"),
+    "start of 0": ({"init_scale": 0.0}, "above 0"),
+    "no steps": ({"max_iter": 0}, "at least 1"),
+    "negative tolerance": ({"tol": -1e-3}, "at least 0"),
+    "seed": ({"random_state": "seed", "solver": "gradient"}, "cannot be used to seed"),
+    "stream without k": ({"n_components": None, "solver": "stochastic"}, "give an integer"),
+    "stream of a share": ({"n_components": 0.5, "solver": "stochastic"}, "give an integer"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_bad_settings_are_refused_and_leave_no_fit(settings, message):
+    estimator = LinearAutoencoder(**({"n_components": 2} | settings))
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X)
+    with pytest.raises(NotFittedError):
+        estimator.transform(X)
+
+
+BAD_WEIGHTS = {
+    "negative": (-np.ones(50), "not negative"),
+    "nan": (np.full(50, np.nan), "finite"),
+    "short": (np.ones(49), r"expected \(50,\)"),
+    "all zero": (np.zeros(50), "not all weights may be zero"),
+    "less than one in all": (np.full(50, 0.01), "weights are frequencies"),
+}
+
+
+@pytest.mark.parametrize("solver", ["exact", "stochastic"])
+@pytest.mark.parametrize(("weights", "message"), BAD_WEIGHTS.values(), ids=BAD_WEIGHTS)
+def test_bad_weights_are_refused(weights, message, solver):
+    with pytest.raises(ValueError, match=message):
+        LinearAutoencoder(2, solver=solver).fit(X, sample_weight=weights)
+
+
+def test_codes_and_rows_of_another_shape_are_refused():
+    fitted = LinearAutoencoder(2).fit(X)
+    with pytest.raises(ValueError, match="expected 2 codes"):
+        fitted.inverse_transform(np.ones((3, 5)))
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.inverse_transform(np.full((3, 2), np.nan))
+    with pytest.raises(ValueError, match="expecting 6 features"):
+        fitted.transform(X[:, :4])
+    with pytest.raises(NotFittedError):
+        _ = LinearAutoencoder().certificate_
+
+
+@pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-150, 1e160, 1e200, 1e300])
+def test_scales_whose_squares_leave_double_precision_are_refused(scale, solver):
+    with pytest.raises(ValueError, match=r"the squares of X (under|over)flow double precision"):
+        LinearAutoencoder(2, solver=solver).fit(X * scale)
+
+
+@pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
+@pytest.mark.parametrize("method", ["rag", "gha", "brockett", "nonuniform_l2", "linear_vae"])
+@pytest.mark.parametrize("scale", [1e-130, 1e-100, 1e-30, 1e30, 1e100])
+def test_extreme_scales_give_the_same_components(scale, method, solver):
+    settings = {"method": method, "solver": solver, "random_state": 0, "tol": 1e-2}
+    settings["batch_size"] = 50
+    fitted = LinearAutoencoder(2, **settings).fit(X * scale)
+    expected = LinearAutoencoder(2, **settings).fit(X)
+    assert fitted.n_iter_ == expected.n_iter_
+    assert_allclose(fitted.components_, expected.components_, atol=1e-5)
+    assert_allclose(fitted.explained_variance_ / scale**2, expected.explained_variance_, rtol=1e-5)
+    decoded = fitted.inverse_transform(fitted.transform(X * scale)) / scale
+    assert_allclose(decoded, expected.inverse_transform(expected.transform(X)), rtol=1e-5)
+    verdicts = {claim.name: claim.holds for claim in fitted.certificate_.claims}
+    assert verdicts == {claim.name: claim.holds for claim in expected.certificate_.claims}
+
+
+def test_a_mean_far_above_the_deviations_keeps_them():
+    centred = X - X.mean(axis=0)
+    fitted, expected = LinearAutoencoder(3).fit(centred + 1e8), LinearAutoencoder(3).fit(centred)
+    assert_allclose(fitted.components_, expected.components_, atol=1e-6)
+    assert_allclose(fitted.explained_variance_, expected.explained_variance_, rtol=1e-6)

@@ -1,0 +1,166 @@
+"""`partial_fit`: any batches give the fit on all rows; above the limit, the rule goes on."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+
+from linear.problems import centred_rows
+from lucidae import LinearAutoencoder
+from lucidae.linear import kept as kept_module
+from lucidae.linear.methods import METHODS
+from lucidae.metrics import subspace_distance
+from lucidae.solution import Status
+
+SHOWN = (
+    "mean_",
+    "components_",
+    "encoder_",
+    "decoder_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "singular_values_",
+    "noise_variance_",
+)
+
+
+@pytest.fixture(scope="module")
+def X():
+    random = np.random.default_rng(0)
+    return random.standard_normal((1500, 9)) @ random.standard_normal((9, 9)) + 20
+
+
+def streamed(estimator, X, size, weights=None):
+    for start in range(0, X.shape[0], size):
+        part = slice(start, start + size)
+        estimator.partial_fit(X[part], sample_weight=None if weights is None else weights[part])
+    return estimator
+
+
+def assert_same(found, expected, X):
+    for name in SHOWN:
+        assert_allclose(
+            getattr(found, name), getattr(expected, name), rtol=1e-10, atol=1e-10, err_msg=name
+        )
+    assert_allclose(found.transform(X), expected.transform(X), atol=1e-10)
+    assert found.n_samples_seen_ == expected.n_samples_seen_
+    assert_allclose(found.score(X), expected.score(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("wanted", [5, None, 0.9])
+def test_batches_of_any_size_equal_the_fit(X, wanted, size):
+    """The first batch of 1 row is smaller than k = 5."""
+    estimator = LinearAutoencoder(wanted)
+    assert_same(streamed(clone(estimator), X, size), estimator.fit(X), X)
+
+
+@pytest.mark.parametrize("solver", ["exact", "gradient"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_streams(X, method, solver):
+    if method == "nested_dropout" and solver == "gradient":
+        solver = "exact"  # sampled masks need the rows: this pair streams through the rule
+    settings = {"method": method, "solver": solver, "random_state": 0, "max_iter": 30, "tol": 9.0}
+    estimator = LinearAutoencoder(4, **settings)
+    assert_same(streamed(clone(estimator), X, 400), estimator.fit(X), X)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_sparse_stream_equals_the_dense_fit(size):
+    X = scipy.sparse.random(1100, 12, density=0.3, random_state=0, format="csr")
+    estimator = LinearAutoencoder(4)
+    assert_same(streamed(clone(estimator), X, size), estimator.fit(X.toarray()), X.toarray())
+
+
+def test_weights_stream(X):
+    weights = np.random.default_rng(1).uniform(0, 3, len(X))
+    estimator = LinearAutoencoder(3)
+    found = streamed(clone(estimator), X, 100, weights)
+    expected = estimator.fit(X, sample_weight=weights)
+    assert_allclose(found.components_, expected.components_, atol=1e-10)
+    assert_allclose(found.n_samples_seen_, weights.sum())
+
+
+def test_fit_and_partial_fit_go_together(X):
+    estimator = LinearAutoencoder(3).fit(X[:500]).partial_fit(X[500:])
+    assert_same(estimator, LinearAutoencoder(3).fit(X), X)
+    estimator.fit(X[:700])
+    assert_same(estimator, LinearAutoencoder(3).fit(X[:700]), X)
+
+
+def test_new_settings_hold_from_the_next_batch(X):
+    estimator = LinearAutoencoder(3).partial_fit(X[:500]).set_params(n_components=5)
+    assert estimator.partial_fit(X[500:]).n_components_ == 5
+
+
+def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
+    calls = []
+    solve = kept_module.solve
+    monkeypatch.setattr(kept_module, "solve", lambda *args: calls.append(1) or solve(*args))
+    estimator = streamed(LinearAutoencoder(3), X, 100)
+    assert not calls
+    assert estimator.n_samples_seen_ == 1500
+    assert not calls
+    before = set(vars(estimator))
+    assert estimator.components_.shape == estimator.components_.shape == (3, 9)
+    assert len(calls) == 1
+    assert set(vars(estimator)) == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_stochastic_stream_learns_in_little_memory(method):
+    values = np.r_[np.array([4.0, 2.0]), np.full(10, 0.05)]
+    X = 3 + centred_rows(values, n=2000)
+    random = np.random.default_rng(0)
+    estimator = LinearAutoencoder(2, method=method, solver="stochastic", random_state=0)
+    for _ in range(20):
+        streamed(estimator, X[random.permutation(2000)], 100)
+    axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
+    assert estimator.status_ is Status.STOPPED
+    assert estimator.n_iter_ == 400
+    assert estimator.n_samples_seen_ == 40_000
+    # The ELBO is stiff: its steps are an order of magnitude smaller.
+    assert subspace_distance(estimator.decoder_, axes) < (0.3 if method == "linear_vae" else 0.02)
+    assert_allclose(estimator.mean_, X.mean(axis=0), atol=1e-9)
+    total = estimator.explained_variance_ / estimator.explained_variance_ratio_
+    assert_allclose(total[0], X.var(axis=0).sum(), rtol=1e-3)
+    if method not in ("plain", "uniform_l2", "linear_vae"):
+        assert_allclose(estimator.explained_variance_, [4.0, 2.0], rtol=0.15)
+    assert estimator.certificate_.holds is None
+    assert "certify(estimator, X)" in estimator.certificate_.claims[0].advice
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_stochastic_stream_of_single_rows_does_not_depend_on_units(scale):
+    X = 3 + centred_rows(np.array([4.0, 2.0, 0.1, 0.05]), n=400)
+    estimator = LinearAutoencoder(2, solver="stochastic", random_state=0)
+    streamed(estimator, scale * X, 1)
+    reference = streamed(LinearAutoencoder(2, solver="stochastic", random_state=0), X, 1)
+    assert_allclose(estimator.components_, reference.components_, atol=1e-6)
+
+
+def test_a_stochastic_stream_goes_on_from_a_fit():
+    X = 3 + centred_rows(np.array([4.0, 2.0, 0.1, 0.05]), n=400)
+    estimator = LinearAutoencoder(2, solver="stochastic", random_state=0, tol=1e-2).fit(X)
+    estimator.partial_fit(X[:200])
+    assert estimator.n_samples_seen_ == 600
+    axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
+    assert subspace_distance(estimator.decoder_, axes) < 1e-2
+    assert_allclose(estimator.explained_variance_[0], 4.0, rtol=0.1)
+    assert_allclose(estimator.mean_, (400 * X.mean(0) + 200 * X[:200].mean(0)) / 600, rtol=1e-9)
+
+
+def test_a_wide_fit_keeps_no_moment_and_says_so():
+    X = np.random.default_rng(0).standard_normal((6, 1100))
+    with pytest.raises(ValueError, match="give all batches to partial_fit"):
+        LinearAutoencoder(2).fit(X).partial_fit(X)
+
+
+def test_batches_must_agree(X):
+    estimator = LinearAutoencoder(2).partial_fit(X[:10])
+    with pytest.raises(ValueError, match="expecting 9 features"):
+        estimator.partial_fit(X[:10, :4])
+    assert estimator.n_samples_seen_ == 10
+    with pytest.raises(ValueError, match="9 features"):
+        LinearAutoencoder(10).partial_fit(X[:10])
