@@ -70,8 +70,10 @@ def linear(
 ) -> None:
     """Find ordered principal components; save the codes."""
     number = None if components is None else number_or_word(components)
-    settings = {"method": method, "solver": solver, "whiten": whiten, "random_state": seed}
-    complete(LinearAutoencoder(number, **settings), read_table(file), file, "linear", out)
+    model = LinearAutoencoder(
+        number, method=method, solver=solver, whiten=whiten, random_state=seed
+    )
+    complete(model, read_table(file), file, "linear", out)
 
 
 @fit.command()
