@@ -111,18 +111,24 @@ def test_recovery_compares_with_the_truth():
         RecoveryDisplay.from_estimator(fitted, data.coef[:, :5])
 
 
+@pytest.fixture(scope="module")
+def sparse():
+    data = lucidae.datasets.make_sparse_regression(d=10, kappa=12, r=1, random_state=0)
+    return lucidae.SparseVAE(noise_variance=1e-3).fit(data.dictionary, data.responses)
+
+
+@pytest.mark.parametrize(
+    ("display", "unsuited"),
+    [(SpectrumDisplay, "sparse"), (ComponentsDisplay, "sparse"), (RecoveryDisplay, "linear")],
+)
+def test_what_cannot_be_drawn_is_refused_with_a_reason(display, unsuited, request):
+    with pytest.raises(ValueError, match="which has none of"):
+        display.from_estimator(request.getfixturevalue(unsuited))
+
+
 @pytest.mark.parametrize(
     "display", [SpectrumDisplay, HistoryDisplay, ComponentsDisplay, RecoveryDisplay]
 )
-def test_what_cannot_be_drawn_is_refused_with_a_reason(display, linear):
+def test_what_is_not_fitted_is_refused(display):
     with pytest.raises(NotFittedError):
         display.from_estimator(lucidae.LinearAutoencoder(2))
-    unsuited = lucidae.SparseVAE if display is not RecoveryDisplay else lucidae.LinearAutoencoder
-    if display is HistoryDisplay:
-        return
-    wrong = linear
-    if unsuited is lucidae.SparseVAE:
-        data = lucidae.datasets.make_sparse_regression(d=10, kappa=12, r=1, random_state=0)
-        wrong = lucidae.SparseVAE(noise_variance=1e-3).fit(data.dictionary, data.responses)
-    with pytest.raises(ValueError, match="which has none of"):
-        display.from_estimator(wrong)
