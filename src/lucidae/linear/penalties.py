@@ -23,6 +23,9 @@ COARSE, FINE = 1e-6, 1e-11
 FIRST_TRIALS = 16
 """Trial values of the first penalty: the condition number may have several minima in it."""
 
+DIGITS = 3
+"""Decimals kept of the logarithm of the first penalty's share of σ_k²."""
+
 TIE = 1e-8
 """Relative difference below which two eigenvalues count as equal."""
 
@@ -125,9 +128,12 @@ def _best_alive(values: Vector, k: int) -> Vector:
         condition,
         bounds=(trials[max(best - 1, 0)], trials[min(best + 1, FIRST_TRIALS - 1)]),
         method="bounded",
-        options={"xatol": COARSE},
+        options={"xatol": 1e-2 * 10.0**-DIGITS},
     )
-    return _raise_floor(values, k, float(np.exp(search.x)), FINE)
+    # The search wanders by rounding where the condition number is flat. A coarse first penalty
+    # costs nothing and gives the same penalties for the same data in another order.
+    share = round(search.x - math.log(values[k - 1]), DIGITS)
+    return _raise_floor(values, k, float(values[k - 1] * math.exp(share)), FINE)
 
 
 def _raise_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
