@@ -1,0 +1,159 @@
+"""`learning_rate="auto"` is stable on every spectrum, from every start, and it converges."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from linear.problems import covariance_from, spectrum_from
+from lucidae import LinearAutoencoder
+from lucidae.linear.methods import METHODS, Settings, make_method
+from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.optimizers import OPTIMIZERS, largest_stable_product
+from lucidae.linear.penalties import best_penalties
+from lucidae.linear.solvers import Training, random_start, solve_gradient, stiffness
+from lucidae.linear.spectrum import ritz_spectrum
+from lucidae.metrics import subspace_distance
+from lucidae.solution import Status
+
+M, K = 12, 4
+RULES = ("rag", "gha", "brockett")
+FULL_BATCH = [name for name in METHODS if name != "nested_dropout"]
+CONDITIONS = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
+
+
+def method_for(name, values, k):
+    penalties = np.full(k, values[k - 1] / 2)
+    if name == "nonuniform_l2":
+        penalties = best_penalties(values, k)
+    return make_method(name, Settings(penalties, geometric_prior(k), None))
+
+
+def trained(name, values, k=K, start=1e-2, optimizer="nesterov", limit=20_000, seed=0):
+    spectrum = spectrum_from(values, seed)
+    method = method_for(name, values, k)
+    first = random_start(method, k, len(values), start, np.random.default_rng(seed), values)
+    training = Training(optimizer, max_iter=limit)
+    return spectrum, method, solve_gradient(method, covariance_from(spectrum), first, training)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("name", [name for name in FULL_BATCH if name != "linear_vae"])
+def test_descent_converges_at_every_condition_number(name, condition):
+    spectrum, method, solution = trained(name, 3.0 * np.geomspace(1, 1 / condition, M))
+    assert solution.status is Status.CONVERGED
+    gap = method.objective.value(solution.value, covariance_from(spectrum)) - (
+        method.objective.minimum(spectrum, K)
+    )
+    assert gap < 1e-6 * spectrum.trace
+    if condition > 1:
+        assert subspace_distance(solution.value.atoms.T, spectrum.vectors[:, :K]) < 1e-5
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_the_elbo_descends_as_far_as_its_own_stiffness_allows(condition):
+    """Its curvatures range from σ₁⁴/s² down to 1: beyond 1e3 it descends, but slowly."""
+    values = np.geomspace(1, 1 / condition, M)
+    spectrum, method, solution = trained("linear_vae", values / values.mean(), limit=4000)
+    assert solution.status in (Status.CONVERGED, Status.ITERATION_LIMIT)
+    excess = (solution.history["loss"] - method.objective.minimum(spectrum, K)) / M
+    assert excess[-1] < (0.01 if condition <= 1e3 else 0.9 * excess[0])
+
+
+@pytest.mark.parametrize("optimizer", ["gradient_descent", "heavy_ball", "nesterov"])
+@pytest.mark.parametrize("name", [name for name in FULL_BATCH if name != "linear_vae"])
+def test_no_start_makes_descent_diverge(name, optimizer):
+    for k, m in ((1, 20), (4, 12), (6, 6)):
+        for start in (1e-2, 0.3, 3.0):
+            for condition in (1.0, 1e6):
+                values = np.geomspace(1, 1 / condition, m)
+                _, _, solution = trained(name, values, k, start, optimizer, limit=80, seed=k)
+                assert solution.status is not Status.DIVERGED, (k, m, start, condition)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_the_automatic_step_follows_the_units_of_the_data(scale):
+    values = np.geomspace(1, 0.01, M)
+    _, _, expected = trained("rag", values)
+    _, _, solution = trained("rag", values * scale)
+    assert solution.n_iter == expected.n_iter
+    assert_allclose(solution.value.encoder, expected.value.encoder, atol=1e-6)
+
+
+@pytest.mark.parametrize("condition", [1.0, 3.0, 1e2, 1e6])
+def test_power_iterations_find_the_largest_eigenvalue_to_a_tenth(condition):
+    values = np.geomspace(1, 1 / condition, 400)
+    found = ritz_spectrum(covariance_from(spectrum_from(values)), 1, values)
+    assert 0.92 <= float(found.values[0]) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("name", FULL_BATCH)
+def test_the_curvature_bounds_the_hessian_at_the_optimum(name):
+    values = np.geomspace(2, 0.1, 6)
+    spectrum = spectrum_from(values)
+    covariance, method = covariance_from(spectrum), method_for(name, values, 3)
+    best = method.objective.minimizer(spectrum, 3)
+    weights = best if name == "linear_vae" else method.start(best.encoder, best.atoms)
+    size = sum(field.size for field in weights)
+    shapes = [field.shape for field in weights]
+
+    def direction(vector):
+        parts = np.split(vector, np.cumsum([np.prod(s, dtype=int) for s in shapes])[:-1])
+        moved = type(weights)(
+            *(w + p.reshape(s) for w, p, s in zip(weights, parts, shapes, strict=True))
+        )
+        return np.concatenate([np.ravel(d) for d in method.rule.direction(moved, covariance)])
+
+    step = 1e-5
+    jacobian = np.stack(
+        [(direction(step * e) - direction(-step * e)) / (2 * step) for e in np.eye(size)], axis=1
+    )
+    steepest = np.max(np.abs(np.linalg.eigvals(jacobian)))
+    assert steepest <= 1.001 * method.curvature(spectrum)
+
+
+@pytest.mark.parametrize("optimizer", ["gradient_descent", "heavy_ball", "nesterov"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
+def test_the_largest_stable_product_is_where_a_parabola_starts_to_diverge(optimizer, momentum):
+    limit = largest_stable_product(optimizer, momentum)
+    for factor, stable in ((0.99, True), (1.01, False)):
+        rule = OPTIMIZERS[optimizer](factor * limit, momentum)
+        state = rule.start(_Line(np.array([1.0])))
+        for _ in range(4000):
+            state = rule.update(state, state.weights)
+            if abs(state.weights[0][0]) > 1e6:
+                break
+        assert (abs(state.weights[0][0]) < 1e3) == stable
+
+
+class _Line(tuple):
+    """A weight on the line f(w) = w²/2, whose gradient is itself."""
+
+    def __new__(cls, *fields):
+        return super().__new__(cls, fields)
+
+
+def test_a_given_step_is_taken_as_it_is():
+    assert Training(learning_rate=0.3).rate(1e9) == 0.3
+    assert Training("adam").rate(1e9) == Training("adam").rate(1.0)
+
+
+def test_stiffness_of_no_variance_is_harmless():
+    covariance = covariance_from(spectrum_from(np.zeros(4)))
+    method = make_method("rag", Settings(np.zeros(2), geometric_prior(2), None))
+    start = random_start(method, 2, 4, 0.1, np.random.default_rng(0), np.zeros(4))
+    assert stiffness(method, covariance, start).curvature == 1.0
+
+
+def test_many_features_do_not_make_the_default_start_too_large():
+    """√m · init_scale exceeds 1 here: the step leaves room for it."""
+    X = np.random.default_rng(0).standard_normal((40, 30_000))
+    fitted = LinearAutoencoder(
+        2,
+        solver="stochastic",
+        method="plain",
+        batch_size=40,
+        max_iter=300,
+        tol=1e-2,
+        random_state=0,
+    ).fit(X)
+    assert fitted.status_ is Status.CONVERGED
