@@ -58,15 +58,18 @@ def _distances(evidence: Evidence) -> Iterator[Claim]:
         subspace = float(subspace_distance(atoms.mT, axes))
         alignment = float(axis_alignment_distance(atoms.mT, axes))
         how = ""
-    yield at_most(
-        "subspace",
-        "the decoder spans the principal subspace" + how,
-        f"{_DEFINITIONS} 7.2",
-        subspace,
-        DISTANCE,
-        _why_far(evidence),
-    )
+    yield _subspace(evidence, subspace, how)
     yield _alignment(evidence, alignment, how)
+
+
+def _subspace(evidence: Evidence, subspace: float, how: str) -> Claim:
+    statement = "the decoder spans the principal subspace" + how
+    reference = f"{_DEFINITIONS} 7.2"
+    if not evidence.determined():
+        k = evidence.k
+        why = f"eigenvalues {k} and {k + 1} are equal, so the subspace is not defined"
+        return Claim("subspace", statement, reference, subspace, advice=why)
+    return at_most("subspace", statement, reference, subspace, DISTANCE, _why_far(evidence))
 
 
 def _alignment(evidence: Evidence, alignment: float, how: str) -> Claim:

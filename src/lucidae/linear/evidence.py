@@ -16,6 +16,7 @@ from lucidae.linear.theory import (
     dying_latents,
     objective_curvatures,
     residual_bounds,
+    subspace_determined,
     unidentifiable,
 )
 
@@ -73,6 +74,10 @@ class Evidence:
         if self.spectrum is None:
             return np.empty(0, dtype=int)
         return unidentifiable(self.values(), self.k)
+
+    def determined(self) -> bool:
+        """Tell whether the data determine the subspace, as far as the spectrum is known."""
+        return self.spectrum is None or subspace_determined(self.values(), self.k)
 
     def curvatures(self) -> Vector | None:
         """Return the eigenvalues of the Hessian at the optimum, where they are known."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, largest, scalar, where_set, zeros_like_shape
+from lucidae._arrays import Array, largest, scalar, to_numpy, where_set, zeros_like_shape
 from lucidae._validation import check_choice
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
@@ -58,7 +58,12 @@ class Method:
 
     @property
     def aligns(self) -> bool:
-        """Whether the theory promises individual, axis-aligned components."""
+        """Whether the theory promises individual, axis-aligned components.
+
+        A prefix length of probability 0 leaves the latents on both sides of it free to mix.
+        """
+        if isinstance(self.objective, ExpectedNestedDropout):
+            return bool(np.all(to_numpy(self.objective.prior) > 0))
         return self.name not in ("plain", "uniform_l2")
 
     @property

@@ -59,6 +59,14 @@ def unidentifiable(values: Vector, k: int) -> Vector:
     return 1 + np.flatnonzero(both[:k])
 
 
+def subspace_determined(values: Vector, k: int) -> bool:
+    """Tell whether the k-th eigenvalue differs from the next one, if there is one."""
+    values = np.asarray(values, dtype=float)
+    if len(values) <= k:
+        return True
+    return bool(values[k - 1] - values[k] > IDENTIFIABLE * values[0])
+
+
 def smallest_gap(values: Vector, k: int) -> float:
     """Return the smallest difference of neighbouring eigenvalues among the first k + 1."""
     values = np.asarray(values, dtype=float)[: k + 1]

@@ -1,0 +1,261 @@
+"""Certificates of linear autoencoders: what they say is so, and wrong weights fail where wrong."""
+
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from linear.problems import centred_rows, orthogonal
+from lucidae import LinearAutoencoder, SecondMoment
+from lucidae.linear.certify import certify_estimator, certify_weights
+from lucidae.linear.hessian import AlignedPoint, condition_number
+from lucidae.linear.methods import METHODS
+from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
+from lucidae.linear.penalties import best_penalties
+from lucidae.linear.spectrum import Spectrum
+from lucidae.metrics import axis_alignment_distance, subspace_distance
+
+VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
+K = 3
+CLAIMS = (
+    "subspace",
+    "alignment",
+    "order",
+    "stationarity",
+    "gap",
+    "balance",
+    "alive",
+    "eigengap",
+    "conditioning",
+    "epochs",
+)
+
+
+@pytest.fixture(scope="module")
+def X():
+    return 2 + centred_rows(VALUES)
+
+
+@pytest.fixture(scope="module")
+def axes(X):
+    """Principal axes as rows."""
+    return np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :K].T
+
+
+def failing(certificate):
+    return {claim.name for claim in certificate.claims if claim.holds is False}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_closed_form_is_certified(X, method):
+    certificate = LinearAutoencoder(K, method=method).fit(X).certificate_
+    assert certificate.holds
+    assert not failing(certificate)
+    assert tuple(claim.name for claim in certificate.claims) == CLAIMS
+    assert json.loads(json.dumps(certificate.to_dict()))
+    assert method in certificate.summary()
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "nested_dropout"])
+def test_a_fit_cut_short_is_not(X, method):
+    fitted = LinearAutoencoder(K, method=method, solver="gradient", max_iter=3, random_state=0)
+    with pytest.warns(UserWarning, match="limit of 3 iterations"):
+        certificate = fitted.fit(X).certificate_
+    assert certificate.holds is False
+    assert {"subspace", "stationarity", "gap"} <= failing(certificate)
+
+
+def test_the_figures_are_those_of_a_direct_computation(X, axes):
+    random = np.random.default_rng(0)
+    encoder = axes + 0.1 * random.standard_normal(axes.shape)
+    decoder = axes.T + 0.1 * random.standard_normal(axes.T.shape)
+    l2 = np.array([0.1, 0.3, 0.6])
+    certificate = certify_weights(encoder, decoder, X, method="nonuniform_l2", l2=l2)
+    assert_allclose(certificate["subspace"].value, subspace_distance(decoder, axes.T))
+    assert_allclose(certificate["alignment"].value, axis_alignment_distance(decoder, axes.T))
+    centred = X - X.mean(axis=0)
+    residual = centred - centred @ encoder.T @ decoder.T
+    loss = np.sum(residual**2) / len(X) + l2 @ (
+        np.sum(encoder**2, axis=1) + np.sum(decoder**2, axis=0)
+    )
+    minimum = np.sum(2 * l2 - l2**2 / VALUES[:K]) + VALUES[K:].sum()
+    assert_allclose(certificate["gap"].value, (loss - minimum) / VALUES.sum(), rtol=1e-8)
+    gram, code = decoder.T @ decoder, encoder @ encoder.T
+    assert_allclose(
+        certificate["balance"].value, np.linalg.norm(code - gram) / np.linalg.norm(gram)
+    )
+    exact = condition_number(AlignedPoint.nonuniform(VALUES, l2))
+    assert_allclose(certificate["conditioning"].value, exact, rtol=1e-6)
+    assert_allclose(certificate["eigengap"].value, 0.8 / 4.0, rtol=1e-8)
+
+
+def test_the_gap_of_a_linear_vae_is_its_excess_over_the_likelihood(X):
+    fitted = LinearAutoencoder(K, method="linear_vae").fit(X)
+    values, vectors = np.linalg.eigh(np.cov(X.T, bias=True))
+    spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
+    noise = 1.5 * fitted.noise_variance_
+    certificate = certify_weights(
+        fitted.encoder_, fitted.decoder_, X, method="linear_vae", noise_variance=noise
+    )
+    best = LinearVAE().minimum(spectrum, K)
+    assert certificate["gap"].holds is False
+    assert certificate["gap"].value > 0
+    assert np.isfinite(best)
+
+
+def test_turned_weights_span_the_subspace_but_do_not_align(X, axes):
+    turn = orthogonal(np.random.default_rng(1), K)
+    certificate = certify_weights(turn @ axes, axes.T @ turn.T, X, method="rag")
+    assert certificate["subspace"].holds
+    assert certificate["gap"].holds
+    assert certificate["balance"].holds
+    assert {"alignment", "stationarity"} <= failing(certificate)
+    plain = certify_weights(turn @ axes, axes.T @ turn.T, X, method="plain")
+    assert plain.holds
+    assert plain["alignment"].holds is None
+
+
+def test_untied_rag_at_rest_is_told_by_alignment_and_balance(X, axes):
+    turn, root = orthogonal(np.random.default_rng(1), K), np.sqrt(VALUES[:K])
+    encoder = turn @ (axes / root[:, None])
+    decoder = (axes.T * root) @ turn.T
+    certificate = certify_weights(encoder, decoder, X, method="rag", tied=False)
+    assert certificate["stationarity"].holds
+    assert {"alignment", "balance"} <= failing(certificate)
+
+
+def test_swapped_latents_fail_the_order_alone(X, axes):
+    swapped = axes[[1, 0, 2]]
+    certificate = certify_weights(swapped, swapped.T, X, method="expected_nested_dropout")
+    assert certificate["alignment"].holds
+    assert "order" in failing(certificate)
+    assert certify_weights(swapped, swapped.T, X, method="plain")["order"].holds is None
+
+
+def test_another_subspace_fails_subspace_and_gap(X):
+    wrong = np.linalg.eigh(np.cov(X.T))[1][:, :K].T
+    certificate = certify_weights(wrong, wrong.T, X, method="plain")
+    assert failing(certificate) == {"subspace", "gap"}
+    assert_allclose(certificate["subspace"].value, 1.0)
+
+
+def test_unbalanced_weights_fail_balance_alone_where_it_is_asked(X, axes):
+    certificate = certify_weights(0.5 * axes, 2 * axes.T, X, method="rag", tied=False)
+    assert failing(certificate) == {"balance"}
+    assert certify_weights(0.5 * axes, 2 * axes.T, X, method="plain").holds
+
+
+def test_dying_latents_are_named_and_priced(X):
+    l2 = [0.1, 2.6, 1.6]
+    certificate = LinearAutoencoder(K, method="nonuniform_l2", l2=l2).fit(X).certificate_
+    assert certificate["alive"].holds is False
+    assert certificate["alive"].value == 1
+    assert "latents 2 must die" in certificate["alive"].advice
+    assert "1/3 = 0.333" in certificate["alive"].advice
+    assert_allclose(certificate["subspace"].value, 1 / 3, atol=1e-9)
+    assert "costs 0.333" in certificate["subspace"].advice
+    assert certificate["gap"].holds
+    assert certificate["stationarity"].holds
+
+
+def test_the_papers_penalties_kill_latents_19_and_20():
+    values = np.concatenate([np.linspace(5.117, 0.673, 18), [0.626, 0.608], np.full(5, 0.1)])
+    X = centred_rows(values, n=100)
+    l2 = np.linspace(0.1, 0.9, 20) ** 2
+    certificate = LinearAutoencoder(20, method="nonuniform_l2", l2=l2).fit(X).certificate_
+    assert "latents 19–20 must die" in certificate["alive"].advice
+    assert "2/20 = 0.1" in certificate["alive"].advice
+    assert_allclose(certificate["subspace"].value, 0.1, atol=1e-9)
+
+
+def test_a_subspace_that_the_data_do_not_determine_is_no_failure_of_the_fit():
+    few = np.random.default_rng(0).standard_normal((5, 20))
+    certificate = LinearAutoencoder(8).fit(few).certificate_
+    assert certificate["subspace"].holds is None
+    assert certificate["eigengap"].holds is False
+    assert "4–8" in certificate["eigengap"].advice or "5–8" in certificate["eigengap"].advice
+
+
+def test_the_prediction_of_epochs_is_the_order_of_those_needed(X):
+    for method in ("rag", "nonuniform_l2", "expected_nested_dropout"):
+        fitted = LinearAutoencoder(K, method=method, solver="gradient", random_state=0).fit(X)
+        predicted = fitted.certificate_["epochs"].value
+        assert predicted / 10 < fitted.n_iter_ < 50 * predicted
+
+
+def test_the_best_penalties_have_the_condition_number_that_is_reported(X):
+    certificate = LinearAutoencoder(K, method="nonuniform_l2").fit(X).certificate_
+    best = AlignedPoint.nonuniform(VALUES, best_penalties(VALUES, K))
+    assert_allclose(certificate["conditioning"].value, condition_number(best), rtol=1e-3)
+    nested = LinearAutoencoder(K, method="expected_nested_dropout").fit(X).certificate_
+    point = AlignedPoint.nested(VALUES, geometric_prior(K))
+    assert_allclose(
+        nested["conditioning"].value, condition_number(point, effective=True), rtol=1e-6
+    )
+
+
+def test_certifying_on_data_on_its_moment_and_from_what_was_kept_agree(X):
+    fitted = LinearAutoencoder(K, method="nonuniform_l2").fit(X)
+    kept = fitted.certificate_
+    for other in (
+        certify_estimator(fitted),
+        certify_estimator(fitted, X),
+        certify_estimator(fitted, SecondMoment.of(X)),
+        certify_estimator(fitted, np.repeat(X, 2, axis=0)),
+    ):
+        for name in CLAIMS:
+            assert other[name].holds == kept[name].holds
+    shifted = certify_estimator(fitted, X[:, ::-1])
+    assert "subspace" in failing(shifted)
+
+
+def test_data_out_of_reach_are_bounded_by_residuals(monkeypatch):
+    """Where no spectrum is affordable the distances are Davis–Kahan bounds, and they bound."""
+    monkeypatch.setattr("lucidae.linear.sources.EXACT_FEATURES", 10)
+    monkeypatch.setattr("lucidae.linear.kept.KEPT_FEATURES", 10)
+    values = np.r_[5.0, 3.0, np.full(28, 0.1)]
+    X = 1 + centred_rows(values, n=200)
+    fitted = LinearAutoencoder(2, random_state=0, batch_size=200).fit(X)
+    certificate = fitted.certificate_
+    assert "Davis–Kahan" in certificate["subspace"].statement
+    axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
+    assert certificate["subspace"].value >= subspace_distance(fitted.decoder_, axes) - 1e-12
+    assert certificate["alignment"].value >= axis_alignment_distance(fitted.decoder_, axes) - 1e-12
+    assert certificate["subspace"].holds
+    assert certificate["alignment"].holds
+    assert certificate["gap"].holds is None
+    assert certificate["stationarity"].holds
+
+
+def test_a_stream_promises_nothing_without_data_and_all_with_them():
+    X = 1 + centred_rows(np.r_[5.0, 3.0, np.full(4, 0.01)], n=400)
+    stream = LinearAutoencoder(2, solver="stochastic", random_state=0)
+    for _ in range(200):
+        stream.partial_fit(X)
+    assert stream.certificate_.holds is None
+    assert certify_estimator(stream, X)["subspace"].holds
+
+
+def test_a_prior_that_never_cuts_somewhere_identifies_nothing_there(X):
+    """With p_B = (0.5, 0, 0.5) latents 2 and 3 are free to rotate."""
+    fitted = LinearAutoencoder(K, method="expected_nested_dropout", prior=[0.5, 0.0, 0.5]).fit(X)
+    assert fitted.certificate_["alignment"].holds is None
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "message"),
+    [
+        (np.ones((2, 6)), np.ones((5, 2)), "expected \\(k, m\\) and \\(m, k\\)"),
+        (np.ones((2, 5)), np.ones((5, 2)), "X has 6 features"),
+        (np.full((2, 6), np.nan), np.ones((6, 2)), "encoder contains NaN|Input encoder"),
+    ],
+)
+def test_weights_of_the_wrong_shape_are_refused(X, encoder, decoder, message):
+    with pytest.raises(ValueError, match=message):
+        certify_weights(encoder, decoder, X)
+
+
+def test_penalties_of_dead_latents_have_no_curvature_trouble():
+    power = NonUniformL2(np.array([0.5, 5.0])).kept_power(np.array([2.0, 1.0]))
+    assert_allclose(power, [0.75, 0.0])
