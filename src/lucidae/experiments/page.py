@@ -124,8 +124,19 @@ def chapter(outcome: Outcome) -> Chapter:
         Card("Verdicts", VerdictTable(outcome.verdicts)),
         Grid(("setting", ""), tuple(facts.items())),
         Prose(
-            f"{len(outcome.results.cells)} pieces, {duration(outcome.results.seconds)} of work on "
+            f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
             f"{machine}."
         ),
     ]
     return Chapter(experiment.name, experiment.title, blocks)
+
+
+def count(pieces: int) -> str:
+    """Say how many pieces of work there were.
+
+    Examples
+    --------
+    >>> count(1), count(2)
+    ('1 piece', '2 pieces')
+    """
+    return f"{pieces} piece{'' if pieces == 1 else 's'}"
