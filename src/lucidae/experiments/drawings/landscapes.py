@@ -216,6 +216,8 @@ def _solid(axes: Any, axis: Any, surface: Any, ceiling: float) -> None:
 
 
 def _contours(axes: Any, axis: Any, surface: Any, levels: Any) -> None:
+    step = max(1, len(axis) // 60)
+    axis, surface = axis[::step], surface[::step, ::step]
     axes.contourf(axis, axis, surface, levels=levels, cmap=SHADES, extend="max")
     axes.set_aspect("equal")
     axes.grid(visible=False)
