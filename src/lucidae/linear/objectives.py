@@ -73,8 +73,13 @@ class Plain:
 
 def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
     """Return the gradients of L with respect to W₁ and W₂ᵀ."""
-    encoder = 2 * (data.gram @ data.encoded - data.decoded)
-    atoms = 2 * (data.code_moment @ weights.atoms - data.encoded)
+    # In place: at these sizes a new array costs more than the arithmetic that fills it.
+    encoder = data.gram @ data.encoded
+    encoder -= data.decoded
+    encoder *= 2
+    atoms = data.code_moment @ weights.atoms
+    atoms -= data.encoded
+    atoms *= 2
     return encoder, atoms
 
 

@@ -92,7 +92,9 @@ class RotationAugmented:
         data = products(weights, covariance)
         turn = rotation_generator(data.code_moment)
         encoder, atoms = reconstruction_gradient(weights, data)
-        return weights.gather(encoder - turn @ weights.encoder, atoms - turn @ weights.atoms)
+        encoder -= turn @ weights.encoder
+        atoms -= turn @ weights.atoms
+        return weights.gather(encoder, atoms)
 
     def retract(self, weights: AnyWeights) -> AnyWeights:
         """Leave the weights alone."""

@@ -26,7 +26,7 @@ ADAM_RATE = 3e-3
 HORIZON_SHARE = 0.05
 """Share of the steps after which a stochastic solver has halved its step size."""
 
-CHECK_EVERY = 10
+CHECK_EVERY = 20
 """Steps between two looks at the distance to optimality."""
 
 

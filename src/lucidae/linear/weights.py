@@ -50,7 +50,9 @@ class TiedWeights(NamedTuple):
 
     def gather(self, encoder: Array, atoms: Array) -> TiedWeights:
         """Return the mean of the changes of the two layers."""
-        return TiedWeights((encoder + atoms) / 2)
+        total = encoder + atoms
+        total /= 2
+        return TiedWeights(total)
 
 
 class VariationalWeights(NamedTuple):

@@ -1,0 +1,324 @@
+"""Linear autoencoders against PyTorch, IncrementalPCA, PCA and a dense Hessian.
+
+Run with ``python benchmarks/linear.py``. MNIST is used when it is cached (``lucidae data fetch``),
+random numbers of its size and spectrum otherwise. Work and peers are timed in turn in one process,
+each at its best number of threads; figures are medians and their ratios. Growth is the slope of
+log time over log size, beside the one that theory gives.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from statistics import median
+
+import numpy as np
+import torch
+from sklearn.decomposition import PCA, IncrementalPCA
+from threadpoolctl import threadpool_limits
+
+from lucidae import LinearAutoencoder, SecondMoment
+from lucidae.datasets import load_mnist
+from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.dynamics import Plan, Run, simulate
+from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
+from lucidae.linear.methods import Settings, make_method
+from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.penalties import best_penalties
+from lucidae.linear.solvers import Training, solve_gradient
+from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
+from lucidae.linear.weights import TiedWeights, Weights
+from lucidae.metrics import axis_alignment_distance
+
+K = 20
+RATE = 3e-3
+MOMENTUM = 0.9
+START = 1e-4
+BATCH = 1000
+STEPS = 20
+THREADS = tuple(sorted({1, os.cpu_count() or 1}))
+
+Work = Callable[[], object]
+
+
+def rows() -> tuple[str, np.ndarray]:
+    try:
+        return "MNIST", load_mnist(dtype="float64").data
+    except FileNotFoundError:
+        random = np.random.default_rng(0)
+        spread = np.sqrt(5.1 * np.arange(1, 785.0) ** -1.2)
+        return "random numbers", random.standard_normal((60_000, 784)) * spread
+
+
+def seconds(work: Work) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def best_medians(works: dict[str, Work], repeats: int) -> dict[str, float]:
+    """Return each work's median time at its best number of threads, all timed in turn."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for threads in THREADS:
+        with ExitStack() as stack:
+            stack.enter_context(threadpool_limits(threads))
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads)
+            rounds = [{name: seconds(work) for name, work in works.items()} for _ in range(repeats)]
+        for name in works:
+            found[name].append(median(times[name] for times in rounds))
+    return {name: min(times) for name, times in found.items()}
+
+
+def verdict(asked: str, holds: bool) -> str:
+    return f"asked {asked}: {'yes' if holds else 'NO'}"
+
+
+# P1: one epoch of the rotation augmented gradient.
+
+
+class TorchTraining:
+    """Full-batch training on the rows: autograd of the loss, the rotation, SGD with momentum."""
+
+    def __init__(self, X: np.ndarray, start: Weights, dtype: torch.dtype) -> None:
+        self.X = torch.tensor(X, dtype=dtype)
+        self.encoder = torch.tensor(start.encoder, dtype=dtype, requires_grad=True)
+        self.decoder = torch.tensor(start.atoms.T.copy(), dtype=dtype, requires_grad=True)
+        self.optimizer = torch.optim.SGD(
+            [self.encoder, self.decoder], lr=RATE, momentum=MOMENTUM, nesterov=True
+        )
+
+    def step(self) -> None:
+        """Take one full-batch step."""
+        self.optimizer.zero_grad()
+        codes = self.X @ self.encoder.T
+        loss = torch.sum((self.X - codes @ self.decoder.T) ** 2) / len(self.X)
+        loss.backward()
+        with torch.no_grad():
+            moment = codes.T @ codes / len(self.X)
+            turn = (torch.triu(moment, 1) - torch.tril(moment, -1)) / 2
+            self.encoder.grad -= turn @ self.encoder
+            self.decoder.grad += self.decoder @ turn
+        self.optimizer.step()
+
+
+def start_of(m: int) -> Weights:
+    random = np.random.default_rng(0)
+    return Weights(*(START * random.standard_normal((K, m)) for _ in range(2)))
+
+
+def solver_epochs(
+    covariance: DenseCovariance, start: Weights | TiedWeights, n_epochs: int
+) -> Weights:
+    tied = isinstance(start, TiedWeights)
+    method = make_method("rag", Settings(np.zeros(K), geometric_prior(K), None, tied))
+    training = Training(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
+    return solve_gradient(method, covariance, start, training).value
+
+
+def engine_epochs(spectrum: Spectrum, n_epochs: int) -> Weights:
+    plan = Plan(spectrum, K, n_epochs, init_scale=START, momentum=MOMENTUM, record_at=(n_epochs,))
+    (trajectory,) = simulate([Run("rag", "nesterov", RATE, seed=0, tied=False)], plan)
+    return trajectory.weights
+
+
+def per_epoch(run: Callable[[int], object], few: int, many: int) -> Callable[[], float]:
+    """Return a measurement of one epoch's time, what comes before the epochs taken out."""
+
+    def measure() -> float:
+        return (seconds(lambda: run(many)) - seconds(lambda: run(few))) / (many - few)
+
+    return measure
+
+
+def best_epoch(measure: Callable[[], float], repeats: int = 5) -> float:
+    times = []
+    for threads in THREADS:
+        with threadpool_limits(threads):
+            times.append(median(measure() for _ in range(repeats)))
+    return min(times)
+
+
+def training(X: np.ndarray) -> None:
+    centred = X - X.mean(axis=0)
+    moment = SecondMoment.of(X)
+    covariance, spectrum = DenseCovariance(moment.covariance), spectrum_of_moment(moment)
+    start = start_of(X.shape[1])
+    single, double = (TorchTraining(centred, start, t) for t in (torch.float32, torch.float64))
+    peers = best_medians({"single": single.step, "double": double.step}, repeats=3)
+    ours = {
+        "gradient solver, untied": best_epoch(
+            per_epoch(lambda n: solver_epochs(covariance, start, n), 50, 450)
+        ),
+        "gradient solver, tied (default)": best_epoch(
+            per_epoch(lambda n: solver_epochs(covariance, TiedWeights(start.encoder), n), 50, 450)
+        ),
+        "dynamics engine, untied": best_epoch(
+            per_epoch(lambda n: engine_epochs(spectrum, n), 50, 1050)
+        ),
+    }
+    print(f"P1  one RAG epoch, {X.shape[0]} × {X.shape[1]}, k = {K}; set-up left out")
+    print(
+        f"    PyTorch on the rows: {peers['single']:.3f} s float32, {peers['double']:.3f} s float64"
+    )
+    for name, seconds_each in ours.items():
+        asked = 1000 if name.startswith("dynamics") else 400
+        ratio = peers["single"] / seconds_each
+        print(
+            f"    {name:<32} {1e3 * seconds_each:7.3f} ms  {ratio:6.0f} ×  "
+            f"{verdict(f'≥ {asked}', ratio >= asked)}"
+        )
+    same_trajectory(centred, start, covariance, spectrum)
+
+
+def same_trajectory(
+    centred: np.ndarray, start: Weights, covariance: DenseCovariance, spectrum: Spectrum
+) -> None:
+    """Compare the weights after some steps, from a start of order one so that they move."""
+    large = Weights(*(1000 * field for field in start))
+    naive = TorchTraining(centred, large, torch.float64)
+    for _ in range(STEPS):
+        naive.step()
+    solved = solver_epochs(covariance, large, STEPS)
+    plan = Plan(spectrum, K, STEPS, init_scale=1000 * START, momentum=MOMENTUM)
+    (trajectory,) = simulate([Run("rag", "nesterov", RATE, seed=0, tied=False)], plan)
+    expected = naive.encoder.detach().numpy(), naive.decoder.detach().numpy().T
+    for name, found in (("solver", solved), ("engine", trajectory.weights)):
+        error = max(float(np.max(np.abs(a - b))) for a, b in zip(found, expected, strict=True))
+        print(f"    {name} against naive steps: {error:.1e}  {verdict('≤ 1e-8', error <= 1e-8)}")
+
+
+# P2 and P3: principal components, streamed and at once.
+
+
+def streamed(estimator: LinearAutoencoder | IncrementalPCA, X: np.ndarray) -> np.ndarray:
+    for start in range(0, len(X), BATCH):
+        estimator.partial_fit(X[start : start + BATCH])
+    return estimator.components_
+
+
+def streaming(X: np.ndarray) -> None:
+    axes = spectrum_of_moment(SecondMoment.of(X), K).vectors
+    found: dict[str, np.ndarray] = {}
+
+    def ours() -> None:
+        found["ours"] = streamed(LinearAutoencoder(K), X)
+
+    def peer() -> None:
+        found["peer"] = streamed(IncrementalPCA(K), X)
+
+    times = best_medians({"ours": ours}, repeats=5) | best_medians({"peer": peer}, repeats=1)
+    errors = {name: axis_alignment_distance(rows.T, axes) for name, rows in found.items()}
+    ratio = times["peer"] / times["ours"]
+    print(f"P2  streaming in batches of {BATCH}, k = {K}")
+    print(f"    IncrementalPCA    {times['peer']:7.2f} s, alignment error {errors['peer']:.1e}")
+    print(
+        f"    LinearAutoencoder {times['ours']:7.2f} s, alignment error {errors['ours']:.1e}  "
+        f"{ratio:.0f} ×  {verdict('≥ 20 and < 1e-8', ratio >= 20 and errors['ours'] < 1e-8)}"
+    )
+
+
+def at_once(X: np.ndarray) -> None:
+    print(f"P3  full batch, k = {K}")
+    for dtype in ("float64", "float32"):
+        data = X.astype(dtype)
+        works: dict[str, Work] = {
+            "ours": lambda data=data: LinearAutoencoder(K).fit(data),
+            "peer": lambda data=data: PCA(K, svd_solver="covariance_eigh").fit(data),
+        }
+        times = best_medians(works, repeats=7)
+        ratio = times["ours"] / times["peer"]
+        note = verdict("≤ 1.1", ratio <= 1.1) if dtype == "float64" else "(ours sums in float64)"
+        print(
+            f"    {dtype}: PCA {times['peer']:.3f} s, LinearAutoencoder {times['ours']:.3f} s, "
+            f"ratio {ratio:.2f}  {note}"
+        )
+
+
+# P8: the Hessian's spectrum.
+
+
+def hessian(X: np.ndarray) -> None:
+    values = spectrum_of_moment(SecondMoment.of(X)).values
+    point = AlignedPoint.nonuniform(values, best_penalties(values, K))
+    elapsed = best_medians({"blocks": lambda: hessian_eigenvalues(point)}, repeats=5)["blocks"]
+    tracemalloc.start()
+    found = hessian_eigenvalues(point)
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    dense = (2 * len(values) * K) ** 2 * 8 / 2**30
+    print(
+        f"P8  all {len(found)} eigenvalues of the Hessian: {1e3 * elapsed:.1f} ms, {peak:.0f} MiB "
+        f"(a dense one: {dense:.1f} GiB)  {verdict('< 1 s, < 200 MB', elapsed < 1 and peak < 190)}"
+    )
+
+
+# Growth.
+
+
+def random_rows(n: int, m: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((n, m)) * np.linspace(3, 0.1, m)
+
+
+def fitting_rows(n: int) -> Work:
+    X = random_rows(n, 300)
+    return lambda: LinearAutoencoder(10).fit(X)
+
+
+def fitting_features(m: int) -> Work:
+    X = random_rows(4 * m, m)
+    return lambda: LinearAutoencoder(10).fit(X)
+
+
+def descending(m: int) -> Work:
+    covariance = DenseCovariance(np.diag(np.linspace(3, 0.1, m)))
+    start = Weights(*(START * np.random.default_rng(0).standard_normal((2, K, m))))
+    return lambda: solver_epochs(covariance, start, 100)
+
+
+def simulating(k: int, m: int) -> Work:
+    values = np.linspace(3, 0.1, m)
+    plan = Plan(Spectrum(values, np.eye(m), values.sum()), k, 200, record_at=(200,))
+    return lambda: simulate([Run("rag", "nesterov", RATE)], plan)
+
+
+def curving(m: int, k: int) -> Work:
+    values = np.linspace(3, 0.1, m)
+    point = AlignedPoint.nonuniform(values, np.linspace(0.1, 0.9, k) * values[k - 1])
+    return lambda: hessian_eigenvalues(point)
+
+
+GROWTHS: list[tuple[str, Callable[[int], Work], Sequence[int], str]] = [
+    ("fit in n", fitting_rows, (5000, 10_000, 20_000, 40_000), "1"),
+    ("fit in m (n = 4m)", fitting_features, (200, 400, 800, 1600), "3"),
+    ("gradient epoch in m", descending, (500, 1000, 2000), "2"),
+    ("simulated epoch in m", lambda m: simulating(K, m), (2000, 4000, 8000), "1"),
+    ("simulated epoch in k", lambda k: simulating(k, 2000), (25, 50, 100, 200), "1 to 2"),
+    ("Hessian spectrum in m", lambda m: curving(m, K), (1000, 2000, 4000), "1"),
+    ("Hessian spectrum in k (m = 4k)", lambda k: curving(4 * k, k), (50, 100, 200), "2"),
+]
+
+
+def growth() -> None:
+    print("Growth: exponent of time, measured and by theory")
+    for name, make, sizes, theory in GROWTHS:
+        times = []
+        for size in sizes:
+            work = make(size)
+            work()
+            times.append(best_medians({"work": work}, repeats=3)["work"])
+        slope = float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+        print(f"    {name:<32} {slope:5.2f}  theory {theory:<7} ({times[-1]:.3f} s at {sizes[-1]})")
+
+
+if __name__ == "__main__":
+    source, data = rows()
+    print(f"{source}, {data.shape[0]} × {data.shape[1]}, threads tried: {THREADS}")
+    training(data)
+    streaming(data)
+    at_once(data)
+    hessian(data)
+    growth()
