@@ -19,7 +19,7 @@ from lucidae._validation import check_integer, check_rows, check_weights
 
 __all__ = ["SecondMoment"]
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 2048
 """Rows centred at a time, so that a large array is never copied whole."""
 
 SMALLEST_SCATTER = 1e-280
@@ -96,15 +96,22 @@ class SecondMoment:
                 return self._merge(SecondMoment(*sparse_sums(X, weights)))._checked(X)
             X = beside(X, self.center)
             weights = None if weights is None else beside(weights, self.center)
-            moment = self
+            moment, buffer = self, self._buffer(X)
             for start in range(0, X.shape[0], BLOCK_ROWS):
                 block = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
                 moment = moment._fold_block(
-                    X[block, :], None if weights is None else weights[block]
+                    X[block, :], None if weights is None else weights[block], buffer
                 )
             return moment._checked(X)
 
-    def _fold_block(self, X: Array, weights: Array | None) -> Self:
+    @staticmethod
+    def _buffer(X: Array) -> Array:
+        """Return room for one block and one row more, used again for every block."""
+        xp = namespace(X)
+        shape = (min(BLOCK_ROWS, X.shape[0]) + 1, X.shape[1])
+        return xp.empty(shape, dtype=xp.float64, device=device(X))
+
+    def _fold_block(self, X: Array, weights: Array | None, buffer: Array) -> Self:
         """Centre the rows in one buffer, append the shift of the means as a last row, square.
 
         The appended row carries the rank-one term of Chan, Golub & LeVeque (1983), so that all
@@ -112,7 +119,7 @@ class SecondMoment:
         """
         xp, n_rows = namespace(X), X.shape[0]
         added = float(n_rows) if weights is None else scalar(xp.sum(weights))
-        rows = xp.empty((n_rows + 1, X.shape[1]), dtype=xp.float64, device=device(X))
+        rows = buffer[: n_rows + 1, :]
         body = rows[:n_rows, :]
         body[...] = X
         center = self.center if self.weight else weighted_mean(body, weights, added)
