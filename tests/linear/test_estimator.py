@@ -186,7 +186,7 @@ def test_mini_batches_come_close_to_the_closed_form(X, method):
             solver="stochastic",
             batch_size=16,
             random_state=0,
-            max_iter=4000,
+            max_iter=2500,
             tol=1e-12,
         ).fit(X)
     assert trained.status_ is Status.ITERATION_LIMIT

@@ -18,7 +18,7 @@ from lucidae.solution import Status
 M, K = 12, 4
 RULES = ("rag", "gha", "brockett")
 FULL_BATCH = [name for name in METHODS if name != "nested_dropout"]
-CONDITIONS = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
+CONDITIONS = (1.0, 1e2, 1e3, 1e4, 1e6)
 
 
 def method_for(name, values, k):
@@ -53,7 +53,7 @@ def test_descent_converges_at_every_condition_number(name, condition):
 def test_the_elbo_descends_as_far_as_its_own_stiffness_allows(condition):
     """Its curvatures range from σ₁⁴/s² down to 1: beyond 1e3 it descends, but slowly."""
     values = np.geomspace(1, 1 / condition, M)
-    spectrum, method, solution = trained("linear_vae", values / values.mean(), limit=4000)
+    spectrum, method, solution = trained("linear_vae", values / values.mean(), limit=3000)
     assert solution.status in (Status.CONVERGED, Status.ITERATION_LIMIT)
     excess = (solution.history["loss"] - method.objective.minimum(spectrum, K)) / M
     assert excess[-1] < (0.01 if condition <= 1e3 else 0.9 * excess[0])

@@ -133,7 +133,7 @@ def test_the_stochastic_stream_learns_in_little_memory(method):
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_a_stochastic_stream_of_single_rows_does_not_depend_on_units(scale):
-    X = 3 + centred_rows(np.array([4.0, 2.0, 0.1, 0.05]), n=400)
+    X = 3 + centred_rows(np.array([4.0, 2.0, 0.1, 0.05]), n=120)
     estimator = LinearAutoencoder(2, solver="stochastic", random_state=0)
     streamed(estimator, scale * X, 1)
     reference = streamed(LinearAutoencoder(2, solver="stochastic", random_state=0), X, 1)

@@ -123,11 +123,11 @@ def _trained_outcome(
         start = _rescaled(previous, 1.0 / unit)
     size = _batch_rows(options, method, covariance, solver)
     noise = 0.0 if size is None else batch_noise(size, covariance.rows.shape[0], options.training)
-    rate = options.training.rate(stiffness(method, covariance, start, noise).curvature)
+    training, stiff = options.training, stiffness(method, covariance, start, noise)
     if size is None:
-        solution = solve_gradient(method, covariance, start, options.training)
+        solution = solve_gradient(method, covariance, start, training, stiff)
     else:
-        solution = solve_stochastic(method, covariance, start, options.training, size, random)
+        solution = solve_stochastic(method, covariance, start, training, size, random, stiff)
     if not solution.status.ok:
         warnings.warn(solution.advice, ConvergenceWarning, stacklevel=4)
     return Outcome(
@@ -136,7 +136,7 @@ def _trained_outcome(
         solution.status,
         max(1, solution.n_iter),
         solution.history,
-        rate / unit**2,
+        training.rate(stiff.curvature) / unit**2,
     )
 
 

@@ -17,7 +17,7 @@ from lucidae.linear.hessian import (
 
 Vector = np.ndarray[Any, Any]
 
-COARSE, FINE = 1e-6, 1e-11
+COARSE, FINE = 1e-5, 1e-11
 """Relative accuracy of the penalties while searching and at the end."""
 
 FIRST_TRIALS = 16

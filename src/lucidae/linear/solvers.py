@@ -141,10 +141,14 @@ def solve_exact(method: Method, spectrum: Spectrum, k: int) -> Any:
 
 
 def solve_gradient(
-    method: Method, covariance: Covariance, start: Any, training: Training
+    method: Method,
+    covariance: Covariance,
+    start: Any,
+    training: Training,
+    stiff: Stiffness | None = None,
 ) -> Solution[Any]:
     """Descend on the full batch through the second moment; the data are not touched again."""
-    stiff = stiffness(method, covariance, start)
+    stiff = stiff or stiffness(method, covariance, start)
     optimizer = training.build(stiff.curvature)
 
     def step(state: Any) -> Any:
@@ -197,10 +201,12 @@ def solve_stochastic(
     training: Training,
     batch_size: int,
     random: np.random.Generator,
+    stiff: Stiffness | None = None,
 ) -> Solution[Any]:
     """Descend on mini-batches: memory O(mk) beside one batch, one full pass per check."""
     n_rows = rows.rows.shape[0]
-    stiff = stiffness(method, rows, start, batch_noise(batch_size, n_rows, training))
+    noise = batch_noise(batch_size, n_rows, training)
+    stiff = stiff or stiffness(method, rows, start, noise)
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     horizon = max(10.0, HORIZON_SHARE * training.max_iter)
