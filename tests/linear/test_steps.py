@@ -283,7 +283,7 @@ def test_mini_batches_of_the_dynamics_engine_are_passes_over_the_rows(X):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_blocks_of_rows_multiply_like_the_matrix(weighted, monkeypatch):
-    monkeypatch.setattr("lucidae.linear.covariance.BLOCK_ROWS", 8)
+    monkeypatch.setitem(StreamCovariance._blocks.__globals__, "BLOCK_ROWS", 8)
     random = np.random.default_rng(0)
     X, weights = 3 + random.standard_normal((N, M)), np.ones(N)
     if weighted:

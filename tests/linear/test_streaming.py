@@ -8,7 +8,6 @@ from sklearn.base import clone
 
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder
-from lucidae.linear import kept as kept_module
 from lucidae.linear.methods import METHODS
 from lucidae.metrics import subspace_distance
 from lucidae.solution import Status
@@ -96,8 +95,9 @@ def test_new_settings_hold_from_the_next_batch(X):
 
 def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
     calls = []
-    solve = kept_module.solve
-    monkeypatch.setattr(kept_module, "solve", lambda *args: calls.append(1) or solve(*args))
+    used = LinearAutoencoder.fit.__globals__["LinearKept"].solve.__globals__
+    solve = used["solve"]
+    monkeypatch.setitem(used, "solve", lambda *args: calls.append(1) or solve(*args))
     estimator = streamed(LinearAutoencoder(3), X, 100)
     assert not calls
     assert estimator.n_samples_seen_ == 1500
