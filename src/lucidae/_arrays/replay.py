@@ -9,6 +9,10 @@ import array_api_compat as compat
 
 from lucidae._arrays.helpers import namespace
 
+Work = Callable[[], Any]
+Recorder = Callable[[Work, Work], Work]
+"""From a rehearsal, which changes nothing, and work on fixed arrays to what does it again."""
+
 
 def leaves(state: Any) -> list[Any]:
     """Return the arrays of nested tuples, in order."""
@@ -20,55 +24,77 @@ def leaves(state: Any) -> list[Any]:
 def copied(state: Any) -> Any:
     """Return nested tuples of fresh arrays."""
     if isinstance(state, tuple):
-        return type(state)(*(copied(part) for part in state))
+        parts = [copied(part) for part in state]
+        return tuple(parts) if type(state) is tuple else type(state)(*parts)
     return namespace(state).asarray(state, copy=True)
 
 
-def replayable(step: Callable[[Any], Any], example: Any) -> Callable[[Any], Any]:
+def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
     """Return `step`, recorded once and replayed in one launch where torch runs on CUDA.
 
-    The recorded step overwrites and returns one state of its own: keep states by its `keeper`. It
-    must be pure, draw nothing and never wait for the device; states are nested tuples of arrays.
-    A state of another shape is recorded anew. Elsewhere it is `step` itself.
+    A step takes a state (nested tuples of arrays), then further arrays if it needs some, then
+    plain settings by name, for each of which it is recorded anew; so it is for another shape. It
+    must be pure, draw nothing and never wait for the device. The recorded step overwrites and
+    returns one state of its own: keep states by its `keeper`. Elsewhere it is `step` itself.
     """
     first = leaves(example)[0]
     on_cuda = compat.is_torch_array(first) and first.is_cuda
-    return _Replay(step) if on_cuda else step
+    return Replay(step, _cuda_graph) if on_cuda else step
 
 
-def keeper(step: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
     """Return how to keep a state that a recorded step would overwrite; None for other steps."""
-    return copied if isinstance(step, _Replay) else None
+    return copied if isinstance(step, Replay) else None
 
 
-class _Replay:
-    def __init__(self, step: Callable[[Any], Any]) -> None:
-        self.step = step
+class Replay:
+    """A step whose recordings all work on the same arrays: its own state and its own inputs."""
+
+    def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
+        self.step, self.record = step, record
         self.own: Any = None
-        self.graph: Any = None
+        self.given: tuple[Any, ...] = ()
+        self.recorded: dict[tuple[Any, ...], Work] = {}
 
-    def __call__(self, state: Any) -> Any:
-        if state is not self.own:
-            if self.own is None or leaves(state)[0].shape != leaves(self.own)[0].shape:
-                self._record(state)
-            self._take(state)
-        self.graph.replay()
+    def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
+        """Bring state and inputs to where the recording expects them, and replay it."""
+        if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
+            self.own, self.given, self.recorded = copied(state), copied(given), {}
+        _overwrite(self.own, state)
+        _overwrite(self.given, given)
+        key = tuple(sorted(settings.items()))
+        if key not in self.recorded:
+            self.recorded[key] = self._recording(settings)
+        self.recorded[key]()
         return self.own
 
-    def _record(self, state: Any) -> None:
-        import torch
+    def _recording(self, settings: dict[str, Any]) -> Work:
+        def rehearsal() -> Any:
+            return self.step(self.own, *self.given, **settings)
 
-        self.own, self.graph = copied(state), None
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries set themselves up outside the recording
-            self.step(self.own)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._take(self.step(self.own))
+        return self.record(rehearsal, lambda: _overwrite(self.own, rehearsal()))
 
-    def _take(self, state: Any) -> None:
-        for mine, given in zip(leaves(self.own), leaves(state), strict=True):
-            if given is not mine:
-                mine.copy_(given)
+
+def _shapes(state: Any) -> list[tuple[int, ...]]:
+    return [tuple(leaf.shape) for leaf in leaves(state)]
+
+
+def _overwrite(mine: Any, given: Any) -> None:
+    for target, source in zip(leaves(mine), leaves(given), strict=True):
+        if source is not target:
+            target[...] = source
+
+
+def _cuda_graph(rehearsal: Work, work: Work) -> Work:
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries set themselves up outside the recording
+        rehearsal()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    replay: Work = graph.replay
+    return replay

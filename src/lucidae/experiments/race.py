@@ -15,6 +15,8 @@ from lucidae.linear.dynamics import Run, epochs_to_alignment
 __all__ = ["Race", "measure"]
 
 WORK = "lucidae.experiments.race:measure"
+REACH = 128
+"""Latents that nested dropout's geometric prior of ratio 0.9 reaches in a few epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Race:
     def _cost(self, method: str, optimizer: str, k: int) -> float:
         m = FEATURES[self.data]
         if method in STOCHASTIC:
-            epoch = 4e-4 + SAMPLES[self.data] * m * k * 1e-9
+            epoch = 4e-4 + SAMPLES[self.data] * m * min(k, REACH) * 1e-9
         else:
             epoch = 1.5e-4 + m * k * ((m if optimizer == "adam" else k) * 2e-10 + 1e-8)
         return epoch * self.limit / 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,11 +26,16 @@ from lucidae.linear.covariance import (
     DiagonalCovariance,
     rows_covariance,
 )
+from lucidae.linear.masks import Draws
 from lucidae.linear.methods import Method, Settings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
+from lucidae.linear.rules import NestedDropout
 from lucidae.linear.runs import Plan, Run, Trajectory
-from lucidae.metrics import axis_alignment_distance, imbalance, subspace_distance
+from lucidae.metrics import imbalance, subspace_distance
+from lucidae.metrics._linear import alignment_of
+
+Step = Callable[[Any], Any]
 
 
 class _Bundle(tuple[Any, ...]):
@@ -53,8 +59,9 @@ class Crew:
         self.method = _method(runs[0], plan, random)
         self.turned = self.name != "adam" and not self._needs_rows
         self.axes = self._axes()
-        self.batches = self._batches(random)
         self.full = self._full()
+        self.whole, self.draws = self._masked(random)
+        self.batches = None if self.draws else self._batches(random)
 
     @property
     def _needs_rows(self) -> bool:
@@ -69,13 +76,25 @@ class Crew:
             return DiagonalCovariance(self.values)
         return DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
 
+    def _rows(self) -> Array:
+        if self.plan.rows is None:
+            raise ValueError("nested dropout and mini-batches need plan.rows, the centred data.")
+        return self.plan.rows
+
+    def _masked(self, random: np.random.Generator) -> tuple[Any, Draws | None]:
+        """Return all rows and a source of masks for nested dropout on the full batch."""
+        rule = self.method.rule
+        if not isinstance(rule, NestedDropout) or self._steps_per_epoch > 1:
+            return None, None
+        rows = self._rows()
+        whole = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
+        return whole, Draws(rule.prior, random, int(rows.shape[0]))
+
     def _batches(self, random: np.random.Generator) -> Any:
         """Return a source of second moments, one per step."""
         if not self._needs_rows:
             return None
-        rows, size = self.plan.rows, self.plan.batch_size
-        if rows is None:
-            raise ValueError("nested dropout and mini-batches need plan.rows, the centred data.")
+        rows, size = self._rows(), self.plan.batch_size
         ones, zero = 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
         if size is None or size >= rows.shape[0]:
             whole = rows_covariance(rows, zero, ones)
@@ -104,27 +123,33 @@ class Crew:
         rates = like(np.array([[[run.learning_rate]] for run in self.runs]), self.values)
         return OPTIMIZERS[self.name](rates, self.plan.momentum).start(weights), rates
 
-    def epoch(self, state: Any, rates: Array) -> Any:
-        """Return the state after one pass."""
+    def epoch(
+        self, state: Any, rates: Array, drawn: Array | None = None, width: int | None = None
+    ) -> Any:
+        """Return the state after one pass, for masks by `drawn` where they are not drawn here."""
         optimizer = OPTIMIZERS[self.name](rates, self.plan.momentum)
         for _ in range(self._steps_per_epoch):
-            covariance = next(self.batches) if self.batches else self.full
-            direction = self.method.rule.direction(state.weights, covariance)
+            direction = self._direction(state.weights, drawn, width)
             moved = optimizer.update(state, direction)
             state = moved._replace(weights=self.method.rule.retract(moved.weights))
         return state
 
+    def _direction(self, weights: Any, drawn: Array | None, width: int | None) -> Any:
+        rule = self.method.rule
+        if drawn is not None and isinstance(rule, NestedDropout):
+            return rule.sampled(weights, self.whole, drawn, width)
+        return rule.direction(weights, next(self.batches) if self.batches else self.full)
+
     @property
     def _steps_per_epoch(self) -> int:
-        if not self.batches or self.plan.batch_size is None or self.plan.rows is None:
-            return 1
-        return -(-int(self.plan.rows.shape[0]) // self.plan.batch_size)
+        rows, size = self.plan.rows, self.plan.batch_size
+        return 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
 
     def record(self) -> list[Trajectory]:
         """Run every epoch and return one trajectory per run."""
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
-        step = self._replayable(lambda state: self.epoch(state, rates), state)
+        step, keep = self._stretches(lambda state, *masks: self.epoch(state, rates, *masks), state)
         solution = iterate(
             step,
             state,
@@ -134,7 +159,7 @@ class Crew:
             record={name: self._of_weights(measure) for name, measure in self._measures().items()},
             record_at=tuple(grid),
             callbacks=self.plan.callbacks,
-            copy=keeper(step),
+            copy=keep,
             size=len(self.values) if not self.turned else self.plan.k,
         )
         history = solution.history
@@ -150,33 +175,63 @@ class Crew:
         ]
 
     def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
-        """Return the epochs that each run needs to reach `target`."""
+        """Return the epochs that each run needs to reach `target`.
+
+        The epochs between two looks and the look itself are one step: one launch on a device.
+        """
         state, rates = self.start()
+        epochs = math.gcd(check_every, self.plan.n_epochs)
 
-        def epoch(bundle: _Bundle) -> _Bundle:
-            moved = self.epoch(_rebuild(state, bundle[:-1]), bundle[-1])
-            return _Bundle(*leaves(moved), bundle[-1])
+        def epoch(bundle: _Bundle, *masks: Any) -> _Bundle:
+            moved = self.epoch(_rebuild(state, bundle[:-2]), bundle[-2], *masks)
+            return _Bundle(*leaves(moved), *bundle[-2:])
 
-        def distance(bundle: _Bundle) -> Array:
-            return self._alignment(_rebuild(state, bundle[:-1]).weights)
+        def look(bundle: _Bundle) -> _Bundle:
+            weights = _rebuild(state, bundle[:-2]).weights
+            return _Bundle(*bundle[:-1], self._alignment(weights))
 
-        bundle = _Bundle(*leaves(state), rates)
-        step = self._replayable(epoch, bundle)
+        bundle = look(_Bundle(*leaves(state), rates, rates))
+        step, keep = self._stretches(epoch, bundle, epochs, look)
         ended = iterate_batch(
             step,
             bundle,
-            stop=Below(distance, target),
-            limit=self.plan.n_epochs,
-            check_every=check_every,
+            stop=Below(lambda bundle: bundle[-1], target),
+            limit=self.plan.n_epochs // epochs,
+            check_every=check_every // epochs,
             callbacks=self.plan.callbacks,
-            copy=keeper(step),
+            copy=keep,
             size=len(self.values) if not self.turned else self.plan.k,
         )
-        return np.where(ended.converged, ended.n_iter, np.nan)
+        return np.where(ended.converged, epochs * ended.n_iter, np.nan)
 
-    def _replayable(self, step: Callable[[Any], Any], example: Any) -> Callable[[Any], Any]:
-        """Record a step for one launch per epoch; steps on batches differ from one another."""
-        return step if self.batches else replayable(step, example)
+    def _stretches(
+        self, epoch: Callable[..., Any], example: Any, epochs: int = 1, end: Step = lambda s: s
+    ) -> tuple[Step, Step | None]:
+        """Return a step of some epochs, and how to keep its states.
+
+        It is recorded for one launch where the device can, but for batches, which differ.
+        """
+
+        def stretch(state: Any, drawn: Any = None, width: int | None = None) -> Any:
+            for index in range(epochs):
+                state = epoch(state) if drawn is None else epoch(state, drawn[index, ...], width)
+            return end(state)
+
+        if self.batches:
+            return stretch, None
+        recorded = replayable(stretch, example)
+        draws = self.draws
+        if draws is None:
+            return recorded, keeper(recorded)
+
+        def drawing(state: Any) -> Any:
+            runs = leaves(state)[0].shape[0]
+            drawn, width = draws(epochs, runs)
+            moved = recorded(state, like(drawn, self.values), width=width)
+            draws.prepare(epochs, runs)
+            return moved
+
+        return drawing, keeper(recorded)
 
     def _measures(self) -> dict[str, Callable[[Any], Array]]:
         return {
@@ -187,7 +242,7 @@ class Crew:
         }
 
     def _alignment(self, weights: Any) -> Array:
-        return self._finite(weights, lambda d: axis_alignment_distance(d, self.axes))
+        return self._finite(weights, lambda decoder: alignment_of(decoder, self.axes))
 
     @staticmethod
     def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae._arrays import Array, like, namespace, where_set
+from lucidae._arrays import Array, like, namespace, where_set, zeros_like_shape
 from lucidae.linear.covariance import Covariance, RowsCovariance, products
 from lucidae.linear.objectives import keep_probabilities, reconstruction_gradient
 from lucidae.linear.weights import (
@@ -161,26 +161,65 @@ class NestedDropout:
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
+        """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
+        shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
+        return self.sampled(weights, covariance, like(self.random.random(shape), weights.encoder))
+
+    def sampled(
+        self,
+        weights: AnyWeights,
+        covariance: RowsCovariance,
+        drawn: Array,
+        width: int | None = None,
+    ) -> AnyWeights:
+        """Return the gradient for given masks.
+
+        Parameters
+        ----------
+        weights : Weights or TiedWeights
+            Both layers, (…, k, m).
+        covariance : RowsCovariance
+            The n rows.
+        drawn : array of shape (…, n)
+            One uniform number per row, from which its prefix length follows.
+        width : int, optional
+            No prefix is longer than this: the gradients of later units are 0 and cost nothing.
+        """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
+        width = k if width is None else width
+        near, far = weights.encoder[..., :width, :], weights.atoms[..., :width, :]
         # The rows are read twice, not four times: both layers share each product with them.
-        both = covariance.codes(xp.concat([weights.encoder, weights.atoms], axis=-2))
-        codes, images = both[..., :k], both[..., k:]
-        mask = self._masks(codes)
+        both = covariance.codes(xp.concat([near, far], axis=-2))
+        codes, images = both[..., :width], both[..., width:]
+        mask = self._masks(drawn, width)
         kept = codes * mask
-        error = mask * (kept @ (weights.atoms @ weights.atoms.mT) - images)
+        error = mask * (kept @ (far @ far.mT) - images)
         share = (covariance.weights / covariance.total)[:, None]
         products = covariance.centred_products(xp.concat([kept, error], axis=-1) * share)
-        through, encoder = products[..., :k, :], products[..., k:, :]
-        atoms = (kept * share).mT @ kept @ weights.atoms - through
-        return weights.gather(2 * encoder, 2 * atoms)
+        through, encoder = products[..., :width, :], products[..., width:, :]
+        atoms = (kept * share).mT @ kept @ far - through
+        return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
 
     def retract(self, weights: AnyWeights) -> AnyWeights:
         """Leave the weights alone."""
         return weights
 
-    def _masks(self, codes: Array) -> Array:
-        """Draw one uniform number per row; unit i is kept where it is at least P(length < i)."""
-        keep = like(keep_probabilities(self.prior), codes)
-        drawn = like(self.random.random(codes.shape[:-1]), codes)
-        return namespace(codes).astype(drawn[..., None] >= 1 - keep / keep[0], codes.dtype)
+    def _masks(self, drawn: Array, width: int) -> Array:
+        """Keep unit i where the number drawn is at least P(length < i)."""
+        thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
+        return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
+
+
+def prefix_thresholds(prior: Array) -> Array:
+    """Return P(length < i) for i = 1 … k, which ascend from 0."""
+    keep = keep_probabilities(prior)
+    return 1 - keep / keep[0]
+
+
+def _lengthened(rows: Array, k: int) -> Array:
+    """Return k rows, zeros after the given ones."""
+    missing = k - rows.shape[-2]
+    if missing == 0:
+        return rows
+    zeros = zeros_like_shape((*rows.shape[:-2], missing, rows.shape[-1]), rows)
+    return namespace(rows).concat([rows, zeros], axis=-2)

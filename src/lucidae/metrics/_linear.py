@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae._arrays import eye_like, largest, namespace, squared_norm, svd_thin, where_set
+from lucidae._arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
 from lucidae.metrics._inputs import matrix, pair, require, single_or_stack, unit_columns
 
 ORTHONORMAL_TOLERANCE = 1e-4
@@ -41,10 +41,15 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     """
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
-    xp = namespace(weights)
-    cosines = xp.matrix_transpose(unit_columns(directions, 0.0)) @ unit_columns(weights, rtol)
+    return single_or_stack(alignment_of(weights, unit_columns(directions, 0.0), rtol))
+
+
+def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
+    """Return the axis-alignment distance of finite decoders from axes of norm one, unchecked."""
+    xp = namespace(decoder)
+    cosines = xp.matrix_transpose(axes) @ unit_columns(decoder, rtol)
     closest = xp.max(cosines * cosines, axis=-1)
-    return single_or_stack(xp.clip(1.0 - xp.mean(closest, axis=-1), 0.0, 1.0))
+    return xp.clip(1.0 - xp.mean(closest, axis=-1), 0.0, 1.0)
 
 
 def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:

@@ -1,0 +1,163 @@
+"""Recorded steps must give what the steps themselves give: a stand-in plays the device."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from lucidae._arrays.replay import Replay, copied, keeper, replayable
+from lucidae.linear import crew
+from lucidae.linear.covariance import rows_covariance
+from lucidae.linear.dynamics import Plan, Run, epochs_to_alignment, simulate
+from lucidae.linear.masks import Draws
+from lucidae.linear.objectives import geometric_prior, uniform_prior
+from lucidae.linear.rules import NestedDropout
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.weights import TiedWeights, Weights
+
+N, M, K = 60, 8, 3
+CASES = [
+    ("rag", "nesterov"),
+    ("nonuniform_l2", "adam"),
+    ("expected_nested_dropout", "nesterov"),
+    ("nested_dropout", "nesterov"),
+    ("nested_dropout", "adam"),
+    ("linear_vae", "adam"),
+]
+
+
+class Tape:
+    """Does the work anew at every replay, on the arrays of the recording."""
+
+    def __init__(self):
+        self.recordings = self.replays = 0
+
+    def record(self, rehearsal, work):
+        rehearsal()
+        self.recordings += 1
+
+        def replay():
+            self.replays += 1
+            work()
+
+        return replay
+
+
+@pytest.fixture
+def tape(monkeypatch):
+    tape = Tape()
+    monkeypatch.setattr(crew, "replayable", lambda step, _: Replay(step, tape.record))
+    return tape
+
+
+@pytest.fixture
+def plan():
+    random = np.random.default_rng(5)
+    rows = random.standard_normal((N, M)) * np.linspace(2.0, 0.3, M)
+    rows -= rows.mean(axis=0)
+    values, vectors = np.linalg.eigh(rows.T @ rows / N)
+    spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
+
+    def make(n_epochs=200, **settings):
+        return Plan(spectrum, K, n_epochs, rows=rows, init_scale=1e-2, **settings)
+
+    return make
+
+
+@pytest.mark.parametrize(("method", "optimizer"), CASES)
+def test_a_recorded_trajectory_is_the_eager_one(plan, tape, method, optimizer, monkeypatch):
+    runs = [Run(method, optimizer, 0.01, tied=False)]
+    (replayed,) = simulate(runs, plan(60))
+    assert (tape.recordings, tape.replays) == (1, 60)
+    monkeypatch.undo()
+    (eager,) = simulate(runs, plan(60))
+    for name, series in eager.values.items():
+        assert_array_equal(replayed.values[name], series)
+    assert_array_equal(replayed.weights.atoms, eager.weights.atoms)
+
+
+@pytest.mark.parametrize(("method", "optimizer"), CASES)
+@pytest.mark.parametrize("check_every", [1, 10, 7])
+def test_a_recorded_race_counts_the_same_epochs(
+    plan, tape, method, optimizer, check_every, monkeypatch
+):
+    runs = [Run(method, optimizer, 0.02, tied=False)]
+    replayed = epochs_to_alignment(runs, plan(), 0.3, check_every)
+    monkeypatch.undo()
+    assert tape.recordings == 1
+    assert_array_equal(replayed, epochs_to_alignment(runs, plan(), 0.3, check_every))
+
+
+@pytest.mark.parametrize("method", ["rag", "expected_nested_dropout"])
+def test_looks_between_stretches_find_the_epoch_that_a_trajectory_shows(plan, method):
+    run = Run(method, "nesterov", 0.02, tied=False)
+    (full,) = simulate([run], plan(300, record_at=range(301)))
+    arrived = np.flatnonzero(full.values["alignment"][::10] <= 0.3)[0] * 10
+    assert epochs_to_alignment([run], plan(300), 0.3, 10) == [arrived]
+
+
+def test_runs_that_leave_a_recorded_crowd_do_not_disturb_the_others(plan, tape):
+    runs = [Run("rag", "nesterov", rate, tied=False) for rate in (0.05, 0.01, 50.0, 0.02)]
+    together = epochs_to_alignment(runs, plan(1000), 0.3, 10)
+    assert tape.recordings > 1, "another shape is recorded anew"
+    alone = [epochs_to_alignment([run], plan(1000), 0.3, 10)[0] for run in runs]
+    assert_array_equal(together, alone)
+    assert np.isnan(together[2])
+    assert np.isfinite(together[[0, 1, 3]]).all()
+
+
+def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
+    at_once = Draws(uniform_prior(K), np.random.default_rng(3), N)
+    numbers, _ = at_once(4, 2)
+    one_by_one = np.random.default_rng(3)
+    assert_array_equal(numbers, [one_by_one.random((2, N)) for _ in range(4)])
+    at_once.prepare(4, 2)
+    following, _ = at_once(4, 2)
+    assert_array_equal(following, [one_by_one.random((2, N)) for _ in range(4)])
+
+
+@pytest.mark.parametrize("kind", [Weights, TiedWeights])
+def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind):
+    random = np.random.default_rng(0)
+    k, prior = 100, geometric_prior(100)
+    rows = random.standard_normal((N, 120))
+    covariance = rows_covariance(rows, np.zeros(120), np.ones(N))
+    weights = kind(*random.standard_normal((len(kind._fields), k, 120)))
+    draws = Draws(prior, np.random.default_rng(1), N)
+    (drawn,), width = draws(1, 1)
+    assert 32 <= width < k, "a case in which some latents are out of reach"
+    rule = NestedDropout(prior)
+    narrow = rule.sampled(weights, covariance, drawn[0], width)
+    for found, expected in zip(narrow, rule.sampled(weights, covariance, drawn[0]), strict=True):
+        assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert not found[width:].any()
+
+
+def test_the_width_follows_the_longest_prefix():
+    draws = Draws(geometric_prior(200), np.random.default_rng(0), N)
+    for length in (1, 31, 32, 33, 64, 150, 200):
+        smallest = 1 - 0.9 ** (length - 1)  # the least number that keeps so many latents
+        assert length <= draws.width(smallest + 1e-10) <= length + 32
+    assert draws.width(1 - 1e-16) == 200
+
+
+def test_a_recording_reads_inputs_from_its_own_arrays_and_is_kept_by_setting():
+    tape = Tape()
+    step = Replay(lambda state, given, times: (state[0] + times * given,), tape.record)
+    state = (np.zeros(2),)
+    first = step(state, np.ones(2), times=1)
+    kept = keeper(step)(first)
+    second = step(first, np.full(2, 5.0), times=1)
+    third = copied(step(second, np.ones(2), times=3))
+    assert (tape.recordings, tape.replays) == (2, 3)
+    assert second is first is step.own
+    assert_array_equal(kept[0], [1.0, 1.0])
+    assert_array_equal(third[0], [9.0, 9.0])
+    assert_array_equal(state[0], [0.0, 0.0])
+
+
+def test_where_there_is_no_device_a_step_stays_as_it_is():
+    def step(state):
+        return state
+
+    assert replayable(step, (np.zeros(1),)) is step
+    assert keeper(step) is None
