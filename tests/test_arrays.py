@@ -19,6 +19,7 @@ from lucidae._arrays import (
     diagonal,
     eigh_descending,
     eye_like,
+    inverse_lower,
     is_array,
     is_numpy,
     largest,
@@ -185,6 +186,9 @@ def test_cholesky_factors_and_triangular_solves(xp, dtype, shape):
         matrix = np.swapaxes(factor, -1, -2) if transpose else factor
         assert X.dtype == L.dtype
         assert_allclose(matrix @ to_numpy(X), B, atol=tolerance(dtype))
+    inverse = inverse_lower(L)
+    assert inverse.dtype == L.dtype
+    assert_allclose(to_numpy(inverse) @ factor, np.eye(shape[-1]) + 0 * A, atol=tolerance(dtype))
 
 
 @pytest.mark.parametrize(
@@ -213,6 +217,18 @@ def test_triangular_solve_spreads_one_factor_over_many_right_sides_and_takes_vec
     assert_allclose(one_side[1], X[0] / 2, atol=1e-12)
     x = to_numpy(solve_lower(make(xp, L), make(xp, B[0, :, 0]), transpose=True))
     assert_allclose(L.T @ x, B[0, :, 0], atol=1e-12)
+
+
+def test_what_cannot_be_factorised_cannot_be_inverted_but_stays_unknown(xp):
+    L, _ = cholesky(make(xp, np.diag([1.0, -1.0])))
+    assert np.isnan(to_numpy(inverse_lower(L))[np.tril_indices(2)]).all()
+
+
+def test_a_singular_triangle_is_refused_by_numpy():
+    with pytest.raises(np.linalg.LinAlgError, match="zero in row 1"):
+        solve_lower(np.diag([1.0, 0.0]), np.ones((2, 1)))
+    with pytest.raises(np.linalg.LinAlgError, match="zero in row 1"):
+        inverse_lower(np.diag([1.0, 0.0]))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

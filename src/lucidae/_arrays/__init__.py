@@ -9,7 +9,6 @@ from lucidae._arrays.helpers import (
     as_float,
     as_plain,
     beside,
-    cholesky,
     device,
     diagonal,
     eigh_descending,
@@ -23,7 +22,6 @@ from lucidae._arrays.helpers import (
     normal,
     rank_one_,
     scalar,
-    solve_lower,
     squared_norm,
     svd_thin,
     to_numpy,
@@ -32,6 +30,7 @@ from lucidae._arrays.helpers import (
     zeros_like_shape,
 )
 from lucidae._arrays.replay import copied, keeper, leaves, replayable
+from lucidae._arrays.triangular import cholesky, inverse_lower, solve_lower
 
 __all__ = [
     "Array",
@@ -48,6 +47,7 @@ __all__ = [
     "diagonal",
     "eigh_descending",
     "eye_like",
+    "inverse_lower",
     "is_array",
     "is_numpy",
     "keeper",

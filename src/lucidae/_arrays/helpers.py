@@ -16,6 +16,8 @@ import scipy.linalg
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 
+_NUMPY: Namespace = compat.array_namespace(np.empty(0))
+
 
 def is_array(x: Any) -> bool:
     """Tell whether `x` belongs to an array library that follows the standard."""
@@ -29,8 +31,10 @@ def is_numpy(x: Any) -> bool:
 
 def namespace(*arrays: Any) -> Namespace:
     """Return the array namespace shared by `arrays`; scalars and None are passed over."""
+    if len(arrays) == 1 and type(arrays[0]) is np.ndarray:
+        return _NUMPY  # solvers of small problems ask thousands of times
     found = [x for x in arrays if is_array(x) and not isinstance(x, np.generic)]
-    return compat.array_namespace(*found) if found else compat.array_namespace(np.empty(0))
+    return compat.array_namespace(*found) if found else _NUMPY
 
 
 def device(x: Array) -> Any:
@@ -121,73 +125,6 @@ def trace(A: Array) -> Array:
 def squared_norm(A: Array) -> Array:
     """Return the squared Frobenius norms of the trailing matrices of `A`."""
     return namespace(A).sum(A * A, axis=(-2, -1))
-
-
-def cholesky(A: Array) -> tuple[Array, Array]:
-    """Return (L, ok): lower Cholesky factors and, per matrix, whether it was positive definite.
-
-    A matrix that is not gives NaN in its whole factor and False in `ok`; no library raises.
-    """
-    xp = namespace(A)
-    factor = _cholesky_factor(A)
-    ok = xp.all(xp.isfinite(factor), axis=(-2, -1))
-    if is_numpy(A) and ok.all():
-        return factor, ok
-    return where_set(factor, ~ok[..., None, None], xp.nan), ok
-
-
-def _cholesky_factor(A: Array) -> Array:
-    """Return lower factors with some NaN wherever the factorisation failed."""
-    xp = namespace(A)
-    if compat.is_torch_array(A):
-        factor, failed = xp.linalg.cholesky_ex(A)
-        return where_set(factor, (failed != 0)[..., None, None], xp.nan)
-    try:
-        return xp.linalg.cholesky(A)
-    except np.linalg.LinAlgError:
-        return like(_cholesky_one_by_one(to_numpy(A)), A)
-
-
-def _cholesky_one_by_one(A: Array) -> Array:
-    factors = np.full_like(A, np.nan)
-    for index in np.ndindex(A.shape[:-2]):
-        try:
-            factors[index] = np.linalg.cholesky(A[index])
-        except np.linalg.LinAlgError:
-            continue
-    return factors
-
-
-def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
-    """Solve L X = B (or Lᵀ X = B) for lower triangular L; batch axes broadcast.
-
-    `B` holds matrices, or is one vector.
-    """
-    xp = namespace(L, B)
-    if B.ndim == 1:
-        return solve_lower(L, B[:, None], transpose)[..., 0]
-    if compat.is_torch_array(L):
-        return xp.linalg.solve_triangular(L.mT if transpose else L, B, upper=transpose)
-    if is_numpy(L):
-        return _solve_lower_numpy(L, B, transpose)
-    if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:
-        from cupyx.scipy.linalg import solve_triangular
-
-        return solve_triangular(L, B, trans=1 if transpose else 0, lower=True)
-    return xp.linalg.solve(xp.matrix_transpose(L) if transpose else L, B)
-
-
-def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
-    if L.ndim == B.ndim == 2:
-        return scipy.linalg.solve_triangular(
-            L, B, trans=1 if transpose else 0, lower=True, check_finite=False
-        )
-    stack = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
-    L, B = (np.broadcast_to(A, stack + A.shape[-2:]) for A in (L, B))
-    solved = np.empty(B.shape, np.result_type(L, B))
-    for index in np.ndindex(stack):
-        solved[index] = _solve_lower_numpy(L[index], B[index], transpose)
-    return solved
 
 
 def eigh_descending(A: Array) -> tuple[Array, Array]:

@@ -15,11 +15,10 @@ from lucidae._arrays import (
     add_diagonal,
     cholesky,
     diagonal,
-    eye_like,
+    inverse_lower,
     like,
     machine_epsilon,
     namespace,
-    solve_lower,
     squared_norm,
 )
 from lucidae.sparsity.groups import Groups
@@ -190,8 +189,7 @@ def whiten(sigma: Array, responses: Array) -> Whitening:
     """Factorise Σ once; NaN where it is not positive definite in floating point."""
     xp = namespace(sigma)
     factor, _ = cholesky(sigma)
-    identity = eye_like(sigma.shape[-1], sigma)
-    inverse = solve_lower(factor, xp.broadcast_to(identity, factor.shape))
+    inverse = inverse_lower(factor)
     log_determinant = 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
     return Whitening(inverse, inverse @ responses, log_determinant)
 
