@@ -11,6 +11,7 @@ from lucidae.experiments.lae_landscape import Plane
 from lucidae.experiments.race import Race
 from lucidae.experiments.race import measure as race
 from lucidae.experiments.recovery import Recovery
+from lucidae.experiments.sparse_methods import group_lasso
 from lucidae.experiments.training import Trial
 from lucidae.experiments.training import measure as train
 
@@ -21,9 +22,7 @@ NOISY = Recovery((3, 9), 2, d=12, kappa=24, n=6, snr_db=20.0, criterion="support
 def test_the_batched_group_lasso_is_scikit_learns():
     (cell,) = Recovery((4,), 3, d=15, kappa=25, n=6, snr_db=20.0).cells()[-1:]
     stack = recovery._stack([cell.settings["problem"]], "cpu")
-    found = recovery.group_lasso(
-        stack.dictionary, stack.responses, stack.noise, tol=1e-10, max_iter=5000
-    )
+    found = group_lasso(stack.dictionary, stack.responses, stack.noise, tol=1e-10, max_iter=5000)
     for place, noise in enumerate(stack.noise):
         alpha = np.sqrt(noise) / stack.dictionary.shape[1]  # their data term is ‖·‖²/(2d)
         lasso = MultiTaskLasso(alpha=alpha, fit_intercept=False, tol=1e-12, max_iter=100_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,69 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, like, namespace, to_numpy
+from lucidae._arrays import Array, like, to_numpy
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
 from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
 from lucidae.experiments.device import cores, is_accelerator, reference
+from lucidae.experiments.sparse_methods import LIMITS, METHODS, SOLVERS
 from lucidae.iterate import limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
-from lucidae.solution import BatchSolution
-from lucidae.sparsity.batch import solve_batch
-from lucidae.sparsity.penalties import PowerPenalty
 
-__all__ = ["METHODS", "Recovery", "measure"]
+__all__ = ["Recovery", "measure"]
 
 WORK = "lucidae.experiments.recovery:measure"
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
 """Numbers of active rows that are solved at once on an accelerator."""
-
-Solved = BatchSolution[Any]
-
-
-def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the full-covariance VAE. Wipf 2023, eq. 18."""
-    return solve_batch(Phi, X, posterior="full", noise_variance=noise, **limits)
-
-
-def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the diagonal VAE. Wipf 2023, eq. 50."""
-    return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
-
-
-def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the deterministic autoencoder with h = log. Wipf 2023, eq. 48."""
-    return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
-
-
-def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the group lasso ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ by reweighting, all at once.
-
-    The point estimate with h(a) = 2√a minimises it: its energy is (1/γ')‖X − ΦU‖² +
-    2√n Σ‖uⱼ‖ in units of the root mean square s of X, so that γ' = √γ s/√n.
-    """
-    xp = namespace(X)
-    scale = xp.sqrt(xp.mean(X * X, axis=(-2, -1)) / X.shape[-1])
-    penalty = PowerPenalty(0.5)
-    return solve_batch(
-        Phi, X, posterior="point", noise_variance=xp.sqrt(noise) * scale, penalty=penalty, **limits
-    )
-
-
-def constrained_group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the group lasso subject to X = ΦU, by reweighting at a tiny γ."""
-    penalty = PowerPenalty(0.5)
-    return solve_batch(Phi, X, posterior="point", noise_variance=noise, penalty=penalty, **limits)
-
-
-METHODS: dict[str, Callable[..., Solved]] = {
-    "full": full,
-    "diagonal": diagonal,
-    "autoencoder": autoencoder,
-    "group lasso": group_lasso,
-    "constrained group lasso": constrained_group_lasso,
-}
-LIMITS = {"full": 1000, "diagonal": 300, "autoencoder": 300, "group lasso": 300}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +87,8 @@ class Recovery:
         }
         limit = LIMITS.get(method, LIMITS["group lasso"])
         settings = {"method": method, "tol": self.tol, "max_iter": limit, "problem": problem}
+        if method in SOLVERS:
+            settings["solver"] = SOLVERS[method]
         expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
         cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
         shared = {name: value for name, value in problem.items() if name not in ("r", "seed")}
@@ -217,8 +170,8 @@ def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
     """Draw all problems, each from a seed of its own, and bring them to the device."""
     tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
     if is_accelerator(device):
-        # NumPy's generators leave the interpreter's lock, so that threads help.
-        with limited_blas(problems[0]["d"]), ThreadPoolExecutor(cores()) as pool:
+        # NumPy's generators leave the interpreter's lock for half of the time: a few threads help.
+        with limited_blas(problems[0]["d"]), ThreadPoolExecutor(min(4, cores())) as pool:
             drawn = list(pool.map(_draw, tasks))
     else:
         drawn = [_draw(task) for task in tasks]

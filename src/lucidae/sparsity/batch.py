@@ -20,7 +20,7 @@ from lucidae._arrays import (
 from lucidae.iterate import Below, iterate_batch, limited_blas
 from lucidae.solution import BatchSolution, Status
 from lucidae.sparsity.newton import look, newton_step
-from lucidae.sparsity.objectives import Autoencoder, Marginal, Objective
+from lucidae.sparsity.objectives import Autoencoder, FullCovariance, Marginal, Objective
 from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
 from lucidae.sparsity.solvers import (
     BASIN,
@@ -31,7 +31,7 @@ from lucidae.sparsity.solvers import (
     without_negligible,
 )
 from lucidae.sparsity.stacks import Settings, checked_noise, checked_stack
-from lucidae.sparsity.state import State, evaluate, flat_start
+from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import noise_by_expectation
 
 __all__ = ["SparseBatch", "solve_batch"]
@@ -183,6 +183,7 @@ def _updated(
     learn: bool,
 ) -> BatchSolution[State]:  # fmt: skip
     update = update_of(objective, settings.solver)
+    look_at = evaluate if isinstance(objective, FullCovariance) else evaluate_fit
     xp = namespace(problem.noise)
 
     def learned(state: State) -> Array:
@@ -191,7 +192,7 @@ def _updated(
 
     def step(state: State) -> State:
         following = state.problem._replace(noise=learned(state)) if learn else state.problem
-        return evaluate(following, update(state, None))
+        return look_at(following, update(state, None))
 
     def distance(state: State) -> Array:
         violation = objective.violation(state)
@@ -200,7 +201,7 @@ def _updated(
 
     return iterate_batch(
         step,
-        evaluate(problem, flat_start(problem)),
+        look_at(problem, flat_start(problem)),
         stop=Below(distance, tolerance),
         limit=limit,
         check_every=CHECK_EVERY,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lucidae._arrays import Array, namespace, squared_norm, zeros_like_shape
+from lucidae._arrays import (
+    Array,
+    cholesky,
+    diagonal,
+    namespace,
+    solve_lower,
+    squared_norm,
+    zeros_like_shape,
+)
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, covariance, whiten
 
@@ -74,6 +82,27 @@ def evaluate(problem: Problem, relevance: Array) -> State:
         xp.sum(loading**2, axis=-1),
         white.fit,
         white.log_determinant,
+        squared_norm(pulled),
+    )
+
+
+def evaluate_fit(problem: Problem, relevance: Array) -> State:
+    """Evaluate all but the curvatures, which are NaN: two small solves in place of an inverse.
+
+    Only the full posterior looks at curvatures.
+    """
+    xp = namespace(problem.dictionary)
+    factor, _ = cholesky(covariance(problem.dictionary, relevance, problem.noise))
+    white = solve_lower(factor, problem.responses)
+    pulled = solve_lower(factor, white, transpose=True)
+    loading = xp.matrix_transpose(problem.dictionary) @ pulled
+    return State(
+        *problem,
+        relevance,
+        xp.full_like(relevance, xp.nan),
+        xp.sum(loading**2, axis=-1),
+        squared_norm(white),
+        2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1),
         squared_norm(pulled),
     )
 
