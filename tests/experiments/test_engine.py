@@ -36,12 +36,13 @@ def test_more_cells_cost_only_themselves(toy, tmp_path):
 
 
 def test_processes_and_groups_give_the_same_numbers(toy, tmp_path):
-    stores = [Store(tmp_path / name) for name in ("turn", "processes", "group")]
+    stores = [Store(tmp_path / name) for name in ("turn", "processes", "group", "threads")]
     cells = toy.cells(tmp_path / "log")
     run(cells, stores[0], jobs=1)
     run(cells, stores[1], jobs=2)
     pytest.importorskip("torch")
     run(cells, stores[2], device="cpu:0")  # torch's processor: cells that belong together at once
+    run(cells, stores[3], device="cpu:0", jobs=2, threads=True)
     expected = numbers(stores[0], cells)
     for store in stores[1:]:
         assert np.array_equal(numbers(store, cells), expected)

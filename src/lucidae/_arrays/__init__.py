@@ -29,7 +29,7 @@ from lucidae._arrays.helpers import (
     where_set,
     zeros_like_shape,
 )
-from lucidae._arrays.replay import copied, keeper, leaves, replayable
+from lucidae._arrays.replay import copied, keeper, leaves, own_stream, replayable
 from lucidae._arrays.triangular import cholesky, inverse_lower, solve_lower
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "machine_epsilon",
     "namespace",
     "normal",
+    "own_stream",
     "rank_one_",
     "replayable",
     "scalar",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import array_api_compat as compat
@@ -37,9 +39,7 @@ def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
     must be pure, draw nothing and never wait for the device. The recorded step overwrites and
     returns one state of its own: keep states by its `keeper`. Elsewhere it is `step` itself.
     """
-    first = leaves(example)[0]
-    on_cuda = compat.is_torch_array(first) and first.is_cuda
-    return Replay(step, _cuda_graph) if on_cuda else step
+    return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
@@ -85,16 +85,48 @@ def _overwrite(mine: Any, given: Any) -> None:
             target[...] = source
 
 
+_RECORDING = threading.Lock()
+"""Held while a thread records, or sets its libraries up, which waits for the whole device."""
+
+_STREAMS = threading.local()
+"""One stream a thread: they come from a small pool, and none may be the one that records."""
+
+
+@contextmanager
+def own_stream(example: Any) -> Iterator[None]:
+    """Work on a stream of this thread's own where torch runs on CUDA: threads then overlap."""
+    if not _on_cuda(example):
+        yield
+        return
+    import torch
+
+    if not hasattr(_STREAMS, "own"):
+        with _RECORDING:
+            _STREAMS.own = torch.cuda.Stream()
+            with torch.cuda.stream(_STREAMS.own):
+                one = torch.ones((1, 1, 1), dtype=torch.float64, device=example.device)
+                torch.bmm(one, one) + one[0] @ one[0]
+            _STREAMS.own.synchronize()
+    with torch.cuda.stream(_STREAMS.own):
+        yield
+
+
+def _on_cuda(x: Any) -> bool:
+    return bool(compat.is_torch_array(x) and x.is_cuda)
+
+
 def _cuda_graph(rehearsal: Work, work: Work) -> Work:
     import torch
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # libraries set themselves up outside the recording
-        rehearsal()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    with _RECORDING:
+        current = torch.cuda.current_stream()
+        side = getattr(_STREAMS, "own", None) or torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):  # libraries set themselves up outside the recording
+            rehearsal()
+        current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
     replay: Work = graph.replay
     return replay

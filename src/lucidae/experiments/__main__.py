@@ -54,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     runner.add_argument(
         "--jobs", type=int, help="processes; by default one a core, one on a device"
     )
+    runner.add_argument(
+        "--threads", action="store_true", help="on a device: the jobs are threads, not processes"
+    )
     runner.add_argument("--seconds", type=float, help="stop cleanly before this")
     runner.add_argument("--take", type=Path, action="append", default=[], help="packed cells")
     runner.add_argument("--pack", type=Path, help="write all finished cells to this file")
@@ -77,6 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         device=options.device,
         out=options.out,
         jobs=options.jobs,
+        threads=options.threads,
         seconds=options.seconds,
         report=_Lines(),
         page=False,

@@ -21,7 +21,7 @@ from typing import Any
 import joblib
 from threadpoolctl import threadpool_limits
 
-from lucidae._arrays import to_numpy
+from lucidae._arrays import own_stream, to_numpy
 from lucidae._validation import check_integer, check_number
 from lucidae.experiments.declaration import Cell
 from lucidae.experiments.device import cores, is_accelerator, machine, reference, versions
@@ -77,6 +77,7 @@ def run(
     *,
     device: str = "cpu",
     jobs: int | None = None,
+    threads: bool = False,
     seconds: float | None = None,
     report: Report | None = None,
 ) -> Tally:
@@ -93,6 +94,9 @@ def run(
     jobs : int, optional
         Number of processes: by default one for each core, and one on an accelerator, where
         more help as long as it waits for the processor most of the time.
+    threads : bool, default=False
+        On an accelerator, whether the jobs are threads of one process, each with a stream of its
+        own: small recorded steps then run side by side, which those of processes do not.
     seconds : float, optional
         Start nothing that would end later than this; the rest is left to the next run.
     report : callable, optional
@@ -112,7 +116,8 @@ def run(
     clock = _Clock(missing, budget, report, guess)
     groups = _groups(missing, is_accelerator(device))
     clock.workers = max(1, min(workers, len(groups)))
-    measure = _in_turn if clock.workers == 1 else _in_processes
+    measure = _in_turn if clock.workers == 1 else _at_once
+    clock.threads = threads and is_accelerator(device)
     for group, taken in measure(groups, store.folder, device, clock):
         clock.finished(group, taken)
     return Tally(clock.done, wanted - len(missing), len(missing) - clock.done, clock.elapsed)
@@ -141,7 +146,7 @@ class _Clock:
         self.left: defaultdict[str, float] = defaultdict(float)
         for cell in missing:
             self.left[cell.work] += cell.cost
-        self.workers = 1
+        self.workers, self.threads = 1, False
         self.done = 0
         self.paid: defaultdict[str, float] = defaultdict(float)
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -178,7 +183,7 @@ def _in_turn(
             yield group, measure_and_store(group, folder, device)
 
 
-def _in_processes(
+def _at_once(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
     tasks = (
@@ -186,9 +191,9 @@ def _in_processes(
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
-    with joblib.parallel_config(
-        backend="loky", n_jobs=clock.workers, inner_max_num_threads=1, verbose=0
-    ):
+    inner = {} if clock.threads else {"inner_max_num_threads": 1}
+    backend = "threading" if clock.threads else "loky"
+    with joblib.parallel_config(backend=backend, n_jobs=clock.workers, verbose=0, **inner):
         # Tasks are drawn as workers become free, so that the clock is asked as late as can be.
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
@@ -202,7 +207,7 @@ def _numbered(number: int, group: Group, folder: Path, device: str) -> tuple[int
 def measure_and_store(group: Group, folder: Path, device: str) -> float:
     """Measure cells that share their work, store each, and return the seconds that it took."""
     start, busy = time.perf_counter(), time.process_time()
-    with _one_thread(device):
+    with _one_thread(device), own_stream(reference(device)):
         try:
             found = group[0].resolve()([cell.settings for cell in group], device)
         except Exception as error:

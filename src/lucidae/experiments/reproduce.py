@@ -57,6 +57,7 @@ def reproduce(
     device: str = "cpu",
     out: str | os.PathLike[str] = "results",
     jobs: int | None = None,
+    threads: bool = False,
     seconds: float | None = None,
     report: Callable[[Tick], None] | None = None,
     page: bool = True,
@@ -70,7 +71,7 @@ def reproduce(
         Names of experiments; all by default.
     scale : {"smoke", "paper"}
         Embedded data and small sizes, or the sizes of the papers.
-    device, jobs, seconds, report
+    device, jobs, threads, seconds, report
         As in `lucidae.experiments.engine.run`.
     out : path-like, default="results"
         Finished cells go to ``out/cells``, everything else to ``out/scale``. A run that is
@@ -89,7 +90,13 @@ def reproduce(
     chosen, folder = experiments(names), Path(out)
     store = Store(folder / "cells")
     tally = run(
-        cells_of(chosen, scale), store, device=device, jobs=jobs, seconds=seconds, report=report
+        cells_of(chosen, scale),
+        store,
+        device=device,
+        jobs=jobs,
+        threads=threads,
+        seconds=seconds,
+        report=report,
     )
     judged = {experiment.name: judge(experiment, scale, store) for experiment in chosen}
     outcomes = tuple(outcome for outcome in judged.values() if outcome is not None)
