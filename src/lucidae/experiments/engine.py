@@ -209,9 +209,10 @@ def measure_and_store(group: Group, folder: Path, device: str) -> float:
     start, busy = time.perf_counter(), time.process_time()
     with _one_thread(device), own_stream(reference(device)):
         try:
-            found = group[0].resolve()([cell.settings for cell in group], device)
+            measured = group[0].resolve()([cell.settings for cell in group], device)
         except Exception as error:
             raise RuntimeError(f"{group[0].canonical} failed: {error}") from error
+        found = [{name: to_numpy(array) for name, array in arrays.items()} for arrays in measured]
     seconds = time.perf_counter() - start
     about = {
         "seconds": seconds / len(group),
@@ -223,7 +224,7 @@ def measure_and_store(group: Group, folder: Path, device: str) -> float:
     }
     store = Store(folder)
     for cell, arrays in zip(group, found, strict=True):
-        store.save(cell, {name: to_numpy(values) for name, values in arrays.items()}, about)
+        store.save(cell, arrays, about)
     return seconds
 
 
