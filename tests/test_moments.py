@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
-from lucidae import SecondMoment, moments
+from lucidae import SecondMoment, _sums
 from lucidae._arrays import namespace, to_numpy
 
 RNG = np.random.default_rng(0)
@@ -119,16 +119,41 @@ def test_a_huge_mean_does_not_hide_the_deviation(xp, ratio):
     assert_exact(moment, X)
 
 
+def test_a_probe_that_misleads_is_looked_through():
+    """The few rows that are probed have mean zero, all others lie far away from it."""
+    X = 1e9 + RNG.standard_normal((2 * _sums.PROBED_ROWS, 2))
+    X[::2] = 1e-3 * RNG.standard_normal((_sums.PROBED_ROWS, 2))
+    X[::2, 1] += 1e9
+    assert_exact(SecondMoment.of(X), X)
+
+
+def test_a_stream_about_zero_that_wanders_off_keeps_its_digits():
+    first, second = RNG.standard_normal((2, 2)), 1e10 + RNG.standard_normal((60, 2))
+    assert_exact(SecondMoment.of(first).update(second), np.vstack([first, second]))
+    first[0] = -first[1]  # squared about zero: the mean is zero
+    moment = SecondMoment.of(first)
+    assert not moment.center.any()
+    assert_exact(moment.update(second), np.vstack([first, second]))
+
+
+def test_rows_near_zero_are_squared_as_they_are():
+    X = 0.5 + RNG.standard_normal((3 * _sums.PROBED_ROWS, 4))
+    moment = SecondMoment.of(X).update(X)
+    assert not moment.center.any()
+    assert_array_equal(moment.squares, 2 * (X.T @ X))
+    assert SecondMoment.of(X + 10).center.all()
+
+
 def test_blocks_of_rows_do_not_show(monkeypatch):
     X, weights = RNG.standard_normal((100, 5)) + 1e8, RNG.random(100)
     whole = SecondMoment.of(X, weights)
-    monkeypatch.setattr(moments, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(_sums, "BLOCK_ROWS", 7)
     same(SecondMoment.of(X, weights), whole)
     assert_exact(SecondMoment.of(X, weights), X, weights)
 
 
 def test_a_block_without_weight_is_passed_over(monkeypatch):
-    monkeypatch.setattr(moments, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(_sums, "BLOCK_ROWS", 2)
     X = RNG.standard_normal((6, 2))
     weights = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
     assert_exact(SecondMoment.of(X, weights), X, weights)

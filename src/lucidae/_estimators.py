@@ -68,12 +68,19 @@ class CertifiedMixin:
 
 
 def validated_rows(
-    estimator: Any, X: Any, *, reset: bool, least: int = 1, accept_sparse: bool = True
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool,
+    least: int = 1,
+    accept_sparse: bool = True,
+    finite: bool = True,
 ) -> Array:
     """Return checked rows and keep the estimator's feature count and names.
 
     NumPy, data frames and sparse matrices go through scikit-learn; arrays of other libraries stay
-    in their library and on their device.
+    in their library and on their device. Without `finite` the entries are not looked at: the
+    caller sums their squares and sees it there.
     """
     if not is_array(X) or is_numpy(X):
         return validate_data(
@@ -83,8 +90,9 @@ def validated_rows(
             accept_sparse=("csr",) if accept_sparse else False,
             dtype=(np.float64, np.float32),
             ensure_min_samples=least,
+            ensure_all_finite=finite,
         )
-    X = check_rows(X, accept_sparse=accept_sparse)
+    X = check_rows(X, accept_sparse=accept_sparse, finite=finite)
     if X.shape[0] < least:
         raise ValueError(
             f"Found array with n_samples={X.shape[0]} while a minimum of {least} is required."

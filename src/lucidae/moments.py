@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,19 +14,16 @@ from lucidae._arrays import Array, beside, device, largest, like, namespace, sca
 from lucidae._eigen import fix_signs as fix_signs
 from lucidae._eigen import leading_eigenpairs
 from lucidae._files import load_arrays, save_arrays
-from lucidae._sums import sparse_sums, two_sum, weighted_mean
+from lucidae._sums import dense_sums, keeps_digits, sparse_sums, sums_about, two_sum
 from lucidae._validation import check_integer, check_rows, check_weights
 
 __all__ = ["SecondMoment"]
 
-BLOCK_ROWS = 2048
-"""Rows centred at a time, so that a large array is never copied whole."""
-
 SMALLEST_SCATTER = 1e-280
 """Squares that sum to less than this have lost digits to underflow."""
 
-_FORMAT = 1
-_FIELDS = ("weight", "scatter", "center", "offset")
+_FORMAT = 2
+_FIELDS = ("weight", "squares", "center", "offset")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +31,17 @@ class SecondMoment:
     """Mean and scatter of weighted rows, in double precision.
 
     Make one with `SecondMoment.of`; `update` and `merge` return a new one. The mean is kept as
-    an unevaluated sum of two doubles and every batch is centred before it is squared, so that
-    deviations far below the mean survive.
+    an unevaluated sum of two doubles, and rows are squared about a point so near to it that
+    deviations far below the mean survive; zero is such a point for most data.
 
     Parameters
     ----------
     weight : float
         Total weight of the rows.
-    scatter : array of shape (m, m)
-        Weighted sum of the outer products of the centred rows.
+    squares : array of shape (m, m)
+        Weighted sum of the outer products of the rows less the center.
     center, offset : arrays of shape (m,)
-        The mean is ``center + offset``, the offset holding what one double cannot.
+        The mean is ``center + offset``.
 
     Examples
     --------
@@ -59,7 +56,7 @@ class SecondMoment:
     """
 
     weight: float
-    scatter: Array
+    squares: Array
     center: Array
     offset: Array
 
@@ -90,52 +87,17 @@ class SecondMoment:
         return cls(0.0, zeros[:, None] * zeros[None, :], zeros, zeros)
 
     def _fold(self, X: Any, weights: Array | None) -> Self:
-        """Add checked rows, a block at a time."""
+        """Add checked rows, about the center of this moment where that loses no digits."""
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
-                return self._merge(SecondMoment(*sparse_sums(X, weights)))._checked(X)
+                return self._absorb(SecondMoment(*sparse_sums(X, weights)))._checked(X)
             X = beside(X, self.center)
             weights = None if weights is None else beside(weights, self.center)
-            moment, buffer = self, self._buffer(X)
-            for start in range(0, X.shape[0], BLOCK_ROWS):
-                block = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
-                moment = moment._fold_block(
-                    X[block, :], None if weights is None else weights[block], buffer
-                )
-            return moment._checked(X)
-
-    @staticmethod
-    def _buffer(X: Array) -> Array:
-        """Return room for one block and one row more, used again for every block."""
-        xp = namespace(X)
-        shape = (min(BLOCK_ROWS, X.shape[0]) + 1, X.shape[1])
-        return xp.empty(shape, dtype=xp.float64, device=device(X))
-
-    def _fold_block(self, X: Array, weights: Array | None, buffer: Array) -> Self:
-        """Centre the rows in one buffer, append the shift of the means as a last row, square.
-
-        The appended row carries the rank-one term of Chan, Golub & LeVeque (1983), so that all
-        work of size m² is one symmetric product and one sum.
-        """
-        xp, n_rows = namespace(X), X.shape[0]
-        added = float(n_rows) if weights is None else scalar(xp.sum(weights))
-        rows = buffer[: n_rows + 1, :]
-        body = rows[:n_rows, :]
-        body[...] = X
-        center = self.center if self.weight else weighted_mean(body, weights, added)
-        body -= center
-        offset = weighted_mean(body, weights, added)
-        body -= offset
-        if weights is not None:
-            body *= xp.sqrt(weights)[:, None]
-        total = self.weight + added
-        shift = offset - self.offset
-        rows[n_rows, :] = shift * math.sqrt(self.weight * added / total)
-        # NumPy turns AᵀA into a symmetric rank-b product. SciPy's BLAS is left alone here: two
-        # thread pools that alternate slow each other down.
-        scatter = rows.mT @ rows
-        scatter += self.scatter
-        return type(self)(total, scatter, *two_sum(center, self.offset + shift * (added / total)))
+            if self.weight:
+                joined = self._absorb(SecondMoment(*sums_about(self.center, X, weights)))
+                if keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
+                    return joined._checked(X)
+            return self._absorb(SecondMoment(*dense_sums(X, weights)))._checked(X)
 
     def _checked(self, X: Any) -> Self:
         """Refuse rows that are not finite, or whose squares leave the range of double precision.
@@ -159,8 +121,8 @@ class SecondMoment:
 
     def _deviates(self, X: Any) -> bool:
         """Tell whether a row of `X` lies away from the mean by more than rounding."""
-        center = self.center[X.indices] if scipy.sparse.issparse(X) else self.center
-        away = like(_stored(X), center) - center
+        mean = self.mean[X.indices] if scipy.sparse.issparse(X) else self.mean
+        away = like(_stored(X), mean) - mean
         return largest(away) > 1e-15 * largest(_stored(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
@@ -189,23 +151,38 @@ class SecondMoment:
                 f"cannot merge moments of {self.n_features} and {other.n_features} features: "
                 "both must come from rows of the same length."
             )
+        fresh = replace(other, squares=1.0 * other.squares)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._merge(other)._checked(other.mean[None, :])
+            return self._absorb(fresh)._checked(other.mean[None, :])
 
-    def _merge(self, other: SecondMoment) -> Self:
-        """Add the shift of the means as one rank-one term (Chan, Golub & LeVeque 1983)."""
-        scatter, center, offset = (
-            like(part, self.center) for part in (other.scatter, other.center, other.offset)
+    def _absorb(self, fresh: SecondMoment) -> Self:
+        """Return the sum of both; the squares of `fresh` are overwritten.
+
+        Squares about one point add up. Otherwise the shift of the means is one rank-one term
+        (Chan, Golub & LeVeque 1983), and one more brings the squares to the nearest double of the
+        mean.
+        """
+        squares, center, offset = (
+            like(part, self.center) for part in (fresh.squares, fresh.center, fresh.offset)
         )
         if self.weight == 0.0:
-            return type(self)(other.weight, scatter, center, offset)
-        total = self.weight + other.weight
+            return type(self)(fresh.weight, squares, center, offset)
+        total = self.weight + fresh.weight
         shift = (center - self.center) + (offset - self.offset)
-        spread = shift * math.sqrt(self.weight * (other.weight / total))
-        mean = two_sum(self.center, self.offset + shift * (other.weight / total))
-        merged = self.scatter + scatter
-        merged += spread[:, None] * spread[None, :]
-        return type(self)(total, merged, *mean)
+        offset_of_both = self.offset + shift * (fresh.weight / total)
+        if bool(namespace(center).all(center == self.center)):
+            squares += self.squares
+            return type(self)(total, squares, center, offset_of_both)
+        mean, rest = two_sum(self.center, offset_of_both)
+        squares += self.squares
+        for weight, vector in (
+            (-self.weight, self.offset),
+            (-fresh.weight, offset),
+            (self.weight * (fresh.weight / total), shift),
+            (total, rest),
+        ):
+            squares += (weight * vector)[:, None] * vector[None, :]
+        return type(self)(total, squares, mean, rest)
 
     @property
     def n_features(self) -> int:
@@ -218,14 +195,24 @@ class SecondMoment:
         return self.center + self.offset
 
     @property
+    def scatter(self) -> Array:
+        """Weighted sum of the outer products of the centred rows, shape (m, m)."""
+        root = math.sqrt(self.weight) * self.offset
+        return self.squares - root[:, None] * root[None, :]
+
+    @property
     def covariance(self) -> Array:
         """Second moment of the centred rows, divided by the total weight, shape (m, m)."""
-        return self.scatter / self.weight
+        covariance = self.scatter
+        covariance /= self.weight
+        return covariance
 
     @property
     def trace(self) -> float:
         """Total variance: the trace of the covariance."""
-        return scalar(namespace(self.scatter).linalg.trace(self.scatter)) / self.weight
+        xp = namespace(self.squares)
+        squares = scalar(xp.linalg.trace(self.squares)) / self.weight
+        return squares - scalar(xp.sum(self.offset * self.offset))
 
     def spectrum(self, k: int | None = None) -> tuple[Array, Array]:
         """Return the leading eigenvalues, descending, and eigenvectors of the covariance.
@@ -263,7 +250,7 @@ class SecondMoment:
         """
         stored = load_arrays(path, "a saved SecondMoment")
         m = stored["center"].size if "center" in stored else 0
-        expected = {"format": (), "weight": (), "scatter": (m, m), "center": (m,), "offset": (m,)}
+        expected = {"format": (), "weight": (), "squares": (m, m), "center": (m,), "offset": (m,)}
         shapes = {name: values.shape for name, values in stored.items()}
         if not m or shapes != expected or stored["format"] != _FORMAT:
             raise ValueError(f"{os.fspath(path)!r} is not a saved SecondMoment: it holds {shapes}.")

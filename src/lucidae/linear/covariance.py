@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import scipy.sparse
 
 from lucidae._arrays import Array, as_double, device, namespace, scalar, trace
+from lucidae._sums import BLOCK_ROWS
 from lucidae.linear.weights import AnyWeights, TiedWeights
-from lucidae.moments import BLOCK_ROWS
 
 
 class Covariance(Protocol):
@@ -94,7 +94,8 @@ class RowsCovariance:
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
         raw = scalar(xp.sum(self.weights @ squares)) / self.total
         average = (self.weights @ self.rows) / self.total
-        return max(0.0, raw - scalar(xp.sum((2 * average - self.mean) * self.mean)))
+        found = raw - scalar(xp.sum((2 * average - self.mean) * self.mean))
+        return max(found, 0.0)  # in this order a NaN comes through
 
     @property
     def _sparse(self) -> bool:

@@ -190,7 +190,7 @@ class LinearAutoencoder(
             Itself.
         """
         options = Options.of(self)
-        X = validated_rows(self, X, reset=True, least=2)
+        X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
         _check_weight(source.weight)
@@ -225,7 +225,7 @@ class LinearAutoencoder(
         """
         options = Options.of(self)
         first = not hasattr(self, "_kept")
-        X = validated_rows(self, X, reset=first)
+        X = validated_rows(self, X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
         if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
             raise ValueError(

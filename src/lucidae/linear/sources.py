@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from lucidae._arrays import (
     scalar,
     zeros_like_shape,
 )
+from lucidae._validation import check_rows
 from lucidae.linear.covariance import Covariance, DenseCovariance, StreamCovariance
 from lucidae.linear.spectrum import Spectrum, ritz_spectrum, spectrum_of_moment, spectrum_of_rows
 from lucidae.moments import SMALLEST_SCATTER, SecondMoment
@@ -53,7 +55,7 @@ class Source(Protocol):
         """Return the leading `k` eigenpairs (all by default), None where out of reach."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MomentSource:
     """A second moment that was formed."""
 
@@ -69,7 +71,7 @@ class MomentSource:
         """Total weight of the rows."""
         return self.moment.weight
 
-    @property
+    @cached_property
     def covariance(self) -> DenseCovariance:
         """Products with the second moment."""
         return DenseCovariance(self.moment.covariance)
@@ -125,10 +127,11 @@ class RowsSource:
 
 
 def _check_squares(source: RowsSource) -> None:
-    """Refuse rows whose squares leave the range of double precision, as a moment does."""
+    """Refuse rows that are not finite or whose squares are out of range, as a moment does."""
     total = source.covariance.trace * source.weight
     peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
     if not math.isfinite(total):
+        check_rows(source.rows)
         raise ValueError(
             "the squares of X overflow double precision: its entries are as large as "
             f"{peak:.3g}. Divide X by a constant first."
