@@ -13,6 +13,10 @@ from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
 
 ARMS = ("full", "diagonal")
 QUANTITIES = ("mse", "active", "active_directions", "loss")
+DATA = {
+    "smoke": "digits, 1500 images to train and 297 to measure",
+    "paper": "MNIST, 60 000 images to train and 10 000 to measure",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,16 @@ class Comparison:
 
     def facts(self) -> Mapping[str, str]:
         """Return the setting in words."""
-        if self.scale == "smoke":
-            return {"data": "digits, 1500 images to train and 297 to measure", "seeds": "2"}
-        return {"data": "MNIST, 60 000 images to train and 10 000 to measure", "seeds": "3"}
+        design = self._settings()[0]["design"]
+        training = design["training"]
+        return {
+            "data": DATA[self.scale],
+            "networks": f"{design['latent_dim']} latents, width {design['width']}, "
+            f"{design['stages']} halvings",
+            "training": f"{training['epochs']} epochs, batches of {training['batch_size']}, "
+            f"latents independent for the first {training['uncoupled']:.0%} of the steps",
+            "seeds": str(len(design["seeds"])),
+        }
 
 
 EXPERIMENT = Experiment(
@@ -65,12 +76,11 @@ EXPERIMENT = Experiment(
         "smoke": Scale(
             Comparison("smoke", 15.0),
             (
+                AtMost("evidence", 0.0, says="−ELBO in nats, full less diagonal"),
                 Ordered(
                     ("active_directions/diagonal", "active_directions/full"),
-                    margin=1.0,
-                    says="the full covariance uses fewer directions",
+                    says="the full covariance does not use more directions",
                 ),
-                AtMost("evidence", 0.0, says="−ELBO in nats, full less diagonal"),
                 Reported("mse/full", says="error of the full covariance after 12 epochs"),
                 Reported("mse/diagonal", says="error of the diagonal one after 12 epochs"),
             ),
@@ -85,7 +95,7 @@ EXPERIMENT = Experiment(
                 ),
                 Reported("active/full", says="active latents as the coordinates stand, full"),
                 Reported("active/diagonal", says="the same, diagonal"),
-                Reported("evidence", says="−ELBO in nats, full less diagonal"),
+                AtMost("evidence", 0.0, says="−ELBO in nats, full less diagonal"),
             ),
         ),
     },

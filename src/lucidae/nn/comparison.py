@@ -91,7 +91,7 @@ SCALES = {
         blocks=1,
         stages=2,
         features=256,
-        training=TrainingSettings(epochs=40, batch_size=256, precision="bfloat16", compiled=True),
+        training=TrainingSettings(epochs=30, batch_size=256, precision="bfloat16", compiled=True),
         seeds=(0, 1, 2),
     ),
 }
@@ -120,7 +120,7 @@ def compare_covariances(
     checkpoints : path, optional
         Folder from which an interrupted study goes on.
     workers : int, default=1
-        Processes that share the seeds; small networks leave a GPU idle otherwise.
+        Processes that share the runs; small networks leave a GPU idle otherwise.
     report : callable
         Called with one line after each run.
 
@@ -144,14 +144,17 @@ def compare_covariances(
     ['full', 'diagonal']
     """
     check_integer(workers, "workers", low=1)
-    jobs = [(images, held_out, design, seed, device, checkpoints) for seed in design.seeds]
+    jobs = [
+        (images, held_out, design, arm, seed, device, checkpoints)
+        for seed in design.seeds
+        for arm in ARMS
+    ]
     runs: list[dict[str, Any]] = []
     shown: dict[str, Any] = {}
-    for pair, drawn in _pairs(jobs, min(workers, len(jobs))):
-        runs.extend(pair)
-        shown = shown or drawn
-        for run in pair:
-            report(_line(run))
+    for run, drawn in _runs(jobs, min(workers, len(jobs))):
+        runs.append(run)
+        shown = drawn | shown
+        report(_line(run))
     certificate = verdict(runs)
     return {
         "design": asdict(design),
@@ -163,32 +166,34 @@ def compare_covariances(
     }
 
 
-Pair = tuple[list[dict[str, Any]], dict[str, Any]]
+Run = tuple[dict[str, Any], dict[str, Any]]
 
 
-def _pairs(jobs: list[Any], workers: int) -> Iterator[Pair]:
-    """Yield the runs of each seed, in order, from this process or from several."""
+def _runs(jobs: list[Any], workers: int) -> Iterator[Run]:
+    """Yield every run, in order, from this process or from several."""
     if workers == 1:
-        yield from (train_pair(*job) for job in jobs)
+        yield from (_train_one(*job) for job in jobs)
         return
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     threads = max(1, torch.get_num_threads() // workers)
     with ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,)) as pool:
-        yield from pool.map(train_pair, *zip(*jobs, strict=True))
+        yield from pool.map(_train_one, *zip(*jobs, strict=True))
 
 
-def train_pair(
-    images: Any, held_out: Any, design: Design, seed: int, device: str, checkpoints: Path | None
-) -> Pair:
-    """Train both arms from one seed; return what was measured, and pictures."""
+def _train_one(
+    images: Any,
+    held_out: Any,
+    design: Design,
+    arm: str,
+    seed: int,
+    device: str,
+    checkpoints: Path | None,
+) -> Run:
+    """Train one arm from one seed, from arrays; return what was measured, and pictures."""
     train_x, test_x = (as_images(x, device) for x in (images, held_out))
-    runs, shown = [], {"originals": picture(test_x[:10])}
-    for arm in ARMS:
-        path = None if checkpoints is None else Path(checkpoints) / f"{arm}-{seed}.npz"
-        run, drawn = train_arm(train_x, test_x, design, arm, seed, path)
-        runs.append(run)
-        shown |= drawn
-    return runs, shown
+    path = None if checkpoints is None else Path(checkpoints) / f"{arm}-{seed}.npz"
+    run, drawn = train_arm(train_x, test_x, design, arm, seed, path)
+    return run, {"originals": picture(test_x[:10])} | drawn
 
 
 def train_arm(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lucidae._validation import check_choice, check_integer, check_number
-from lucidae.nn._layers import Tensor, full_precision
+from lucidae.nn._layers import Tensor, full_precision, without_autocast
 from lucidae.nn.gaussian import DiagonalGaussian, FullGaussian, Gaussian, LowRankGaussian
 
 __all__ = ["GaussianHead"]
@@ -30,8 +30,8 @@ class GaussianHead(nn.Module):
     latent_dim : int
         Number k of latents.
     covariance : {"full", "diagonal", "low_rank"}, default="full"
-        ``"full"`` predicts a Cholesky factor with k(k + 1)/2 entries, ``"diagonal"`` k standard
-        deviations, ``"low_rank"`` k standard deviations and a k × `rank` factor.
+        ``"full"`` predicts a Cholesky factor L with k(k + 1)/2 entries, ``"diagonal"`` k standard
+        deviations, ``"low_rank"`` k standard deviations and a k × `rank` factor F.
     rank : int, optional
         Columns of the low-rank factor; by default the square root of k, rounded up.
     floor : float, default=1e-6
@@ -39,8 +39,16 @@ class GaussianHead(nn.Module):
 
     Notes
     -----
-    Standard deviations are softplus of the prediction plus the floor, and start at 1. Under
-    autocast the posterior is computed in float32 from the half-precision features.
+    Standard deviations s are softplus of the prediction plus the floor, and start at 1. What
+    couples latents is predicted relative to them, N with L = diag(s)(I + cN/√k) and
+    F = c diag(s)N/√rank: an optimizer such as Adam moves every entry of N by much the same
+    amount, so entries of L itself would leave a noise of √k such steps in each latent, whatever
+    its own scale, and a latent could not become precise.
+
+    The buffer `coupling` is c, usually 1. At 0 the latents are independent; a run that raises it
+    after some epochs starts from where a diagonal covariance leads (`TrainingSettings`).
+
+    Under autocast this layer computes in float32, from the half-precision features.
 
     Examples
     --------
@@ -80,6 +88,7 @@ class GaussianHead(nn.Module):
         self.factor = nn.Linear(in_features, size) if size else None
         rows, columns = torch.tril_indices(latent_dim, latent_dim, -1)
         self.register_buffer("positions", rows * latent_dim + columns, persistent=False)
+        self.register_buffer("coupling", torch.tensor(1.0))
         self._start_at_the_prior()
 
     def _start_at_the_prior(self) -> None:
@@ -95,9 +104,11 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> Gaussian:
         """Return the posterior of each sample, for features of shape (…, in_features)."""
-        mean = full_precision(self.mean(features))
-        scale = nn.functional.softplus(full_precision(self.scale(features))) + self.floor
-        return _BUILDERS[self.covariance](self, mean, scale, features)
+        with without_autocast(features):
+            features = features.to(self.mean.weight.dtype)
+            mean = full_precision(self.mean(features))
+            scale = nn.functional.softplus(full_precision(self.scale(features))) + self.floor
+            return _BUILDERS[self.covariance](self, mean, scale, features)
 
     def extra_repr(self) -> str:
         """Return the settings for the printed module."""
@@ -117,15 +128,20 @@ def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGauss
     k = head.latent_dim
     if k == 1:
         return FullGaussian(mean, scale[..., None])
-    below = full_precision(head.factor(features))
+    below = _coupled(head, features) / math.sqrt(k)
     flat = below.new_zeros((*below.shape[:-1], k * k))
     lower = flat.index_copy(-1, head.positions, below).unflatten(-1, (k, k))
-    return FullGaussian(mean, lower + torch.diag_embed(scale))
+    return FullGaussian(mean, scale[..., None] * lower + torch.diag_embed(scale))
 
 
 def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRankGaussian:
-    factor = full_precision(head.factor(features))
-    return LowRankGaussian(mean, scale, factor.unflatten(-1, (head.latent_dim, head.rank)))
+    factor = _coupled(head, features) / math.sqrt(head.rank)
+    relative = factor.unflatten(-1, (head.latent_dim, head.rank))
+    return LowRankGaussian(mean, scale, scale[..., None] * relative)
+
+
+def _coupled(head: Any, features: Tensor) -> Tensor:
+    return head.coupling * full_precision(head.factor(features))
 
 
 _BUILDERS: dict[str, Callable[..., Gaussian]] = {

@@ -17,6 +17,7 @@ from lucidae.iterate import Below, iterate
 from lucidae.nn._layers import Tensor
 from lucidae.nn.checkpoint import SaveTraining, restore
 from lucidae.nn.evaluation import evaluate
+from lucidae.nn.head import GaussianHead
 from lucidae.solution import History, Solution, Status
 
 __all__ = ["Training", "TrainingSettings", "train"]
@@ -27,6 +28,11 @@ PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
     """How a VAE is trained: Adam with a short warm-up and a cosine decay of its rate.
+
+    A full covariance that is free from the start adapts to a decoder that has learned nothing
+    yet: it drops directions that the data need later, and the many noisy gradients of its factor
+    drown the encoder's own. Latents are therefore kept independent at first, whatever the kind
+    of covariance, and then coupled step by step (`GaussianHead.coupling`).
 
     Parameters
     ----------
@@ -40,6 +46,9 @@ class TrainingSettings:
         Arithmetic of the layers in training; posteriors, losses and measurements are in float32.
     compiled : bool, default=False
         Compile the training step with `torch.compile`.
+    uncoupled : float, default=0.25
+        Share of the steps, at most a half, with independent latents; over half as many steps
+        more, their coupling rises to 1.
     seed : int, default=0
         Source of batches and noise.
 
@@ -55,6 +64,7 @@ class TrainingSettings:
     learning_rate: float = 1e-3
     precision: str = "float32"
     compiled: bool = False
+    uncoupled: float = 0.25
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,12 +72,18 @@ class TrainingSettings:
         check_integer(self.batch_size, "batch_size", low=1)
         check_number(self.learning_rate, "learning_rate", low=0.0, open_low=True)
         check_choice(self.precision, "precision", PRECISIONS)
+        check_number(self.uncoupled, "uncoupled", low=0.0, high=0.5)
         check_integer(self.seed, "seed", low=0)
 
     def rate(self, step: int, total: int) -> float:
         """Return Adam's rate at `step` of `total`: up over the first 100 steps, then cosine."""
         warm = min(1.0, (step + 1) / min(100, total))
         return self.learning_rate * warm * (1 + math.cos(math.pi * step / total)) / 2
+
+    def coupling(self, step: int, total: int) -> float:
+        """Return how far latents are coupled at `step` of `total`: 0 at first, 1 in the end."""
+        alone = self.uncoupled * total
+        return min(1.0, max(0.0, 2 * (step + 1 - alone) / alone)) if alone else 1.0
 
 
 @dataclass(eq=False)
@@ -113,6 +129,7 @@ class Training:
             )
         on_gpu = self.images.device.type == "cuda"
         self.optimizer = torch.optim.Adam(self.model.parameters(), fused=on_gpu)
+        self.heads = [part for part in self.model.modules() if isinstance(part, GaussianHead)]
         self.forward = torch.compile(self.model) if self.settings.compiled else self.model
         self.order: Tensor = None
         self.sums: Tensor = torch.zeros(3, device=self.images.device)
@@ -130,7 +147,7 @@ class Training:
         self.model.train()
         size = self.settings.batch_size
         batch = self.images[self.order[position * size : (position + 1) * size]]
-        self._set_rate()
+        self._follow_the_schedules()
         self.optimizer.zero_grad(set_to_none=True)
         with self._arithmetic():
             evidence = self.forward(batch)
@@ -151,9 +168,11 @@ class Training:
         torch.manual_seed(int(seeds[1]))
         self.sums = torch.zeros_like(self.sums)
 
-    def _set_rate(self) -> None:
+    def _follow_the_schedules(self) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
+        for head in self.heads:
+            head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         dtype = PRECISIONS[self.settings.precision]

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--latent-dim", type=int)
     parser.add_argument("--seeds", type=int, nargs="+")
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the runs")
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction)
     return parser
 
