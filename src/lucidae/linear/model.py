@@ -144,7 +144,9 @@ def build_model(outcome: Outcome, mean: Array, weight: float, covariance: Covari
     xp = namespace(atoms)
     components, alive = _unit_rows(encoder, atoms)
     ratio = weight / max(weight - 1.0, np.finfo(float).eps)
-    along = xp.sum(covariance.apply(components) * components, axis=-1)
+    spanning = xp.asarray(_spanning(alive), device=atoms.device)
+    basis = orthonormal_rows(xp.take(components, spanning, axis=0))
+    along, codes, inside = _measured(covariance, components, encoder, basis)
     order = np.lexsort((-to_numpy(along), ~alive))
     index = xp.asarray(order, device=atoms.device)
     encoder, atoms, components = (
@@ -153,11 +155,10 @@ def build_model(outcome: Outcome, mean: Array, weight: float, covariance: Covari
     signs = xp.sign(xp.sum(fix_signs(components.mT) * components.mT, axis=0))
     signs = where_set(signs, signs == 0.0, 1.0)[:, None]
     encoder, atoms, components = encoder * signs, atoms * signs, components * signs
-    basis, inside = _span(components[: max(1, int(alive.sum())), :], covariance)
     total = max(0.0, float(covariance.trace)) * ratio
-    outside = basis.shape[0] - basis.shape[1]
+    outside = basis.shape[1] - basis.shape[0]
     left = max(0.0, total - ratio * scalar(xp.sum(diagonal(inside))))
-    codes = xp.sum(covariance.apply(encoder) * encoder, axis=-1) * ratio
+    codes = xp.take(codes, index) * ratio
     return Model(
         mean,
         encoder,
@@ -166,7 +167,7 @@ def build_model(outcome: Outcome, mean: Array, weight: float, covariance: Covari
         where_set(xp.take(along, index) * ratio, xp.take(along, index) < 0, 0.0),
         xp.sqrt(where_set(codes, codes <= _negligible(codes), 1.0)),
         total,
-        basis,
+        basis.mT,
         inside * ratio,
         left / outside if outside else 0.0,
         weight,
@@ -190,8 +191,18 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
     return where_set(unit, dead[:, None], 0.0), ~to_numpy(dead)
 
 
-def _span(rows: Array, covariance: Covariance) -> tuple[Array, Array]:
-    """Return an orthonormal basis of the rows' span and the covariance in it."""
-    basis = orthonormal_rows(rows)
-    inside = covariance.apply(basis) @ basis.mT
-    return basis.mT, (inside + inside.mT) / 2
+def _spanning(alive: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the indices of the latents that are alive; of one at least."""
+    return np.flatnonzero(alive) if alive.any() else np.zeros(1, dtype=int)
+
+
+def _measured(
+    covariance: Covariance, components: Array, encoder: Array, basis: Array
+) -> tuple[Array, Array, Array]:
+    """Return variances along components, of codes, and Σ in the basis, by one look at the data."""
+    xp, k = namespace(basis), components.shape[0]
+    rows = xp.concat([components, encoder, basis])
+    products = covariance.apply(rows)
+    variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
+    inside = products[2 * k :, :] @ basis.mT
+    return variances[:k], variances[k:], (inside + inside.mT) / 2
