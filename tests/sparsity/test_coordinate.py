@@ -15,7 +15,14 @@ from lucidae.sparsity.coordinate import (
     move_coordinate_,
     open_workspace,
 )
-from lucidae.sparsity.newton import look, newton_direction, polish
+from lucidae.sparsity.newton import (
+    DEFINITE,
+    ROUNDING,
+    look,
+    newton_direction,
+    newton_step,
+    polish,
+)
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
@@ -106,9 +113,27 @@ def test_newton_solves_the_system_of_the_finite_difference_hessian():
     ]
     hessian = np.array(columns)
     direction = newton_direction(point._replace(damping=np.array(2.0)))
-    curvature = (point.whitened**2).sum(axis=0)
-    damped = hessian + 2.0 * np.diag(curvature**2)
+    concave = (point.whitened.T @ point.whitened) ** 2
+    damped = hessian + 2.0 * (concave + ROUNDING * np.diag(np.diag(concave)))
     assert_allclose(damped @ direction, -gradient(relevance), atol=1e-5)
+
+
+def test_a_damping_of_one_always_leaves_a_descent_direction():
+    for seed in range(20):
+        problem, relevance = draw(seed, n=1)
+        point = look(problem, relevance, damping=np.array(DEFINITE))
+        direction = newton_direction(point)
+        gradient = FullCovariance().gradient(evaluate(problem, relevance))
+        assert (direction * gradient).sum() < 0
+
+
+def test_an_indefinite_hessian_is_met_with_a_safe_damping():
+    problem, relevance = draw(11, n=1)
+    point = look(problem, relevance)
+    assert np.isnan(newton_direction(point)).any()
+    refused = newton_step(point)
+    assert_allclose(refused.relevance, relevance)
+    assert refused.damping == DEFINITE
 
 
 def test_polishing_never_raises_the_energy_and_ends_stationary():

@@ -3,6 +3,8 @@
 The full energy per response has gradient z − Q and Hessian G ∘ (2K − G), where G = ΦᵀΣ⁻¹Φ and
 K = ΦᵀΣ⁻¹XXᵀΣ⁻¹Φ/n; the diagonal one has its own pressure in place of z. Near a minimum a few
 steps reach rounding, where coordinate moves and multiplicative updates would need thousands.
+Damping adds a multiple of the concave part G ∘ G, so that a multiple of one leaves 2G ∘ K, which
+is never indefinite.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ from lucidae.sparsity.volume import LogDeterminant, Volume
 FULL: Volume = LogDeterminant()
 FIRST_DAMPING = 1e-4
 SMALLEST_DAMPING = 1e-12
+DEFINITE = 1.0
+"""Damping from which on the damped Hessian is positive definite."""
+
+ROUNDING = 0.1
+"""Part of the damping that goes to the diagonal alone, where columns are nearly dependent."""
 
 
 class Descent(NamedTuple):
@@ -68,7 +75,8 @@ def newton_direction(point: Descent, groups: Groups | None = None, volume: Volum
     xp = namespace(point.relevance)
     metric = point.whitened.mT @ point.whitened
     bend = volume.bend(metric, point.pressure)
-    hessian = 2.0 * metric * (point.loading @ point.loading.mT) - bend
+    damping = point.damping[..., None]
+    hessian = 2.0 * metric * (point.loading @ point.loading.mT) - (1.0 - damping[..., None]) * bend
     slope = xp.sum(point.loading**2, axis=-1) - point.pressure
     pressure, relevance = point.pressure, point.relevance
     if groups is not None:
@@ -79,7 +87,7 @@ def newton_direction(point: Descent, groups: Groups | None = None, volume: Volum
     units = where_set(1.0 / positive(pressure), ~free, 0.0)
     held = xp.astype(~free, metric.dtype)
     scaled = hessian * units[..., :, None] * units[..., None, :]
-    factor, _ = cholesky(add_diagonal(scaled, point.damping[..., None] + held))
+    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping + held))
     half = solve_lower(factor, (slope * units)[..., None])
     direction = units * solve_lower(factor, half, transpose=True)[..., 0]
     return direction if groups is None else groups.expand(direction)
@@ -111,12 +119,19 @@ def newton_step(point: Descent, groups: Groups | None = None, volume: Volume = F
     reached = look(point.problem, trial, xp.maximum(point.damping / 10.0, floor), volume)
     size = xp.maximum(xp.abs(point.energy), xp.ones_like(point.energy))
     accepted = reached.energy <= point.energy + 16.0 * machine_epsilon(size) * size  # not if NaN
-    refused = point._replace(damping=10.0 * point.damping)
+    refused = point._replace(damping=_raised(point.damping, direction))
     chosen = [
         xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
         for new, old in zip(reached[5:], refused[5:], strict=True)
     ]
     return Descent(*point.problem, *chosen)
+
+
+def _raised(damping: Array, direction: Array) -> Array:
+    """Return the damping to try next: at once one that is safe where the Hessian was indefinite."""
+    xp = namespace(damping)
+    safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
+    return xp.maximum(10.0 * damping, safe)
 
 
 def polish(

@@ -96,29 +96,41 @@ def improve(
     problem: Problem, seen: Sweep, objective: Marginal, tolerance: float, order: str
 ) -> Array:
     """Lower the energy on the working set; return all relevances."""
-    xp = namespace(seen.relevance)
     groups = objective.groups
-    by_gain = groups is None and objective.volume == FULL
-    index = working_set(seen, groups, by_gain)
+    relevance = seen.relevance
+    index = working_set(seen, groups, _by_gain(objective))
+    if index.size and _by_gain(objective):
+        relevance, index = _descended(seen, index, tolerance, order)
     if not index.size:
-        return seen.relevance
-    small, relevance = _take(problem, seen.relevance, index)
-    if by_gain:
-        chosen = xp.asarray(index, device=device(relevance))
-        whitened = xp.take(seen.whitened, chosen, axis=1)
-        space = gather_workspace(whitened, seen.responses, relevance)
-        gains = coordinate_gains(relevance, space.curvature, space.alignment)
-        enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
-        relevance = descend(space, tolerance=enough, limit=4 * index.size, order=order).relevance
-    accuracy = max(tolerance / 4.0, POLISHED * seen.violation(groups))
-    relevance = polish(
+        return relevance
+    small, start = _take(problem, relevance, index)
+    better = polish(
         small,
-        relevance,
+        start,
         groups=None if groups is None else groups.restricted(index),
         volume=objective.volume,
-        tolerance=accuracy,
+        tolerance=max(tolerance / 4.0, POLISHED * seen.violation(groups)),
     )
-    return _put(seen.relevance, index, relevance)
+    return _put(relevance, index, better)
+
+
+def _by_gain(objective: Marginal) -> bool:
+    """Tell whether exact coordinate moves lower this energy."""
+    return objective.groups is None and objective.volume == FULL
+
+
+def _descended(seen: Sweep, index: Array, tolerance: float, order: str) -> tuple[Array, Array]:
+    """Move coordinates of the working set; return all relevances and the columns still in play."""
+    xp = namespace(seen.relevance)
+    chosen = xp.asarray(index, device=device(seen.relevance))
+    relevance = xp.take(seen.relevance, chosen, axis=0)
+    space = gather_workspace(xp.take(seen.whitened, chosen, axis=1), seen.responses, relevance)
+    gains = coordinate_gains(relevance, space.curvature, space.alignment)
+    enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
+    space = descend(space, tolerance=enough, limit=4 * index.size, order=order)
+    # the others stay at zero in every Newton step, at a price
+    playing = to_numpy((space.relevance > 0) | (space.alignment > space.curvature))
+    return _put(seen.relevance, index, space.relevance), index[playing]
 
 
 def _put(values: Array, index: Array, part: Array) -> Array:
