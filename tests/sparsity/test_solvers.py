@@ -8,7 +8,8 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solvers import SOLVERS, repeat_update, solve
+from lucidae.sparsity.repetition import repeat_update
+from lucidae.sparsity.solvers import SOLVERS, solve
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.theory import orthonormal_optimum
 from lucidae.sparsity.updates import UPDATES

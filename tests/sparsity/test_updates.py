@@ -10,7 +10,7 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.penalties import ArctanPenalty, PowerPenalty
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solvers import repeat_update
+from lucidae.sparsity.repetition import repeat_update
 from lucidae.sparsity.state import evaluate, flat_start
 from lucidae.sparsity.updates import (
     UPDATES,

@@ -22,14 +22,8 @@ from lucidae.solution import BatchSolution, Status
 from lucidae.sparsity.newton import look, newton_step
 from lucidae.sparsity.objectives import Autoencoder, FullCovariance, Marginal, Objective
 from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
-from lucidae.sparsity.solvers import (
-    BASIN,
-    BASIN_LIMIT,
-    SMALLEST_LEARNED,
-    make_objective,
-    update_of,
-    without_negligible,
-)
+from lucidae.sparsity.repetition import SMALLEST_LEARNED, update_of
+from lucidae.sparsity.solvers import BASIN, basin_limit, make_objective, without_negligible
 from lucidae.sparsity.stacks import Settings, checked_noise, checked_stack
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import noise_by_expectation
@@ -164,7 +158,7 @@ def _iterate(
         return _updated(problem, objective, settings, reachable, settings.max_iter, learn)
     basin = _updated(
         problem, objective, settings, max(BASIN, reachable),
-        min(settings.max_iter, BASIN_LIMIT), learn,
+        min(settings.max_iter, basin_limit(objective, settings.solver)), learn,
     )  # fmt: skip
     left = settings.max_iter - int(basin.n_iter.max())
     if reachable >= BASIN:

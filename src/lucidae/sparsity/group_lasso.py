@@ -13,8 +13,8 @@ from lucidae._validation import check_number, check_rows
 from lucidae.sparsity.objectives import Autoencoder
 from lucidae.sparsity.penalties import PowerPenalty
 from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.repetition import repeat_update
 from lucidae.sparsity.rows import ridge
-from lucidae.sparsity.solvers import repeat_update
 from lucidae.sparsity.updates import reweighting
 
 __all__ = ["group_lasso", "noise_free_group_lasso"]

@@ -18,8 +18,9 @@ from lucidae.iterate import Below, iterate
 from lucidae.solution import Solution
 from lucidae.sparsity.objectives import FullCovariance, Objective
 from lucidae.sparsity.problem import Problem, Units, normalise
+from lucidae.sparsity.repetition import SMALLEST_LEARNED, repeat_update, revalued, update_of
 from lucidae.sparsity.rows import Rows
-from lucidae.sparsity.solvers import SMALLEST_LEARNED, repeat_update, revalued, solve, update_of
+from lucidae.sparsity.solvers import solve
 from lucidae.sparsity.state import State, flat_start
 from lucidae.sparsity.updates import noise_by_expectation
 from lucidae.sparsity.workingset import solve_working_set

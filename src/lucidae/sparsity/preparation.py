@@ -25,8 +25,9 @@ from lucidae.solution import Solution
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Objective
 from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.repetition import SMALLEST_LEARNED
 from lucidae.sparsity.rows import Rows
-from lucidae.sparsity.solvers import POSTERIORS, SMALLEST_LEARNED, SOLVERS, make_objective
+from lucidae.sparsity.solvers import POSTERIORS, SOLVERS, make_objective
 from lucidae.sparsity.state import State
 
 LARGEST = 1e75
