@@ -23,7 +23,7 @@ from lucidae.sparsity.newton import look, newton_step
 from lucidae.sparsity.objectives import Autoencoder, FullCovariance, Marginal, Objective
 from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
 from lucidae.sparsity.repetition import SMALLEST_LEARNED, update_of
-from lucidae.sparsity.solvers import BASIN, basin_limit, make_objective, without_negligible
+from lucidae.sparsity.solvers import BASIN, basin_limit, make_objective, thinned
 from lucidae.sparsity.stacks import Settings, checked_noise, checked_stack
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import noise_by_expectation
@@ -208,7 +208,7 @@ def _polished(
 ) -> BatchSolution[State]:
     """Reach the bottoms of the basins by damped Newton steps, all problems at once."""
     problem = basin.value.problem
-    start = without_negligible(basin.value, objective)
+    start = thinned(basin.value, objective)
     ended = iterate_batch(
         lambda point: newton_step(point, None, objective.volume),
         look(problem, start, volume=objective.volume),

@@ -114,6 +114,9 @@ def newton_step(point: Descent, groups: Groups | None = None, volume: Volume = F
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, groups, volume)
+    if point.relevance.ndim == 1 and bool(xp.any(xp.isnan(direction))):  # a stack would wait
+        point = point._replace(damping=_raised(point.damping, direction))
+        direction = newton_direction(point, groups, volume)
     trial = xp.maximum(point.relevance + direction, 0.0 * point.relevance)
     floor = xp.full_like(point.damping, SMALLEST_DAMPING)
     reached = look(point.problem, trial, xp.maximum(point.damping / 10.0, floor), volume)

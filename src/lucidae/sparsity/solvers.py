@@ -28,6 +28,7 @@ import numpy as np
 
 from lucidae._arrays import Array, namespace, scalar
 from lucidae.solution import History, Solution, Status
+from lucidae.sparsity.coordinate import best_change
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import (
     Autoencoder,
@@ -38,7 +39,7 @@ from lucidae.sparsity.objectives import (
 )
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.repetition import repeat_update, revalued, update_of
-from lucidae.sparsity.state import State
+from lucidae.sparsity.state import State, evaluate, positive
 from lucidae.sparsity.workingset import as_state, continuation, solve_working_set
 
 SOLVERS = ("auto", "mm", "em", "mackay", "coordinate")
@@ -186,16 +187,26 @@ def _finish(
         return basin
     if left <= 0:  # the basin was reached, its bottom was not
         return replace(basin, status=Status.ITERATION_LIMIT, tolerance=tolerance)
-    start = without_negligible(basin.value, objective)
+    start = thinned(basin.value, objective)
     return joined(basin, _polished(problem, start, objective, tolerance, left))
 
 
-def without_negligible(state: State, objective: Marginal) -> Array:
-    """Set relevances that are on their way to zero, and far below the noise, to zero."""
+def thinned(state: State, objective: Marginal) -> Array:
+    """Set relevances that are on their way to zero to zero.
+
+    These are the ones far below the noise that still fall and, for the full energy, all those
+    whose exact minimiser is zero (Wipf 2023, Theorem 4.4), if that together raises no energy.
+    """
     xp = namespace(state.relevance)
-    gradient = objective.gradient(state)
-    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & (gradient > 0)
-    return xp.where(vanishing, 0.0 * state.relevance, state.relevance)
+    falling = objective.gradient(state) > 0
+    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & falling
+    kept = xp.where(vanishing, 0.0 * state.relevance, state.relevance)
+    if not isinstance(objective, FullCovariance) or objective.groups is not None:
+        return kept
+    change = best_change(state.relevance, positive(state.curvature), state.alignment)
+    trial = xp.where(change <= -state.relevance, 0.0 * kept, kept)
+    lower = objective.value(evaluate(state.problem, trial)) <= objective.value(state)
+    return xp.where(lower[..., None], trial, kept)
 
 
 def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
