@@ -194,8 +194,9 @@ class Ledger:
         if not self.pieces:
             return BatchSolution(start, (), self.n_iter, self.distance, tolerance)
         order = np.argsort(np.concatenate([problems for problems, _ in self.pieces]))
+        index, xp = _index(order, start[0]), namespace(start[0])
         columns = zip(*(state for _, state in self.pieces), strict=True)
-        stacked = [_take(namespace(*column).concat(column, axis=0), order) for column in columns]
+        stacked = [xp.take(xp.concat(column, axis=0), index, axis=0) for column in columns]
         return BatchSolution(
             type(start)(*stacked), tuple(self.status), self.n_iter, self.distance, tolerance
         )
@@ -205,10 +206,10 @@ def take_problems(state: Any, mask: Array) -> Any:
     """Return the NamedTuple `state` restricted to the problems of `mask` on its leading axis."""
     if mask.all():
         return state
-    indices = np.flatnonzero(mask)
-    return type(state)(*(_take(values, indices) for values in state))
+    index = _index(np.flatnonzero(mask), state[0])
+    return type(state)(*(namespace(values).take(values, index, axis=0) for values in state))
 
 
-def _take(values: Array, indices: Array) -> Array:
-    xp = namespace(values)
-    return xp.take(values, xp.asarray(indices, device=device(values)), axis=0)
+def _index(positions: Array, reference: Array) -> Array:
+    """Bring positions to the device once, for all fields."""
+    return namespace(reference).asarray(positions, device=device(reference))

@@ -13,6 +13,7 @@ from lucidae._arrays import (
     as_double,
     cholesky,
     device,
+    is_numpy,
     like,
     namespace,
     solve_lower,
@@ -35,6 +36,13 @@ NEWTON_COLUMNS = 10
 
 CHECK_EVERY = 5
 """Steps between two looks at the distances, each of which waits for the device."""
+
+
+NEWTON_LOOKS = 4
+"""The same for Newton steps, but on a processor, where nothing waits, every step is looked at."""
+
+PATIENCE = 16
+"""Newton steps without progress after which a problem is left as it is."""
 
 
 class SparseBatch(NamedTuple):
@@ -209,11 +217,13 @@ def _polished(
     """Reach the bottoms of the basins by damped Newton steps, all problems at once."""
     problem = basin.value.problem
     start = thinned(basin.value, objective)
+    stride = 1 if is_numpy(start) else NEWTON_LOOKS
     ended = iterate_batch(
         lambda point: newton_step(point, None, objective.volume),
         look(problem, start, volume=objective.volume),
-        stop=Below(lambda point: point.violation(), tolerance, patience=15),
+        stop=Below(lambda point: point.violation(), tolerance, patience=PATIENCE // stride),
         limit=limit,
+        check_every=stride,
         size=problem.rows,
     )
     state = evaluate(problem, ended.value.relevance)
