@@ -13,6 +13,7 @@ from lucidae.linear.objectives import geometric_prior, uniform_prior
 from lucidae.linear.rules import NestedDropout
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, Weights
+from tape import Tape
 
 N, M, K = 60, 8, 3
 CASES = [
@@ -23,23 +24,6 @@ CASES = [
     ("nested_dropout", "adam"),
     ("linear_vae", "adam"),
 ]
-
-
-class Tape:
-    """Does the work anew at every replay, on the arrays of the recording."""
-
-    def __init__(self):
-        self.recordings = self.replays = 0
-
-    def record(self, rehearsal, work):
-        rehearsal()
-        self.recordings += 1
-
-        def replay():
-            self.replays += 1
-            work()
-
-        return replay
 
 
 @pytest.fixture
@@ -153,6 +137,22 @@ def test_a_recording_reads_inputs_from_its_own_arrays_and_is_kept_by_setting():
     assert_array_equal(kept[0], [1.0, 1.0])
     assert_array_equal(third[0], [9.0, 9.0])
     assert_array_equal(state[0], [0.0, 0.0])
+
+
+def test_a_shape_is_recorded_once_it_stays():
+    tape = Tape()
+    step = Replay(lambda state: (state[0] + 1.0,), tape.record, after=2)
+    state = (np.zeros(3),)
+    for _ in range(4):
+        state = step(state)
+    assert (tape.recordings, tape.replays) == (1, 2)
+    assert_array_equal(state[0], np.full(3, 4.0))
+    smaller = (state[0][:2],)
+    for _ in range(2):
+        smaller = step(smaller)
+    assert (tape.recordings, tape.replays) == (1, 2)
+    assert_array_equal(step(smaller)[0], np.full(2, 7.0))
+    assert (tape.recordings, tape.replays) == (2, 3)
 
 
 def test_where_there_is_no_device_a_step_stays_as_it_is():

@@ -31,15 +31,18 @@ def copied(state: Any) -> Any:
     return namespace(state).asarray(state, copy=True)
 
 
-def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
+def replayable(step: Callable[..., Any], example: Any, after: int = 0) -> Callable[..., Any]:
     """Return `step`, recorded once and replayed in one launch where torch runs on CUDA.
 
     A step takes a state (nested tuples of arrays), then further arrays if it needs some, then
     plain settings by name, for each of which it is recorded anew; so it is for another shape. It
     must be pure, draw nothing and never wait for the device. The recorded step overwrites and
     returns one state of its own: keep states by its `keeper`. Elsewhere it is `step` itself.
+
+    Where shapes change now and then, recording pays only for those that stay: the first `after`
+    calls of a shape are plain ones.
     """
-    return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
+    return Replay(step, _cuda_graph, after) if _on_cuda(leaves(example)[0]) else step
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
@@ -50,15 +53,23 @@ def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
 class Replay:
     """A step whose recordings all work on the same arrays: its own state and its own inputs."""
 
-    def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
-        self.step, self.record = step, record
+    def __init__(self, step: Callable[..., Any], record: Recorder, after: int = 0) -> None:
+        self.step, self.record, self.after = step, record, after
+        self.shapes: list[tuple[int, ...]] = []
+        self.calls = 0
         self.own: Any = None
         self.given: tuple[Any, ...] = ()
         self.recorded: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
         """Bring state and inputs to where the recording expects them, and replay it."""
-        if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
+        shapes = _shapes((state, given))
+        if shapes != self.shapes:
+            self.shapes, self.calls, self.own = shapes, 0, None
+        self.calls += 1
+        if self.calls <= self.after:
+            return self.step(state, *given, **settings)
+        if self.own is None:
             self.own, self.given, self.recorded = copied(state), copied(given), {}
         _overwrite(self.own, state)
         _overwrite(self.given, given)

@@ -14,8 +14,10 @@ from lucidae._arrays import (
     cholesky,
     device,
     is_numpy,
+    keeper,
     like,
     namespace,
+    replayable,
     solve_lower,
 )
 from lucidae.iterate import Below, iterate_batch, limited_blas
@@ -37,6 +39,9 @@ NEWTON_COLUMNS = 10
 CHECK_EVERY = 5
 """Steps between two looks at the distances, each of which waits for the device."""
 
+
+PLAIN_STEPS = 2
+"""Steps on a stack of one size before a device records them: stacks shrink as problems end."""
 
 NEWTON_LOOKS = 4
 """The same for Newton steps, but on a processor, where nothing waits, every step is looked at."""
@@ -201,12 +206,15 @@ def _updated(
         change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
         return xp.maximum(violation, change)
 
+    start = look_at(problem, flat_start(problem))
+    recorded = replayable(step, start, after=PLAIN_STEPS)
     return iterate_batch(
-        step,
-        look_at(problem, flat_start(problem)),
+        recorded,
+        start,
         stop=Below(distance, tolerance),
         limit=limit,
         check_every=CHECK_EVERY,
+        copy=keeper(recorded),
         size=problem.rows,
     )
 
