@@ -67,6 +67,15 @@ def test_noise_does_not_collapse_on_noisy_under_determined_data(n):
         assert model.noise_variance_ > 0.3 * p.noise_variance
 
 
+@pytest.mark.parametrize("settings", [(100, 200, 10), (50, 400, 5)], ids=str)
+def test_one_response_is_not_taken_for_noise(settings):
+    for seed in range(100, 104):
+        p = drawn(*settings, 1, 20, seed)
+        model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
+        assert 0.3 < model.noise_variance_ / p.noise_variance < 4
+        assert_allclose(model.support_, p.support)
+
+
 def test_pure_noise_has_no_support_and_all_of_its_variance():
     rng = np.random.default_rng(0)
     Phi, X = rng.standard_normal((40, 100)), rng.standard_normal((40, 8))

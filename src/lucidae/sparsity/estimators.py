@@ -65,7 +65,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate, by methods ``value`` and ``supergradient``.
     cv : int, splitter or iterable, optional
-        Folds over rows for ``noise_variance="cv"``; five by default.
+        Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
     significance : float, default=0.05
         Family-wise level of the test behind ``support_``.
     fit_intercept : bool, default=True

@@ -27,7 +27,7 @@ from lucidae.sparsity.objectives import Objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.repetition import SMALLEST_LEARNED
 from lucidae.sparsity.rows import Rows
-from lucidae.sparsity.solvers import POSTERIORS, SOLVERS, make_objective
+from lucidae.sparsity.solvers import FEW_RESPONSES, POSTERIORS, SOLVERS, make_objective
 from lucidae.sparsity.state import State
 
 LARGEST = 1e75
@@ -85,7 +85,9 @@ def folds(settings: Any, distinct: Rows, given: Rows) -> tuple[Rows, Iterator[tu
     splitter or explicit folds speak of the rows as they were given.
     """
     if settings.cv is None or isinstance(settings.cv, int | np.integer):
-        wanted = 5 if settings.cv is None else check_integer(settings.cv, "cv", low=2)
+        few = given.responses.shape[1] <= FEW_RESPONSES
+        usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
+        wanted = usual if settings.cv is None else check_integer(settings.cv, "cv", low=2)
         seed = 0 if settings.random_state is None else settings.random_state
         splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
         return distinct, splitter.split(np.empty((distinct.count, 1)))

@@ -52,7 +52,7 @@ BASIN_LIMIT = {"mm": 30, "mackay": 30, "em": 300}
 """Largest number of updates spent on choosing a basin; more of them end no lower."""
 
 FEW_RESPONSES = 2
-"""Number of responses up to which "auto" follows EM."""
+"""Number of responses up to which "auto" follows EM, and held-out rows go by updates."""
 
 EM_PER_COLUMN = 20
 """EM steps that "auto" spends on few responses, times columns per row; 40 to 100 of them."""
@@ -123,6 +123,12 @@ def basin_limit(objective: Objective, method: str) -> int:
     return max(BASIN_LIMIT.values()) if patient else BASIN_LIMIT[method]
 
 
+def few_responses(problem: Problem) -> bool:
+    """Tell whether the minima are many, as for one or two responses, and updates affordable."""
+    small = problem.rows * problem.columns <= SMALL
+    return small and problem.responses.shape[-1] <= FEW_RESPONSES
+
+
 def _solve_by_updates(
     problem: Problem, objective: Marginal, method: str, start: Array | None,
     tolerance: float, limit: int, updates: int,
@@ -149,7 +155,7 @@ def _solve_the_best_way(
     """Follow EM for few responses, else coordinates; other updates too where minima are many."""
     full = FullCovariance()
     small = problem.rows * problem.columns <= SMALL and start is None
-    if small and problem.responses.shape[-1] <= FEW_RESPONSES:
+    if start is None and few_responses(problem):
         updates = min(max(EM_PER_COLUMN * problem.columns // problem.rows, 40), 100)
         return _solve_by_updates(problem, full, "em", None, tolerance, limit, updates)
     found = _solve_by_coordinates(problem, start, tolerance, limit)
