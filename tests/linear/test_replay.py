@@ -139,20 +139,19 @@ def test_a_recording_reads_inputs_from_its_own_arrays_and_is_kept_by_setting():
     assert_array_equal(state[0], [0.0, 0.0])
 
 
-def test_a_shape_is_recorded_once_it_stays():
+def test_what_is_kept_shares_what_no_replay_writes_to():
     tape = Tape()
-    step = Replay(lambda state: (state[0] + 1.0,), tape.record, after=2)
-    state = (np.zeros(3),)
-    for _ in range(4):
-        state = step(state)
-    assert (tape.recordings, tape.replays) == (1, 2)
-    assert_array_equal(state[0], np.full(3, 4.0))
-    smaller = (state[0][:2],)
-    for _ in range(2):
-        smaller = step(smaller)
-    assert (tape.recordings, tape.replays) == (1, 2)
-    assert_array_equal(step(smaller)[0], np.full(2, 7.0))
-    assert (tape.recordings, tape.replays) == (2, 3)
+    step = Replay(lambda state: (state[0], (state[1][0] + state[0],)), tape.record)
+    first = (np.ones(2), (np.zeros(2),))
+    assert step.keep(first) is first
+    state = step(first)
+    kept = step.keep(state)
+    assert kept[0] is state[0]
+    assert_array_equal(step(state)[1][0], [2.0, 2.0])
+    assert_array_equal(kept[1][0], [1.0, 1.0])
+    other = step((np.full(2, 7.0), (np.zeros(2),)))  # would write to what is shared
+    assert_array_equal(other[1][0], [7.0, 7.0])
+    assert_array_equal(kept[0], [1.0, 1.0])
 
 
 def test_where_there_is_no_device_a_step_stays_as_it_is():

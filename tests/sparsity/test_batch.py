@@ -48,7 +48,7 @@ def test_recorded_steps_give_what_the_steps_give(monkeypatch, posterior, noise):
     monkeypatch.setitem(
         solve_batch.__globals__["_updated"].__globals__,
         "replayable",
-        lambda step, _, after: Replay(step, tape.record, after),
+        lambda step, _: Replay(step, tape.record),
     )
     found = solve_batch(Phi, X, **settings)
     assert tape.replays > tape.recordings > 0

@@ -25,52 +25,41 @@ def leaves(state: Any) -> list[Any]:
 
 def copied(state: Any) -> Any:
     """Return nested tuples of fresh arrays."""
-    if isinstance(state, tuple):
-        parts = [copied(part) for part in state]
-        return tuple(parts) if type(state) is tuple else type(state)(*parts)
-    return namespace(state).asarray(state, copy=True)
+    return _rebuilt(state, (namespace(x).asarray(x, copy=True) for x in leaves(state)))
 
 
-def replayable(step: Callable[..., Any], example: Any, after: int = 0) -> Callable[..., Any]:
+def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
     """Return `step`, recorded once and replayed in one launch where torch runs on CUDA.
 
     A step takes a state (nested tuples of arrays), then further arrays if it needs some, then
     plain settings by name, for each of which it is recorded anew; so it is for another shape. It
     must be pure, draw nothing and never wait for the device. The recorded step overwrites and
     returns one state of its own: keep states by its `keeper`. Elsewhere it is `step` itself.
-
-    Where shapes change now and then, recording pays only for those that stay: the first `after`
-    calls of a shape are plain ones.
     """
-    return Replay(step, _cuda_graph, after) if _on_cuda(leaves(example)[0]) else step
+    return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
     """Return how to keep a state that a recorded step would overwrite; None for other steps."""
-    return copied if isinstance(step, Replay) else None
+    return step.keep if isinstance(step, Replay) else None
 
 
 class Replay:
     """A step whose recordings all work on the same arrays: its own state and its own inputs."""
 
-    def __init__(self, step: Callable[..., Any], record: Recorder, after: int = 0) -> None:
-        self.step, self.record, self.after = step, record, after
-        self.shapes: list[tuple[int, ...]] = []
-        self.calls = 0
+    def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
+        self.step, self.record = step, record
         self.own: Any = None
+        self.written: set[int] = set()
+        self.lent = False
         self.given: tuple[Any, ...] = ()
         self.recorded: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
         """Bring state and inputs to where the recording expects them, and replay it."""
-        shapes = _shapes((state, given))
-        if shapes != self.shapes:
-            self.shapes, self.calls, self.own = shapes, 0, None
-        self.calls += 1
-        if self.calls <= self.after:
-            return self.step(state, *given, **settings)
-        if self.own is None:
+        if not self._fits(state, given):
             self.own, self.given, self.recorded = copied(state), copied(given), {}
+            self.written, self.lent = set(), False
         _overwrite(self.own, state)
         _overwrite(self.given, given)
         key = tuple(sorted(settings.items()))
@@ -79,21 +68,57 @@ class Replay:
         self.recorded[key]()
         return self.own
 
+    def _fits(self, state: Any, given: Any) -> bool:
+        """Tell whether a state may be brought to the arrays of the recordings.
+
+        Not if it has another shape, nor if that would write to what a kept state shares.
+        """
+        if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
+            return False
+        return not self.lent or _elsewhere(self.own, state) <= self.written
+
     def _recording(self, settings: dict[str, Any]) -> Work:
         def rehearsal() -> Any:
             return self.step(self.own, *self.given, **settings)
 
-        return self.record(rehearsal, lambda: _overwrite(self.own, rehearsal()))
+        def work() -> None:
+            self.written |= _overwrite(self.own, rehearsal())
+
+        return self.record(rehearsal, work)
+
+    def keep(self, state: Any) -> Any:
+        """Return a state that no replay will overwrite, sharing what no replay writes to."""
+        if state is not self.own:
+            return state
+        self.lent = True
+        places = enumerate(leaves(state))
+        return _rebuilt(state, iter([copied(x) if i in self.written else x for i, x in places]))
 
 
 def _shapes(state: Any) -> list[tuple[int, ...]]:
     return [tuple(leaf.shape) for leaf in leaves(state)]
 
 
-def _overwrite(mine: Any, given: Any) -> None:
-    for target, source in zip(leaves(mine), leaves(given), strict=True):
-        if source is not target:
-            target[...] = source
+def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
+    """Return nested tuples like `state` with other arrays."""
+    if not isinstance(state, tuple):
+        return next(arrays)
+    parts = [_rebuilt(part, arrays) for part in state]
+    return tuple(parts) if type(state) is tuple else type(state)(*parts)
+
+
+def _elsewhere(mine: Any, given: Any) -> set[int]:
+    """Return the places at which the two have different arrays."""
+    pairs = zip(leaves(mine), leaves(given), strict=True)
+    return {i for i, (target, source) in enumerate(pairs) if source is not target}
+
+
+def _overwrite(mine: Any, given: Any) -> set[int]:
+    """Copy arrays to where others are, and return the places of those that were not there yet."""
+    targets, sources, places = leaves(mine), leaves(given), _elsewhere(mine, given)
+    for i in places:
+        targets[i][...] = sources[i]
+    return places
 
 
 _RECORDING = threading.Lock()

@@ -36,15 +36,16 @@ __all__ = ["SparseBatch", "solve_batch"]
 NEWTON_COLUMNS = 10
 """Newton steps form κ × κ, so they are taken up to this many columns per row."""
 
-CHECK_EVERY = 5
-"""Steps between two looks at the distances, each of which waits for the device."""
+
+class Looks(NamedTuple):
+    """Steps between two looks at the distances: of updates, and of Newton steps."""
+
+    updates: int
+    newton: int
 
 
-PLAIN_STEPS = 2
-"""Steps on a stack of one size before a device records them: stacks shrink as problems end."""
-
-NEWTON_LOOKS = 4
-"""The same for Newton steps, but on a processor, where nothing waits, every step is looked at."""
+LOOKS, LOOKS_AT_DEVICE = Looks(5, 1), Looks(10, 4)
+"""On a device each look waits for it, while steps that problems no longer need are nearly free."""
 
 PATIENCE = 16
 """Newton steps without progress after which a problem is left as it is."""
@@ -207,16 +208,20 @@ def _updated(
         return xp.maximum(violation, change)
 
     start = look_at(problem, flat_start(problem))
-    recorded = replayable(step, start, after=PLAIN_STEPS)
+    recorded = replayable(step, start)
     return iterate_batch(
         recorded,
         start,
         stop=Below(distance, tolerance),
         limit=limit,
-        check_every=CHECK_EVERY,
+        check_every=_looks(start.noise).updates,
         copy=keeper(recorded),
         size=problem.rows,
     )
+
+
+def _looks(example: Array) -> Looks:
+    return LOOKS if is_numpy(example) else LOOKS_AT_DEVICE
 
 
 def _polished(
@@ -225,7 +230,7 @@ def _polished(
     """Reach the bottoms of the basins by damped Newton steps, all problems at once."""
     problem = basin.value.problem
     start = thinned(basin.value, objective)
-    stride = 1 if is_numpy(start) else NEWTON_LOOKS
+    stride = _looks(start).newton
     ended = iterate_batch(
         lambda point: newton_step(point, None, objective.volume),
         look(problem, start, volume=objective.volume),
