@@ -16,7 +16,7 @@ from lucidae.metrics import active_dimensions
 from lucidae.nn import VAE
 from lucidae.nn.cell import cell_settings, digits, measure
 from lucidae.nn.checkpoint import load_model, save_model
-from lucidae.nn.comparison import SCALES, compare_covariances
+from lucidae.nn.comparison import SCALES, Design, compare_covariances
 from lucidae.nn.evaluation import evaluate
 from lucidae.nn.training import TrainingSettings, train
 from lucidae.nn.vae_mnist import main
@@ -31,9 +31,9 @@ def data(n=200):
     return tuple(torch.tensor(x[:n, None], dtype=torch.float32) for x in (train_x, test_x))
 
 
-def fresh(kind="full"):
+def fresh(kind="full", **others):
     torch.manual_seed(0)
-    return VAE.resnet((1, 8, 8), 4, covariance=kind, width=8, features=16, stages=1)
+    return VAE.resnet((1, 8, 8), 4, covariance=kind, width=8, features=16, stages=1, **others)
 
 
 class StopAfter:
@@ -82,6 +82,8 @@ def test_a_checkpoint_of_other_settings_or_another_model_is_refused(tmp_path):
         train(fresh(), x, held_out, SETTINGS, checkpoint=path)
     with pytest.raises(ValueError, match="another model"):
         train(fresh("diagonal"), x, held_out, short, checkpoint=path)
+    with pytest.raises(ValueError, match="other settings"):  # its own γ would replace this one
+        train(fresh(noise_variance=0.1), x, held_out, short, checkpoint=path)
     path.write_bytes(b"half a file")
     with pytest.raises(ValueError, match="damaged"):
         train(fresh(), x, held_out, short, checkpoint=path)
@@ -208,6 +210,33 @@ def test_cells_of_an_experiment_are_the_runs_of_the_study():
         measure([cells[0] | {"arm": "low_rank"}], "cpu")
 
 
+def test_a_fixed_noise_variance_stays_and_is_reported():
+    images, held_out = (x[:100] for x in digits())
+    lines = []
+    design = replace(TINY, seeds=(0,), noise_variance=0.07)
+    study = compare_covariances(images, held_out, design, report=lines.append)
+    assert study["design"]["noise_variance"] == 0.07
+    assert all("γ 0.07" in line for line in lines)
+    for run in study["runs"]:
+        history = {name: np.array(values) for name, values in run["history"].items()}
+        assert_allclose(history["noise_variance"], 0.07, rtol=1e-6)
+        fit = 64 / 2 * (math.log(2 * math.pi * 0.07) + history["sampled_mse"] / 0.07)
+        assert_allclose(history["loss"], fit + history["kl"], rtol=1e-5)
+    learned = compare_covariances(images, held_out, replace(TINY, seeds=(0,)))
+    for run in learned["runs"]:
+        assert run["history"]["noise_variance"][-1] != pytest.approx(0.07, rel=1e-3)
+
+
+def test_cells_name_the_noise_variance_only_where_it_is_fixed():
+    learned, fixed = (cell_settings("paper", noise) for noise in ("learn", 0.01))
+    for plain, cell in zip(learned, fixed, strict=True):
+        assert "noise_variance" not in plain["design"]
+        assert cell["design"] == plain["design"] | {"noise_variance": 0.01}
+        assert Design.of(plain["design"]).noise_variance == "learn"
+        assert Design.of(cell["design"]).noise_variance == 0.01
+        assert json.loads(json.dumps(cell)) == cell
+
+
 @pytest.mark.slow
 def test_several_processes_give_the_same_study():
     images, held_out = (x[:60] for x in digits())
@@ -247,12 +276,14 @@ def test_command_writes_its_results(tmp_path, capsys):
     arguments += ["--epochs", "1", "--seeds", "3", "--latent-dim", "2", "--no-compiled"]
     SCALES["tiny"] = TINY
     try:
-        assert main([*arguments, "--scale", "tiny"]) == 0
+        assert main([*arguments, "--scale", "tiny", "--noise-variance", "0.2"]) == 0
     finally:
         del SCALES["tiny"]
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {entry["seed"] for entry in results["runs"]} == {3}
     assert results["design"]["latent_dim"] == 2
+    assert results["design"]["noise_variance"] == 0.2
+    assert results["summary"]["full"]["noise_variance"]["mean"] == pytest.approx(0.2)
     assert (tmp_path / "out" / "pictures.npz").exists()
     assert "active directions" in capsys.readouterr().out
 
@@ -264,6 +295,9 @@ def test_command_writes_its_results(tmp_path, capsys):
         (lambda: TrainingSettings(learning_rate=0.0), "learning_rate"),
         (lambda: TrainingSettings(precision="float16"), "precision"),
         (lambda: TrainingSettings(uncoupled=0.6), "uncoupled"),
+        (lambda: replace(TINY, noise_variance=0.0), "noise_variance=0.0"),
+        (lambda: replace(TINY, noise_variance=math.nan), "noise_variance=nan"),
+        (lambda: cell_settings("smoke", "auto"), "noise_variance='auto'"),
         (lambda: train(fresh(), *data(10), SETTINGS), "batch_size=50"),
         (lambda: compare_covariances(np.ones((3, 4)), np.ones((3, 4)), TINY), "height"),
         (lambda: compare_covariances(np.ones((3, 4, 4)), None, TINY, workers=0), "workers"),

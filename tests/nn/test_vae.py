@@ -80,8 +80,9 @@ def test_scheduled_and_fixed_noise():
     assert_allclose(
         [schedule(torch.tensor(5.0)).item() for _ in range(4)], [1, 0.1, 0.01, 0.01], rtol=1e-5
     )
-    fixed = NoiseVariance(0.3)
-    assert fixed(torch.tensor(5.0)).item() == pytest.approx(0.3)
+    for number in (0.3, np.float32(0.3), np.float64(0.3)):
+        fixed = NoiseVariance(number)
+        assert fixed(torch.tensor(5.0)).item() == pytest.approx(0.3)
     constant = NoiseVariance(lambda step: 0.25)
     assert constant(torch.tensor(5.0)).item() == 0.25
 

@@ -29,11 +29,12 @@ NAMES = (
     "sparse-noise",
     "sparse-slices",
     "vae-mnist",
+    "vae-mnist-fixed",
 )
 """In the order of the papers; the module of an experiment has its name with underscores."""
 
 
-NEEDS_TORCH = ("vae-mnist",)
+NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed")
 
 
 def available() -> tuple[str, ...]:

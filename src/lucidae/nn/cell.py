@@ -33,18 +33,31 @@ def mnist() -> tuple[Images, Images]:
 SOURCES: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits, "mnist": mnist}
 
 
-def cell_settings(scale: str) -> list[dict[str, Any]]:
+def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dict[str, Any]]:
     """Return the settings of every run at a scale: both arms from each seed.
+
+    Parameters
+    ----------
+    scale : {"smoke", "paper"}
+        Names the design.
+    noise_variance : "learn" or float, default="learn"
+        As in `Design`.
+
+    Returns
+    -------
+    list of dict
+        JSON-safe. A γ that is learned is not named, as in cells from before it could be fixed.
 
     Examples
     --------
     >>> [(cell["arm"], cell["seed"]) for cell in cell_settings("smoke")]
     [('full', 0), ('diagonal', 0), ('full', 1), ('diagonal', 1)]
     """
-    design = SCALES[check_choice(scale, "scale", SCALES)]
+    design = replace(SCALES[check_choice(scale, "scale", SCALES)], noise_variance=noise_variance)
     data = "digits" if scale == "smoke" else "mnist"
-    described = asdict(design)
-    described["seeds"] = list(design.seeds)
+    described = asdict(design) | {"seeds": list(design.seeds)}
+    if noise_variance == "learn":
+        del described["noise_variance"]
     return [
         {"data": data, "arm": arm, "seed": seed, "design": described}
         for seed in design.seeds

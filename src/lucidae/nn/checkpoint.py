@@ -14,6 +14,7 @@ import torch
 
 from lucidae._arrays import to_numpy
 from lucidae._files import load_arrays, save_arrays
+from lucidae.nn.noise import NoiseVariance
 
 __all__ = ["SaveTraining", "load_model", "restore", "save_model", "stored"]
 
@@ -87,13 +88,15 @@ def stored(state: Any) -> dict[str, Any]:
         for name, value in values.items()
     }
     history = {RECORD + name: values for name, values in state.history().values.items()}
-    progress = {"n_steps": state.n_steps, "settings": described(state.settings)}
+    progress = {"n_steps": state.n_steps, "settings": described(state)}
     return progress | model_arrays(state.model) | moments | history
 
 
-def described(settings: Any) -> str:
-    """Return what decides the numbers of a run: its settings, as one line of JSON."""
-    return json.dumps(asdict(settings), sort_keys=True)
+def described(state: Any) -> str:
+    """Return what decides the numbers of a run, its model's shape apart, as one line of JSON."""
+    settings = [part.setting for part in state.model.modules() if isinstance(part, NoiseVariance)]
+    noise = ["scheduled" if callable(setting) else str(setting) for setting in settings]
+    return json.dumps(asdict(state.settings) | {"noise_variance": noise}, sort_keys=True)
 
 
 class SaveTraining:
@@ -138,10 +141,10 @@ def restore(state: Any, path: str | os.PathLike[str]) -> None:
     if not Path(path).exists():
         return
     arrays = load_arrays(path, "a checkpoint of a training run")
-    if str(arrays.get("settings")) != described(state.settings):
+    if str(arrays.get("settings")) != described(state):
         raise ValueError(
             f"{os.fspath(path)!r} belongs to a run with other settings, "
-            f"{arrays.get('settings')}, not {described(state.settings)}: remove it, or use another."
+            f"{arrays.get('settings')}, not {described(state)}: remove it, or use another."
         )
     load_model_arrays(state.model, arrays)
     _load_optimizer(state.optimizer, arrays)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from lucidae._json import json_safe
-from lucidae._validation import check_integer
+from lucidae._validation import check_integer, check_number
 from lucidae.nn._layers import Tensor
 from lucidae.nn.pictures import as_images, picture, pictures
 from lucidae.nn.training import TrainingSettings, train
@@ -39,6 +39,9 @@ class Design:
         Its seed is replaced by each of `seeds`.
     seeds : tuple of int
         One pair of runs for each.
+    noise_variance : "learn" or float, default="learn"
+        γ, on values in [0, 1]. At its optimum it follows each arm's own error; a number holds
+        both arms to the same trade-off between error and KL.
 
     Examples
     --------
@@ -53,6 +56,11 @@ class Design:
     features: int
     training: TrainingSettings
     seeds: tuple[int, ...]
+    noise_variance: str | float = "learn"
+
+    def __post_init__(self) -> None:
+        if self.noise_variance != "learn":
+            check_number(self.noise_variance, "noise_variance", low=0.0, open_low=True)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -72,6 +80,7 @@ class Design:
                 blocks=self.blocks,
                 stages=self.stages,
                 features=self.features,
+                noise_variance=self.noise_variance,
             )
 
 
@@ -233,6 +242,6 @@ def _line(run: dict[str, Any]) -> str:
     last = {name: values[-1] for name, values in run["history"].items()}
     return (
         f"{run['arm']:>8} seed {run['seed']}: MSE {last['mse']:.5f}, KL {last['kl']:.1f}, "
-        f"-ELBO {last['loss']:.1f}, active {last['active']:.0f} "
+        f"-ELBO {last['loss']:.1f} at γ {last['noise_variance']:.2g}, active {last['active']:.0f} "
         f"({last['active_directions']:.0f} directions), {run['seconds']:.0f} s"
     )

@@ -78,6 +78,7 @@ class NoiseVariance(nn.Module):
 
     def __init__(self, setting: str | float | Callable[[Tensor], Any] = "learn") -> None:
         super().__init__()
+        first = 1.0
         if isinstance(setting, str):
             if setting != "learn":
                 raise ValueError(
@@ -85,10 +86,9 @@ class NoiseVariance(nn.Module):
                     "or a function of the step."
                 )
         elif not callable(setting):
-            check_number(setting, "noise_variance", low=0.0, open_low=True)
+            first = check_number(setting, "noise_variance", low=0.0, open_low=True)
         self.setting = setting
-        first = setting if isinstance(setting, int | float) else 1.0
-        self.register_buffer("value", torch.tensor(float(first)))
+        self.register_buffer("value", torch.tensor(first))
         self.register_buffer("steps", torch.tensor(0))
 
     def forward(self, mean_square: Tensor) -> Tensor:

@@ -29,8 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     design = SCALES[options.scale]
     changes = {"epochs": options.epochs, "compiled": options.compiled}
     training = replace(design.training, **{k: v for k, v in changes.items() if v is not None})
-    sizes = {"latent_dim": options.latent_dim, "seeds": options.seeds and tuple(options.seeds)}
-    design = replace(design, training=training, **{k: v for k, v in sizes.items() if v})
+    seeds = None if options.seeds is None else tuple(options.seeds)
+    others = {"latent_dim": options.latent_dim, "seeds": seeds, "noise_variance": options.noise}
+    design = replace(
+        design, training=training, **{k: v for k, v in others.items() if v is not None}
+    )
     images, held_out = digits() if options.data is None else _read(options.data)
     study = compare_covariances(
         images,
@@ -56,6 +59,10 @@ def _read(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return arrays["train"], arrays["test"]
 
 
+def _noise_variance(text: str) -> str | float:
+    return text if text == "learn" else float(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lucidae.nn.vae_mnist", description=__doc__)
     parser.add_argument("--data", type=Path, help="npz file with 'train' and 'test' images")
@@ -66,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--latent-dim", type=int)
     parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument(
+        "--noise-variance",
+        dest="noise",
+        metavar="GAMMA",
+        type=_noise_variance,
+        help="'learn', or a number that both arms share",
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes that share the runs")
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction)
     return parser

@@ -97,9 +97,9 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
         }
         caption = "Means over the seeds, on images that were not trained on."
         return [
-            Plot.of("vae-mnist", figure, caption, numbers(outcome.curves)),
+            Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
             Plot.of(
-                "vae-mnist-images",
+                f"{outcome.experiment.name}-images",
                 picture_rows(rows),
                 "Reconstructions of the same ten images, and samples from the prior.",
                 numbers(outcome.curves, ["active"]),
