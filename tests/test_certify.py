@@ -27,10 +27,12 @@ def test_every_estimator_is_certified_with_and_without_data(data):
         model = estimator.fit(X, Y)
         assert certify(model) == model.certificate_
         assert certify(model, X, Y).holds is not False
+        assert certify(model, X, Y).title.startswith(type(model).__name__)
     for estimator in (LinearAutoencoder(2), DropoutAutoencoder(2), DropoutFactorization(2)):
         model = estimator.fit(X)
         assert certify(model) == model.certificate_
         assert certify(model, X).holds
+        assert certify(model, X).title.startswith(type(model).__name__)
 
 
 def test_weights_go_to_their_family(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def certify_estimator(
     certificate: Certificate = (
         estimator.certificate_ if X is None else estimator._certify(X, y, sample_weight)
     )
-    return certificate
+    return replace(certificate, title=type(estimator).__name__)
 
 
 def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
