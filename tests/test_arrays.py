@@ -27,6 +27,8 @@ from lucidae._arrays import (
     machine_epsilon,
     namespace,
     normal,
+    on_host,
+    put,
     rank_one_,
     scalar,
     solve_lower,
@@ -229,6 +231,17 @@ def test_a_singular_triangle_is_refused_by_numpy():
         solve_lower(np.diag([1.0, 0.0]), np.ones((2, 1)))
     with pytest.raises(np.linalg.LinAlgError, match="zero in row 1"):
         inverse_lower(np.diag([1.0, 0.0]))
+
+
+def test_a_part_is_put_where_it_belongs_and_the_rest_is_left(xp):
+    A = make(xp, np.arange(8.0).reshape(4, 2))
+    changed = put(A, np.array([1, 3]), make(xp, np.zeros((2, 2))))
+    assert_array_equal(to_numpy(changed), [[0, 1], [0, 0], [4, 5], [0, 0]])
+    assert_array_equal(to_numpy(A), np.arange(8.0).reshape(4, 2))
+
+
+def test_these_arrays_live_on_the_host(xp):
+    assert on_host(make(xp, np.ones(2)))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from lucidae import SparseVAE
 from lucidae._arrays.replay import Replay
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import solve_batch
+from lucidae.sparsity import batch, solve_batch, stacked
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
@@ -24,14 +24,17 @@ def stack(count=4, d=12, kappa=20, r=2, n=5, snr=20):
     return Phi, X, np.array([p.noise_variance for p in problems]), problems
 
 
-@pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
-def test_a_stack_is_solved_on_every_library_alike(xp, posterior):
+@pytest.mark.parametrize(
+    ("posterior", "solver"),
+    [("full", "auto"), ("full", "mm"), ("diagonal", "auto"), ("point", "auto")],
+)
+def test_a_stack_is_solved_on_every_library_alike(xp, posterior, solver):
     Phi, X, noise, _ = stack()
+    settings = {"posterior": posterior, "solver": solver, "max_iter": 40}
     ended = solve_batch(
-        xp.asarray(Phi), xp.asarray(X), posterior=posterior,
-        noise_variance=xp.asarray(noise), max_iter=40,
-    )  # fmt: skip
-    reference = solve_batch(Phi, X, posterior=posterior, noise_variance=noise, max_iter=40)
+        xp.asarray(Phi), xp.asarray(X), noise_variance=xp.asarray(noise), **settings
+    )
+    reference = solve_batch(Phi, X, noise_variance=noise, **settings)
     assert type(ended.value.coef) is type(xp.asarray(Phi))
     assert_allclose(np.asarray(ended.value.coef), reference.value.coef, atol=1e-6)
     assert ended.status == reference.status
@@ -42,14 +45,14 @@ def test_a_stack_is_solved_on_every_library_alike(xp, posterior):
 )
 def test_recorded_steps_give_what_the_steps_give(monkeypatch, posterior, noise):
     Phi, X, gamma, _ = stack(count=6)
-    settings = {"posterior": posterior, "noise_variance": gamma if noise is None else noise}
+    settings = {
+        "posterior": posterior,
+        "noise_variance": gamma if noise is None else noise,
+        "solver": "mm",
+    }
     expected = solve_batch(Phi, X, **settings)
     tape = Tape()
-    monkeypatch.setitem(
-        solve_batch.__globals__["_updated"].__globals__,
-        "replayable",
-        lambda step, _: Replay(step, tape.record),
-    )
+    monkeypatch.setattr(stacked, "replayable", lambda step, _: Replay(step, tape.record))
     found = solve_batch(Phi, X, **settings)
     assert tape.replays > tape.recordings > 0
     assert found.status == expected.status
@@ -73,9 +76,10 @@ def test_each_problem_ends_on_its_own_and_is_stationary():
         )
 
 
-def test_a_stack_agrees_with_the_estimator_one_by_one():
+@pytest.mark.parametrize("solver", ["auto", "mm", "em", "mackay"])
+def test_a_stack_agrees_with_the_estimator_one_by_one(solver):
     Phi, X, noise, problems = stack(4, d=16, kappa=24, snr=30)
-    ended = solve_batch(Phi, X, noise_variance=noise)
+    ended = solve_batch(Phi, X, noise_variance=noise, solver=solver)
     for index, p in enumerate(problems):
         model = SparseVAE(noise_variance=p.noise_variance, fit_intercept=False)
         model.fit(p.dictionary, p.responses)
@@ -88,6 +92,35 @@ def test_reaching_the_basin_at_the_limit_is_not_convergence():
     ended = solve_batch(Phi, X, noise_variance=noise, solver="em", max_iter=5)
     assert set(ended.status) == {"iteration limit"}
     assert (ended.distance > 1e-6).all()
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_an_accelerator_solves_at_once_what_a_processor_solves_one_by_one(monkeypatch, n):
+    Phi, X, noise, _ = stack(5, d=16, kappa=24, n=n, snr=30)
+    alone = solve_batch(Phi, X, noise_variance=noise)
+    for module in (batch, stacked):
+        monkeypatch.setattr(module, "on_host", lambda _: False)
+    together = solve_batch(Phi, X, noise_variance=noise)
+    assert alone.converged.all()
+    assert together.converged.all()
+    assert_allclose(together.value.energy, alone.value.energy, rtol=1e-6)
+
+
+def test_noise_is_learned_one_by_one_as_it_is_together():
+    Phi, X, _, _ = stack(3, d=40, kappa=8, n=6, snr=10)
+    alone = solve_batch(Phi, X, noise_variance="learn")
+    together = solve_batch(Phi, X, noise_variance="learn", solver="mackay")
+    assert alone.converged.all()
+    assert_allclose(alone.value.noise_variance, together.value.noise_variance, rtol=1e-3)
+    assert_allclose(alone.value.energy, together.value.energy, rtol=1e-6)
+
+
+def test_columns_that_want_to_join_after_the_first_newton_steps_do_so():
+    # one column hides behind another until that one has its size
+    Phi, X, noise, _ = stack(6, d=20, kappa=40, r=12, n=3, snr=15)
+    ended = solve_batch(Phi, X, noise_variance=noise, solver="mackay")
+    assert ended.converged.all()
+    assert ended.distance.max() <= 1e-6
 
 
 @pytest.mark.parametrize("posterior", ["full", "diagonal"])

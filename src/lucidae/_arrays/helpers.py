@@ -42,6 +42,11 @@ def device(x: Array) -> Any:
     return compat.device(x)
 
 
+def on_host(x: Array) -> bool:
+    """Tell whether the processor itself computes with `x`, so that asking for values is free."""
+    return "cpu" in str(device(x)).lower()
+
+
 def like(x: Any, ref: Array) -> Array:
     """Bring `x` to the library, the dtype and the device of `ref`.
 
@@ -158,6 +163,16 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
 def where_set(A: Array, mask: Array, value: Any) -> Array:
     """Return `A` with `value` wherever `mask` is true, in the dtype of `A`."""
     return namespace(A).where(mask, _unpromoting(value, A), A)
+
+
+def put(A: Array, places: Any, part: Array) -> Array:
+    """Return `A` with `part` at some places of its first axis: NumPy's integers, ascending."""
+    xp = namespace(A)
+    chosen = np.zeros(A.shape[0], dtype=bool)
+    chosen[places] = True
+    changed = xp.asarray(A, copy=True)
+    changed[xp.asarray(chosen, device=device(A))] = part
+    return changed
 
 
 def _unpromoting(value: Any, ref: Array) -> Any:

@@ -37,7 +37,7 @@ def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     By MM; where that ends in a minimum that is not sparse and there is no noise, by EM too, whose
     small steps find lower minima when r is close to d. The lower energy is kept.
     """
-    found = solve_batch(Phi, X, posterior="full", noise_variance=noise, **limits)
+    found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
     again = _not_sparse(Phi, X, noise, found.value)
     if not again.size:
         return found

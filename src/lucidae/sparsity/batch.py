@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,42 +12,21 @@ from lucidae._arrays import (
     as_double,
     cholesky,
     device,
-    is_numpy,
-    keeper,
     like,
     namespace,
-    replayable,
+    on_host,
     solve_lower,
 )
-from lucidae.iterate import Below, iterate_batch, limited_blas
-from lucidae.solution import BatchSolution, Status
-from lucidae.sparsity.newton import look, newton_step
-from lucidae.sparsity.objectives import Autoencoder, FullCovariance, Marginal, Objective
-from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
-from lucidae.sparsity.repetition import SMALLEST_LEARNED, update_of
-from lucidae.sparsity.solvers import BASIN, basin_limit, make_objective, thinned
+from lucidae.iterate import limited_blas
+from lucidae.solution import BatchSolution
+from lucidae.sparsity.objectives import Autoencoder, Objective
+from lucidae.sparsity.problem import Units, covariance, normalise
+from lucidae.sparsity.solvers import make_objective
+from lucidae.sparsity.stacked import first_noise, solve_each, solve_together
 from lucidae.sparsity.stacks import Settings, checked_noise, checked_stack
-from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
-from lucidae.sparsity.updates import noise_by_expectation
+from lucidae.sparsity.state import State
 
 __all__ = ["SparseBatch", "solve_batch"]
-
-NEWTON_COLUMNS = 10
-"""Newton steps form κ × κ, so they are taken up to this many columns per row."""
-
-
-class Looks(NamedTuple):
-    """Steps between two looks at the distances: of updates, and of Newton steps."""
-
-    updates: int
-    newton: int
-
-
-LOOKS, LOOKS_AT_DEVICE = Looks(5, 1), Looks(10, 4)
-"""On a device each look waits for it, while steps that problems no longer need are nearly free."""
-
-PATIENCE = 16
-"""Newton steps without progress after which a problem is left as it is."""
 
 
 class SparseBatch(NamedTuple):
@@ -69,7 +47,7 @@ def solve_batch(
     *,
     posterior: str = "full",
     noise_variance: Any = "learn",
-    solver: str = "mm",
+    solver: str = "auto",
     penalty: Any = "log",
     tol: float = 1e-6,
     max_iter: int = 1000,
@@ -87,8 +65,10 @@ def solve_batch(
         Which energy is minimised.
     noise_variance : float, array of shape (B,) or "learn"
         γ of all problems, of each, or learned by evidence (safe where κ ≤ d/2).
-    solver : {"mm", "em", "mackay"}
-        Update of the full posterior; the other posteriors have one each.
+    solver : {"auto", "mm", "em", "mackay"}
+        How the full energy goes down; the other posteriors have one update each. "auto" gives
+        the processor one problem at a time, solved as `SparseVAE` does. An accelerator updates
+        all of them at once: by EM for one or two responses, by MacKay's rule for more.
     penalty : str or object, default="log"
         Concave penalty of the point estimate.
     tol : float
@@ -147,101 +127,14 @@ def _solve_stack(Phi: Array, X: Array, noise: Any, settings: Settings) -> BatchS
     with limited_blas(dictionary.shape[-2]):
         problem, units = normalise(dictionary, responses)
         learn = isinstance(noise, str)
-        level = _first_noise(problem) if learn else units.normalised_noise(noise)
-        solution = _iterate(problem._replace(noise=level), objective, settings, learn)
+        level = first_noise(problem) if learn else units.normalised_noise(noise)
+        alone = settings.solver == "auto" and settings.posterior == "full" and on_host(X)
+        solved = solve_each if alone else solve_together
+        solution = solved(problem._replace(noise=level), objective, settings, learn)
         value = _finished(dictionary, responses, solution.value, units, objective)
     ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
     narrow = SparseBatch(*(like(part, X) for part in value))
     return BatchSolution(narrow, *ended)
-
-
-def _first_noise(problem: Problem) -> Array:
-    xp = namespace(problem.noise)
-    spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
-    estimate = xp.where(problem.spare >= 1, problem.outside / spare, 0.1 * problem.noise)
-    return xp.maximum(estimate, xp.full_like(estimate, SMALLEST_LEARNED))
-
-
-def _iterate(
-    problem: Problem, objective: Objective, settings: Settings, learn: bool
-) -> BatchSolution[State]:
-    """Update to the basin, then take Newton steps if κ × κ is small."""
-    reachable = max(settings.tol, rounding_distance(problem))
-    small = problem.columns <= NEWTON_COLUMNS * problem.rows
-    if learn or not small or not isinstance(objective, Marginal):
-        return _updated(problem, objective, settings, reachable, settings.max_iter, learn)
-    basin = _updated(
-        problem, objective, settings, max(BASIN, reachable),
-        min(settings.max_iter, basin_limit(objective, settings.solver)), learn,
-    )  # fmt: skip
-    left = settings.max_iter - int(basin.n_iter.max())
-    if reachable >= BASIN:
-        return basin
-    if left >= 1:
-        return _polished(basin, objective, reachable, left)
-    status = tuple(
-        Status.ITERATION_LIMIT if ended.ok and distance > reachable else ended
-        for ended, distance in zip(basin.status, basin.distance, strict=True)
-    )
-    return replace(basin, status=status, tolerance=reachable)
-
-
-def _updated(
-    problem: Problem, objective: Objective, settings: Settings, tolerance: float, limit: int,
-    learn: bool,
-) -> BatchSolution[State]:  # fmt: skip
-    update = update_of(objective, settings.solver)
-    look_at = evaluate if isinstance(objective, FullCovariance) else evaluate_fit
-    xp = namespace(problem.noise)
-
-    def learned(state: State) -> Array:
-        noise = noise_by_expectation(state, objective.degrees_of_freedom(state))
-        return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
-
-    def step(state: State) -> State:
-        following = state.problem._replace(noise=learned(state)) if learn else state.problem
-        return look_at(following, update(state, None))
-
-    def distance(state: State) -> Array:
-        violation = objective.violation(state)
-        change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
-        return xp.maximum(violation, change)
-
-    start = look_at(problem, flat_start(problem))
-    recorded = replayable(step, start)
-    return iterate_batch(
-        recorded,
-        start,
-        stop=Below(distance, tolerance),
-        limit=limit,
-        check_every=_looks(start.noise).updates,
-        copy=keeper(recorded),
-        size=problem.rows,
-    )
-
-
-def _looks(example: Array) -> Looks:
-    return LOOKS if is_numpy(example) else LOOKS_AT_DEVICE
-
-
-def _polished(
-    basin: BatchSolution[State], objective: Marginal, tolerance: float, limit: int
-) -> BatchSolution[State]:
-    """Reach the bottoms of the basins by damped Newton steps, all problems at once."""
-    problem = basin.value.problem
-    start = thinned(basin.value, objective)
-    stride = _looks(start).newton
-    ended = iterate_batch(
-        lambda point: newton_step(point, None, objective.volume),
-        look(problem, start, volume=objective.volume),
-        stop=Below(lambda point: point.violation(), tolerance, patience=PATIENCE // stride),
-        limit=limit,
-        check_every=stride,
-        size=problem.rows,
-    )
-    state = evaluate(problem, ended.value.relevance)
-    n_iter = basin.n_iter + ended.n_iter
-    return BatchSolution(state, ended.status, n_iter, ended.distance, tolerance)
 
 
 def _finished(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae._arrays import Array, device, namespace, scalar, to_numpy, zeros_like_shape
+from lucidae._arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iterate import Below, iterate
 from lucidae.solution import History, Solution
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, Objective
@@ -113,9 +113,8 @@ def _restored(problem: Problem, kept: Kept) -> State:
     if kept.columns.size == problem.columns:
         return kept.state
     state = kept.state
-    relevance = zeros_like_shape((problem.columns,), state.relevance)
-    index = namespace(relevance).asarray(kept.columns, device=device(relevance))
-    relevance[index] = state.relevance
+    nothing = zeros_like_shape((problem.columns,), state.relevance)
+    relevance = put(nothing, kept.columns, state.relevance)
     return evaluate(problem._replace(noise=state.noise), relevance)
 
 

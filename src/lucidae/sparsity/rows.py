@@ -20,9 +20,11 @@ from lucidae._arrays import (
     like,
     machine_epsilon,
     namespace,
+    put,
     scalar,
     solve_lower,
     to_numpy,
+    zeros_like_shape,
 )
 
 
@@ -113,9 +115,8 @@ class Rows:
         chosen = xp.asarray(index, device=device(relevance))
         active = xp.take(dictionary, chosen, axis=1)
         estimate = ridge(active, responses, xp.take(relevance, chosen, axis=0), noise)
-        rows = xp.zeros_like(dictionary[:1, :]).mT @ xp.zeros_like(responses[:1, :])
-        rows[chosen, :] = estimate
-        return rows
+        nothing = zeros_like_shape((dictionary.shape[1], responses.shape[1]), responses)
+        return put(nothing, index, estimate)
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Weighted squared error of predicting these rows with the offsets of `reference`."""

@@ -48,7 +48,7 @@ POSTERIORS = ("full", "diagonal", "point")
 BASIN = 1e-2
 """Distance at which an update has chosen its basin and exact steps take over."""
 
-BASIN_LIMIT = {"mm": 30, "mackay": 30, "em": 300}
+BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 """Largest number of updates spent on choosing a basin; more of them end no lower."""
 
 FEW_RESPONSES = 2
@@ -129,6 +129,11 @@ def few_responses(problem: Problem) -> bool:
     return small and problem.responses.shape[-1] <= FEW_RESPONSES
 
 
+def em_steps(problem: Problem) -> int:
+    """Return how many EM steps choose the basin of few responses."""
+    return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 40), 100)
+
+
 def _solve_by_updates(
     problem: Problem, objective: Marginal, method: str, start: Array | None,
     tolerance: float, limit: int, updates: int,
@@ -156,8 +161,7 @@ def _solve_the_best_way(
     full = FullCovariance()
     small = problem.rows * problem.columns <= SMALL and start is None
     if start is None and few_responses(problem):
-        updates = min(max(EM_PER_COLUMN * problem.columns // problem.rows, 40), 100)
-        return _solve_by_updates(problem, full, "em", None, tolerance, limit, updates)
+        return _solve_by_updates(problem, full, "em", None, tolerance, limit, em_steps(problem))
     found = _solve_by_coordinates(problem, start, tolerance, limit)
     if not small or scalar(found.value.used) <= problem.rows / 2:
         return found

@@ -25,7 +25,7 @@ class Settings(NamedTuple):
     def checked(self) -> Settings:
         """Refuse what cannot be meant, and give the penalty by its object."""
         check_choice(self.posterior, "posterior", POSTERIORS)
-        check_choice(self.solver, "solver", UPDATES)
+        check_choice(self.solver, "solver", ("auto", *UPDATES))
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
         return self._replace(penalty=as_penalty(self.penalty))

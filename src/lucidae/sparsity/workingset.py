@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lucidae._arrays import Array, device, largest, namespace, scalar, to_numpy
+from lucidae._arrays import Array, device, largest, namespace, put, scalar, to_numpy
 from lucidae.iterate import Below, iterate, limited_blas
 from lucidae.solution import Solution
 from lucidae.sparsity.coordinate import coordinate_gains, descend, gather_workspace
@@ -111,7 +111,7 @@ def improve(
         volume=objective.volume,
         tolerance=max(tolerance / 4.0, POLISHED * seen.violation(groups)),
     )
-    return _put(relevance, index, better)
+    return put(relevance, index, better)
 
 
 def _by_gain(objective: Marginal) -> bool:
@@ -130,13 +130,7 @@ def _descended(seen: Sweep, index: Array, tolerance: float, order: str) -> tuple
     space = descend(space, tolerance=enough, limit=4 * index.size, order=order)
     # the others stay at zero in every Newton step, at a price
     playing = to_numpy((space.relevance > 0) | (space.alignment > space.curvature))
-    return _put(seen.relevance, index, space.relevance), index[playing]
-
-
-def _put(values: Array, index: Array, part: Array) -> Array:
-    changed = values + 0.0
-    changed[namespace(values).asarray(index, device=device(values))] = part
-    return changed
+    return put(seen.relevance, index, space.relevance), index[playing]
 
 
 def solve_working_set(
