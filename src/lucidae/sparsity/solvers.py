@@ -14,9 +14,10 @@ rows r  mm          em         mackay      coordinate
 
 Without noise EM's slower path finds the lower minima beyond r = 0.8 d, and with one or two
 responses it does so almost everywhere (n = 1, r = 30 in the setting above: coordinates end 14 above
-it on average, 68 at worst). So "auto" follows EM for one or two responses. Otherwise it goes down
-by coordinates, and where these use more than half of the rows it compares with MM (and EM without
-noise) and keeps the lowest energy.
+it on average, 68 at worst). So "auto" follows EM for one or two responses. With more of them it
+follows MacKay's rule, or goes down by coordinates where there is no noise or the dictionary is wide
+or large. Where that uses more than 0.6 d of a small problem's rows it compares with EM (and
+another update) and keeps the lowest energy.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ EM_PER_COLUMN = 20
 
 SMALL = 200_000
 """Entries of a dictionary up to which "auto" compares several paths down."""
+
+CROWDED = 0.6
+"""Share of the rows beyond which an estimate may have stopped in one of many minima."""
+
+WIDE = 8
+"""Columns per row beyond which coordinates, most of which never move, are cheaper than updates."""
 
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which EM's slow path is tried too."""
@@ -157,19 +164,35 @@ def _solve_by_coordinates(
 def _solve_the_best_way(
     problem: Problem, start: Array | None, tolerance: float, limit: int
 ) -> Solution[State]:
-    """Follow EM for few responses, else coordinates; other updates too where minima are many."""
+    """Choose one way down, and where minima are many keep the lowest end of several."""
+
+    def down(method: str) -> Solution[State]:
+        if method == "coordinate":
+            return _solve_by_coordinates(problem, start, tolerance, limit)
+        patient = method == "em" and scalar(problem.noise) < NOISE_FREE
+        updates = em_steps(problem) if method == "em" and not patient else BASIN_LIMIT[method]
+        return _solve_by_updates(problem, full, method, None, tolerance, limit, updates)
+
     full = FullCovariance()
-    small = problem.rows * problem.columns <= SMALL and start is None
-    if start is None and few_responses(problem):
-        return _solve_by_updates(problem, full, "em", None, tolerance, limit, em_steps(problem))
-    found = _solve_by_coordinates(problem, start, tolerance, limit)
-    if not small or scalar(found.value.used) <= problem.rows / 2:
+    first, *others = ("coordinate",) if start is not None else ways_down(problem)
+    found = down(first)
+    if scalar(found.value.used) <= CROWDED * problem.rows:
         return found
-    others = ("mm", "em") if scalar(problem.noise) < NOISE_FREE else ("mm",)
-    tried = [
-        solve(problem, full, method=other, tolerance=tolerance, limit=limit) for other in others
-    ]
-    return min((found, *tried), key=lambda each: scalar(full.value(each.value)))
+    ended = [found, *(down(method) for method in others)]
+    return min(ended, key=lambda each: scalar(full.value(each.value)))
+
+
+def ways_down(problem: Problem) -> tuple[str, ...]:
+    """Return the methods that suit a problem: the first, and others to compare where it is hard."""
+    if problem.rows * problem.columns > SMALL:
+        return ("coordinate",)
+    if few_responses(problem):
+        return ("em",)
+    if scalar(problem.noise) < NOISE_FREE:
+        return ("coordinate", "mm", "em")
+    if problem.columns > WIDE * problem.rows:
+        return ("coordinate", "mackay", "em")
+    return ("mackay", "em")
 
 
 def _polished(

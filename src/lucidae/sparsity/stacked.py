@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from lucidae._arrays import (
 )
 from lucidae.iterate import Below, iterate_batch
 from lucidae.solution import BatchSolution, Solution, Status
-from lucidae.sparsity.newton import Descent, look, newton_step
+from lucidae.sparsity.newton import look, newton_step
 from lucidae.sparsity.noise import learn_noise
 from lucidae.sparsity.objectives import FullCovariance, Marginal, Objective
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -35,6 +35,7 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.stacks import Settings
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import noise_by_expectation
+from lucidae.sparsity.workingset import POLISHED
 
 NEWTON_COLUMNS = 10
 """Newton steps form κ × κ, so they are taken up to this many columns per row."""
@@ -51,7 +52,10 @@ LOOKS, LOOKS_AT_DEVICE = Looks(5, 1), Looks(15, 2)
 """On a device each look waits for it, while steps that problems no longer need are nearly free."""
 
 PATIENCE = 16
-"""Newton steps without progress after which a problem is left as it is."""
+"""Newton steps, or rounds of them, without progress after which a problem is left as it is."""
+
+NEWTON_LIMIT = 30
+"""Largest number of Newton steps in a round."""
 
 
 def first_noise(problem: Problem) -> Array:
@@ -157,54 +161,56 @@ def _looks(example: Array) -> Looks:
 def _polished(
     basin: BatchSolution[State], objective: Marginal, tolerance: float, limit: int
 ) -> BatchSolution[State]:
-    """Reach the bottoms of the basins by damped Newton steps, all problems at once.
+    """Reach the bottoms of the basins: rounds of Newton steps, and a look at all columns between.
 
-    The first steps see the active columns alone. Where another column then wants to join, and
-    only there, further steps see all of them.
+    A round sees the columns in play alone, as many as the fullest problem has.
     """
-    problem = basin.value.problem
-    start, spent = _with_active_columns(
-        problem, thinned(basin.value, objective), objective, tolerance, limit
+
+    def distance(state: State) -> Array:
+        return objective.violation(state)
+
+    def step(state: State) -> State:
+        furthest = scalar(namespace(state.noise).max(distance(state)))
+        accuracy = max(tolerance / 4.0, POLISHED * furthest)
+        return evaluate(state.problem, _improved(state, objective, accuracy))
+
+    ended = iterate_batch(
+        step,
+        evaluate(basin.value.problem, thinned(basin.value, objective)),
+        stop=Below(distance, tolerance, patience=PATIENCE),
+        limit=limit,
+        size=basin.value.problem.rows,
     )
-    left = max(0, limit - int(spent.max()))
-    ended = _newton(problem, start, objective, tolerance, left)
-    state = evaluate(problem, ended.value.relevance)
-    n_iter = basin.n_iter + spent + ended.n_iter
-    return BatchSolution(state, ended.status, n_iter, ended.distance, tolerance)
+    return replace(ended, n_iter=basin.n_iter + ended.n_iter)
 
 
-def _newton(
-    problem: Problem, relevance: Array, objective: Marginal, tolerance: float, limit: int
-) -> BatchSolution[Descent]:
+def _improved(state: State, objective: Marginal, accuracy: float) -> Array:
+    """Return relevances after damped Newton steps on the columns that are active or want to be."""
+    xp = namespace(state.relevance)
+    count, columns = state.relevance.shape
+    wanting = objective.gradient(state) < 0
+    idle = xp.astype(~(wanting | (state.relevance > 0)), xp.int64)
+    width = max(1, columns - int(scalar(xp.min(xp.sum(idle, axis=-1)))))
+    order = xp.argsort(idle, axis=-1, stable=True)
+    dictionary = _taken(xp.matrix_transpose(state.dictionary), order[:, :width])
+    narrow = state.problem._replace(dictionary=xp.matrix_transpose(dictionary))
+    begin = _taken(state.relevance, order[:, :width])
+    reached = _newton(narrow, begin, objective, accuracy)
+    rest = zeros_like_shape((count, columns - width), begin)
+    return _taken(xp.concat([reached, rest], axis=1), xp.argsort(order, axis=-1))
+
+
+def _newton(problem: Problem, relevance: Array, objective: Marginal, tolerance: float) -> Array:
     stride = _looks(relevance).newton
-    return iterate_batch(
+    ended = iterate_batch(
         lambda point: newton_step(point, None, objective.volume),
         look(problem, relevance, volume=objective.volume),
         stop=Below(lambda point: point.violation(), tolerance, patience=PATIENCE // stride),
-        limit=limit,
+        limit=NEWTON_LIMIT,
         check_every=stride,
         size=problem.rows,
     )
-
-
-def _with_active_columns(
-    problem: Problem, relevance: Array, objective: Marginal, tolerance: float, limit: int
-) -> tuple[Array, Any]:
-    """Return relevances after Newton steps on as many columns as the fullest problem uses."""
-    xp = namespace(relevance)
-    count, columns = relevance.shape
-    idle = xp.astype(relevance <= 0, xp.int64)
-    width = columns - int(scalar(xp.min(xp.sum(idle, axis=-1))))
-    if not 0 < width < columns:
-        return relevance, np.zeros(count, dtype=int)
-    order = xp.argsort(idle, axis=-1, stable=True)
-    dictionary = _taken(xp.matrix_transpose(problem.dictionary), order[:, :width])
-    narrow = problem._replace(dictionary=xp.matrix_transpose(dictionary))
-    begin = _taken(relevance, order[:, :width])
-    ended = _newton(narrow, begin, objective, tolerance / 4.0, limit)
-    rest = zeros_like_shape((count, columns - width), relevance)
-    ordered = xp.concat([ended.value.relevance, rest], axis=1)
-    return _taken(ordered, xp.argsort(order, axis=-1)), ended.n_iter
+    return ended.value.relevance
 
 
 def _taken(values: Array, order: Array) -> Array:
