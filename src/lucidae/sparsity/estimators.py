@@ -14,6 +14,7 @@ from lucidae._arrays import Array, as_double, device, like, namespace, scalar
 from lucidae._estimators import CertifiedMixin, Kept, validated_rows
 from lucidae._validation import check_weights
 from lucidae.certificate import Certificate
+from lucidae.iterate import limited_blas
 from lucidae.solution import Solution
 from lucidae.sparsity.noise import FALLBACK, cross_validated_noise, learn_noise
 from lucidae.sparsity.objectives import Autoencoder, Objective
@@ -157,15 +158,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X, y = validated_pair(self, X, y)
         objective = checked_objective(self, X.shape[1])
         weights = check_weights(sample_weight, X)
-        targets = as_double(y if y.ndim == 2 else y[:, None])
-        rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
-        dictionary, responses = rows.whitened
-        problem, units = normalise(
-            dictionary, responses, dimension=rows.dimension, groups=objective.groups
-        )
-        given = Rows(as_double(X), targets, weights, rows.intercept)
-        solution = self._solve(problem, units, objective, rows, given)
-        self._copy_out(solution, units, objective, rows, X, y)
+        with limited_blas(X.shape[0]):
+            solution = self._fit(X, y, weights, objective)
         if not solution.status.ok:
             warnings.warn(solution.advice, ConvergenceWarning, stacklevel=2)
         return self
@@ -220,6 +214,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _draw_certificate(self) -> Certificate:
         kept: Fitted = self._kept
         return kept.summary.certificate
+
+    def _fit(
+        self, X: Array, y: Array, weights: Array | None, objective: Objective
+    ) -> Solution[State]:
+        targets = as_double(y if y.ndim == 2 else y[:, None])
+        rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
+        dictionary, responses = rows.whitened
+        problem, units = normalise(
+            dictionary, responses, dimension=rows.dimension, groups=objective.groups
+        )
+        given = Rows(as_double(X), targets, weights, rows.intercept)
+        solution = self._solve(problem, units, objective, rows, given)
+        self._copy_out(solution, units, objective, rows, X, y)
+        return solution
 
     def _solve(
         self, problem: Problem, units: Units, objective: Objective, rows: Rows, given: Rows

@@ -152,5 +152,5 @@ def warn_if_collapsed(solution: Solution[State]) -> None:
             "infimum at zero (too few rows for so many columns, or no noise at all). Use "
             "noise_variance='cv' or give a number.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
