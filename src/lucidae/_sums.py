@@ -109,17 +109,20 @@ def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Ar
     """
     xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
     if plain and weights is None and X.dtype == xp.float64:
-        yield from ((X[s : s + PLAIN_ROWS, :], None) for s in range(0, n_rows, PLAIN_ROWS))
+        yield from ((X[block, :], None) for block in _slices(n_rows, PLAIN_ROWS))
         return
     shape = (min(BLOCK_ROWS, n_rows), X.shape[1])
     buffer = xp.empty(shape, dtype=xp.float64, device=device(X))
-    for start in range(0, n_rows, BLOCK_ROWS):
-        block = slice(start, min(start + BLOCK_ROWS, n_rows))
-        rows = buffer[: block.stop - start, :]
+    for block in _slices(n_rows, BLOCK_ROWS):
+        rows = buffer[: block.stop - block.start, :]
         rows[...] = X[block, :]
         if not plain:
             rows -= center
         yield rows, None if weights is None else weights[block]
+
+
+def _slices(n_rows: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
 
 
 def sparse_sums(X: Any, weights: Array | None) -> Sums:
