@@ -20,7 +20,7 @@ from lucidae.sparsity.objectives import FullCovariance, Objective
 from lucidae.sparsity.problem import Problem, Units, normalise
 from lucidae.sparsity.repetition import SMALLEST_LEARNED, repeat_update, revalued, update_of
 from lucidae.sparsity.rows import Rows
-from lucidae.sparsity.solvers import few_responses, solve
+from lucidae.sparsity.solvers import is_small, solve
 from lucidae.sparsity.state import State, flat_start
 from lucidae.sparsity.updates import UPDATES, noise_by_expectation
 from lucidae.sparsity.workingset import solve_working_set
@@ -35,7 +35,7 @@ PATIENCE = 3
 """Points of the path without a better prediction after which it ends."""
 
 FEW_STEPS = 10
-"""MacKay steps after which a fit to one or two responses predicts as well as it will."""
+"""MacKay steps after which the fit of a small problem predicts as well as it will."""
 
 FALLBACK = 0.1
 """Share of the mean square response that counts as noise where one row leaves nothing to learn."""
@@ -116,8 +116,7 @@ class Fold:
 def _coarse(problem: Problem, objective: Objective, start: Array | None) -> Solution[Any]:
     """Solve well enough to predict with."""
     if isinstance(objective, FullCovariance) and objective.groups is None:
-        if few_responses(problem):
-            # going down by coordinates ends too high, and so do starts from a larger γ
+        if is_small(problem):  # no start is better: one from a larger γ may lead too high
             update = UPDATES["mackay"]
             return repeat_update(problem, objective, update, tolerance=1e-2, limit=FEW_STEPS)
         return solve_working_set(problem, start, tolerance=1e-2, limit=10)

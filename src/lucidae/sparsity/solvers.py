@@ -53,13 +53,13 @@ BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 """Largest number of updates spent on choosing a basin; more of them end no lower."""
 
 FEW_RESPONSES = 2
-"""Number of responses up to which "auto" follows EM, and held-out rows go by updates."""
+"""Number of responses up to which "auto" follows EM, since minima are many."""
 
 EM_PER_COLUMN = 20
 """EM steps that "auto" spends on few responses, times columns per row; 40 to 100 of them."""
 
 SMALL = 200_000
-"""Entries of a dictionary up to which "auto" compares several paths down."""
+"""Entries of a dictionary up to which updates of all columns are affordable."""
 
 CROWDED = 0.6
 """Share of the rows beyond which an estimate may have stopped in one of many minima."""
@@ -130,10 +130,9 @@ def basin_limit(objective: Objective, method: str) -> int:
     return max(BASIN_LIMIT.values()) if patient else BASIN_LIMIT[method]
 
 
-def few_responses(problem: Problem) -> bool:
-    """Tell whether the minima are many, as for one or two responses, and updates affordable."""
-    small = problem.rows * problem.columns <= SMALL
-    return small and problem.responses.shape[-1] <= FEW_RESPONSES
+def is_small(problem: Problem) -> bool:
+    """Tell whether updates of all columns are affordable."""
+    return problem.rows * problem.columns <= SMALL
 
 
 def em_steps(problem: Problem) -> int:
@@ -184,9 +183,9 @@ def _solve_the_best_way(
 
 def ways_down(problem: Problem) -> tuple[str, ...]:
     """Return the methods that suit a problem: the first, and others to compare where it is hard."""
-    if problem.rows * problem.columns > SMALL:
+    if not is_small(problem):
         return ("coordinate",)
-    if few_responses(problem):
+    if problem.responses.shape[-1] <= FEW_RESPONSES:
         return ("em",)
     if scalar(problem.noise) < NOISE_FREE:
         return ("coordinate", "mm", "em")
