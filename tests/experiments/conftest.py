@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from joblib.externals.loky import get_reusable_executor
 
 
 @pytest.fixture
@@ -15,5 +16,6 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.delitem(sys.modules, "toy", raising=False)
+    get_reusable_executor().shutdown(wait=True)  # processes of earlier tests do not see the folder
     yield importlib.import_module("toy")
     sys.modules.pop("toy", None)
