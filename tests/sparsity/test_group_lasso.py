@@ -1,9 +1,14 @@
 """The convex relative, through the field's own solvers."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.linear_model import MultiTaskLasso
 
+from extras import require
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import group_lasso, noise_free_group_lasso
 from lucidae.sparsity.objectives import GroupLasso
@@ -21,6 +26,68 @@ def test_the_subgradient_conditions_hold_at_the_square_root_of_the_noise(n):
     for _ in range(200):
         moved = U + 10 ** rng.uniform(-4, -1) * rng.standard_normal(U.shape)
         assert lasso.value(p.dictionary, p.responses, moved) >= best - 1e-9
+
+
+MODULE = sys.modules["lucidae.sparsity.group_lasso"]  # the function has taken its name
+
+
+class StandIn(MultiTaskLasso):
+    """What skglm's solver looks like, and what it was asked."""
+
+    asked = None
+
+    def fit(self, X, y):
+        type(self).asked = self.get_params()
+        return super().fit(X, y)
+
+
+def with_skglm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skglm", SimpleNamespace(MultiTaskLasso=StandIn))
+    monkeypatch.setattr(MODULE, "find_spec", lambda name: name)
+
+
+def test_skglm_is_asked_for_the_same_problem(monkeypatch):
+    p = make_sparse_regression(20, 30, 3, 4, snr_db=10, random_state=0)
+    settings = {"noise_variance": p.noise_variance}
+    expected = group_lasso(p.dictionary, p.responses, solver="sklearn", **settings)
+    with_skglm(monkeypatch)
+    found = group_lasso(p.dictionary, p.responses, solver="skglm", tol=1e-10, **settings)
+    assert_allclose(found, expected, atol=1e-5)
+    assert_allclose(StandIn.asked["alpha"], np.sqrt(p.noise_variance) / 20)
+    assert_allclose(StandIn.asked["tol"], 1e-5 * StandIn.asked["alpha"])
+    assert not StandIn.asked["fit_intercept"]
+
+
+def test_skglm_is_taken_for_large_dictionaries_alone(monkeypatch):
+    p = make_sparse_regression(20, 30, 3, 4, snr_db=10, random_state=0)
+    with_skglm(monkeypatch)
+    for large, taken in ((601, False), (600, True)):
+        monkeypatch.setattr(MODULE, "LARGE", large)
+        monkeypatch.setattr(StandIn, "asked", None)
+        group_lasso(p.dictionary, p.responses, noise_variance=p.noise_variance)
+        assert (StandIn.asked is not None) is taken
+
+
+def test_a_solver_that_cannot_be_had_is_refused(monkeypatch):
+    monkeypatch.setattr(MODULE, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install skglm"):
+        group_lasso(np.eye(2), np.eye(2), noise_variance=1.0, solver="skglm")
+    with pytest.raises(ValueError, match="solver='lars' was given"):
+        group_lasso(np.eye(2), np.eye(2), noise_variance=1.0, solver="lars")
+
+
+@pytest.mark.slow
+def test_skglm_itself_agrees():
+    require("skglm")
+    p = make_sparse_regression(40, 120, 5, 6, snr_db=10, random_state=2)
+    lasso = GroupLasso(np.sqrt(p.noise_variance))
+    found, expected = (
+        group_lasso(p.dictionary, p.responses, noise_variance=p.noise_variance, solver=solver)
+        for solver in ("skglm", "sklearn")
+    )
+    assert lasso.violation(p.dictionary, p.responses, found) < 1e-3
+    values = [lasso.value(p.dictionary, p.responses, U) for U in (found, expected)]
+    assert_allclose(*values, rtol=1e-6)
 
 
 def test_without_noise_the_norm_is_minimal_among_exact_fits():

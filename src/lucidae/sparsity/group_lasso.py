@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.linear_model import Lasso, MultiTaskLasso
 
 from lucidae._arrays import Array, scalar
-from lucidae._validation import check_number, check_rows
+from lucidae._validation import check_choice, check_number, check_rows
 from lucidae.sparsity.objectives import Autoencoder
 from lucidae.sparsity.penalties import PowerPenalty
 from lucidae.sparsity.problem import normalise
@@ -19,12 +19,18 @@ from lucidae.sparsity.updates import reweighting
 
 __all__ = ["group_lasso", "noise_free_group_lasso"]
 
+LASSO_SOLVERS = ("auto", "sklearn", "skglm")
+
+LARGE = 1_000_000
+"""Entries of a dictionary from which on skglm makes up for the ten seconds that it compiles."""
+
 
 def group_lasso(
     dictionary: Any,
     responses: Any,
     *,
     noise_variance: float,
+    solver: str = "auto",
     tol: float = 1e-8,
     max_iter: int = 10_000,
 ) -> Array:
@@ -38,15 +44,19 @@ def group_lasso(
         The responses X.
     noise_variance : float
         γ; the penalty is its square root.
+    solver : {"auto", "sklearn", "skglm"}, default="auto"
+        Whose solver to use. "auto" takes skglm for large dictionaries and several responses where
+        it is installed, scikit-learn elsewhere.
     tol : float
-        Duality gap relative to the squared norm of the responses.
+        Duality gap relative to the squared norm of the responses; skglm, which measures the
+        subgradient conditions, is asked for its square root relative to the penalty.
     max_iter : int
         Largest number of passes.
 
     Returns
     -------
     ndarray of shape (κ, n)
-        The estimate U. `skglm` solves it where it is installed, scikit-learn elsewhere.
+        The estimate U.
 
     Examples
     --------
@@ -58,17 +68,27 @@ def group_lasso(
     Phi = np.asarray(check_rows(dictionary, accept_sparse=False, name="dictionary"), dtype=float)
     X = np.asarray(check_rows(responses, accept_sparse=False, name="responses"), dtype=float)
     strength = check_number(noise_variance, "noise_variance", low=0.0, open_low=True) ** 0.5
-    # Their data term is ‖·‖²/(2d).
-    alpha = strength / Phi.shape[0]
-    if find_spec("skglm") is not None and X.shape[1] > 1:
+    alpha = strength / Phi.shape[0]  # their data term is ‖·‖²/(2d)
+    several = X.shape[1] > 1
+    if _takes_skglm(check_choice(solver, "solver", LASSO_SOLVERS), several, Phi.size):
         from skglm import MultiTaskLasso as FastLasso
 
-        model = FastLasso(alpha=alpha, tol=tol, max_iter=max_iter, fit_intercept=False)
+        model = FastLasso(alpha, tol=alpha * tol**0.5, max_iter=max_iter, fit_intercept=False)
     else:
-        chosen = MultiTaskLasso if X.shape[1] > 1 else Lasso
+        chosen = MultiTaskLasso if several else Lasso
         model = chosen(alpha=alpha, tol=tol, max_iter=max_iter, fit_intercept=False)
-    model.fit(Phi, X if X.shape[1] > 1 else X[:, 0])
+    model.fit(Phi, X if several else X[:, 0])
     return np.asarray(model.coef_).reshape(X.shape[1], Phi.shape[1]).T
+
+
+def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
+    installed = find_spec("skglm") is not None
+    if solver == "skglm" and not (installed and several):
+        raise ValueError(
+            "solver='skglm' needs the package skglm (pip install skglm) and more than one "
+            "response. Use solver='sklearn'."
+        )
+    return solver == "skglm" or (solver == "auto" and installed and several and entries >= LARGE)
 
 
 def noise_free_group_lasso(
