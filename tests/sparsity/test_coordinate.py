@@ -24,7 +24,7 @@ from lucidae.sparsity.newton import (
     polish,
 )
 from lucidae.sparsity.objectives import FullCovariance
-from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.workingset import noise_stages, solve_working_set, sweep, working_set
 
@@ -131,9 +131,12 @@ def test_an_indefinite_hessian_is_met_with_a_safe_damping():
     problem, relevance = draw(11, n=1)
     point = look(problem, relevance)
     assert np.isnan(newton_direction(point)).any()
-    refused = newton_step(point)
-    assert_allclose(refused.relevance, relevance)
-    assert refused.damping == DEFINITE
+    assert newton_step(point).energy < point.energy  # one problem tries again at once
+    stacked = Problem(*(np.asarray(field)[None] for field in problem))
+    refused = newton_step(look(stacked, relevance[None]))
+    assert_allclose(refused.relevance, relevance[None])
+    assert_allclose(refused.damping, DEFINITE)
+    assert newton_step(refused).energy[0] < point.energy
 
 
 def test_polishing_never_raises_the_energy_and_ends_stationary():

@@ -41,7 +41,7 @@ def drawn(setting, seed):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_solver_ends_at_a_stationary_point(method, setting):
-    for seed in range(5):
+    for seed in range(20):
         solution, _ = solved(*drawn(setting, seed), method)
         assert solution.status.ok
         # measured afresh, on all columns, and not by the loop that stopped
@@ -51,10 +51,9 @@ def test_every_solver_ends_at_a_stationary_point(method, setting):
         assert (np.diff(energies) <= 1e-10 * np.abs(energies[:-1])).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_solver_ends_at_a_stationary_point_on_larger_problems(method):
-    for seed in range(20):
+    for seed in range(0, 20, 4):
         setting = (100, 200, 10 + 3 * seed, 20, 20)
         solution, _ = solved(*drawn(setting, seed), method)
         state = evaluate(solution.value.problem, solution.value.relevance)
@@ -196,7 +195,6 @@ def test_the_smallest_problems_are_solved(shape):
     assert solution.status.ok
 
 
-@pytest.mark.slow
 def test_twenty_thousand_columns_are_solved():
     p = make_sparse_regression(60, 20_000, 5, 10, 10, snr_db=20, random_state=0)
     solution, units = solved(p.dictionary, p.responses, p.noise_variance)

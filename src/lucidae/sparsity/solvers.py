@@ -1,23 +1,24 @@
 """From a problem and an objective to relevances: one table of methods, one way to call them.
 
 Solvers of the full energy end at the same minimum where one is left, and may part where there
-are several. Seen with 20 dB noise (d = 100, κ = 200, n = 20, rank 3, ten problems a line; energy
-per response above the best of all solvers, median and worst):
+are several. Seen with 20 dB noise (d = 100, κ = 200, rank 3, ten problems a line; energy per
+response above the best of all solvers, median and worst):
 
-======  ==========  =========  ==========  ===========
-rows r  mm          em         mackay      coordinate
-======  ==========  =========  ==========  ===========
-40, 60  0, 0        0, 0       0, 0        0, 0
-70      0, 0        0, 11      0, 0        0, 20
-80      0, 0.9      0.2, 3.5   0, 0.9      0.9, 7.3
-======  ==========  =========  ==========  ===========
+=====  ==========  =======  =======  =========  =======  ==========
+n      rows r      auto     mm       em         mackay   coordinate
+=====  ==========  =======  =======  =========  =======  ==========
+20     40, 60      0, 0     0, 0     0, 0       0, 0     0, 0
+20     70          0, 0     0, 0     0, 10.8    0, 0     0, 19.9
+20     80          0, 0.9   0, 0.9   0, 3.5     0, 0.9   0.9, 3.8
+1      10          0, 0     0, 0.4   0, 0       0, 0.4   0, 2.5
+1      30          0, 1.2   0, 1.2   0, 1.2     0, 1.2   0, 54.5
+=====  ==========  =======  =======  =========  =======  ==========
 
-Without noise EM's slower path finds the lower minima beyond r = 0.8 d, and with one or two
-responses it does so almost everywhere (n = 1, r = 30 in the setting above: coordinates end 14 above
-it on average, 68 at worst). So "auto" follows EM for one or two responses. With more of them it
-follows MacKay's rule, or goes down by coordinates where there is no noise or the dictionary is wide
-or large. Where that uses more than 0.6 d of a small problem's rows it compares with EM (and
-another update) and keeps the lowest energy.
+At a noise variance far below the true one, and without noise beyond r = 0.8 d, EM's slower path
+finds the lower minima. So "auto" follows EM for one or two responses. With more of them it follows
+MacKay's rule, or goes down by coordinates where there is no noise or the dictionary is wide or
+large. Where that uses more than 0.6 d of a small problem's rows it compares with EM (and another
+update) and keeps the lowest energy.
 """
 
 from __future__ import annotations
