@@ -158,11 +158,16 @@ def _cuda_graph(rehearsal: Work, work: Work) -> Work:
         current = torch.cuda.current_stream()
         side = getattr(_STREAMS, "own", None) or torch.cuda.Stream()
         side.wait_stream(current)
-        with torch.cuda.stream(side):  # libraries set themselves up outside the recording
-            rehearsal()
-        current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            work()
+        with torch.cuda.stream(side):
+            rehearsal()  # libraries set themselves up outside the recording
+            side.synchronize()
+            # torch.cuda.graph would also empty the allocator's cache, which costs milliseconds.
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        current.wait_stream(side)
     replay: Work = graph.replay
     return replay

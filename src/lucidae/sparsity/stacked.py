@@ -9,13 +9,10 @@ import numpy as np
 
 from lucidae._arrays import (
     Array,
-    device,
     keeper,
     namespace,
     on_host,
     replayable,
-    scalar,
-    zeros_like_shape,
 )
 from lucidae.iterate import Below, iterate_batch
 from lucidae.solution import BatchSolution, Solution, Status
@@ -35,7 +32,6 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.stacks import Settings
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import noise_by_expectation
-from lucidae.sparsity.workingset import POLISHED
 
 NEWTON_COLUMNS = 10
 """Newton steps form κ × κ, so they are taken up to this many columns per row."""
@@ -52,10 +48,7 @@ LOOKS, LOOKS_AT_DEVICE = Looks(5, 1), Looks(15, 2)
 """On a device each look waits for it, while steps that problems no longer need are nearly free."""
 
 PATIENCE = 16
-"""Newton steps, or rounds of them, without progress after which a problem is left as it is."""
-
-NEWTON_LIMIT = 30
-"""Largest number of Newton steps in a round."""
+"""Newton steps without progress after which a problem is left as it is."""
 
 
 def first_noise(problem: Problem) -> Array:
@@ -161,63 +154,20 @@ def _looks(example: Array) -> Looks:
 def _polished(
     basin: BatchSolution[State], objective: Marginal, tolerance: float, limit: int
 ) -> BatchSolution[State]:
-    """Reach the bottoms of the basins: rounds of Newton steps, and a look at all columns between.
+    """Reach the bottoms of the basins by damped Newton steps on all columns, all problems at once.
 
-    A round sees the columns in play alone, as many as the fullest problem has.
+    Steps on the columns in play alone would be less work, but more launches, which cost more.
     """
-
-    def distance(state: State) -> Array:
-        return objective.violation(state)
-
-    def step(state: State) -> State:
-        furthest = scalar(namespace(state.noise).max(distance(state)))
-        accuracy = max(tolerance / 4.0, POLISHED * furthest)
-        return evaluate(state.problem, _improved(state, objective, accuracy))
-
-    ended = iterate_batch(
-        step,
-        evaluate(basin.value.problem, thinned(basin.value, objective)),
-        stop=Below(distance, tolerance, patience=PATIENCE),
-        limit=limit,
-        size=basin.value.problem.rows,
-    )
-    return replace(ended, n_iter=basin.n_iter + ended.n_iter)
-
-
-def _improved(state: State, objective: Marginal, accuracy: float) -> Array:
-    """Return relevances after damped Newton steps on the columns that are active or want to be."""
-    xp = namespace(state.relevance)
-    count, columns = state.relevance.shape
-    wanting = objective.gradient(state) < 0
-    idle = xp.astype(~(wanting | (state.relevance > 0)), xp.int64)
-    width = max(1, columns - int(scalar(xp.min(xp.sum(idle, axis=-1)))))
-    order = xp.argsort(idle, axis=-1, stable=True)
-    dictionary = _taken(xp.matrix_transpose(state.dictionary), order[:, :width])
-    narrow = state.problem._replace(dictionary=xp.matrix_transpose(dictionary))
-    begin = _taken(state.relevance, order[:, :width])
-    reached = _newton(narrow, begin, objective, accuracy)
-    rest = zeros_like_shape((count, columns - width), begin)
-    return _taken(xp.concat([reached, rest], axis=1), xp.argsort(order, axis=-1))
-
-
-def _newton(problem: Problem, relevance: Array, objective: Marginal, tolerance: float) -> Array:
+    problem = basin.value.problem
+    relevance = thinned(basin.value, objective)
     stride = _looks(relevance).newton
     ended = iterate_batch(
         lambda point: newton_step(point, None, objective.volume),
         look(problem, relevance, volume=objective.volume),
         stop=Below(lambda point: point.violation(), tolerance, patience=PATIENCE // stride),
-        limit=NEWTON_LIMIT,
+        limit=limit,
         check_every=stride,
         size=problem.rows,
     )
-    return ended.value.relevance
-
-
-def _taken(values: Array, order: Array) -> Array:
-    """Return some entries of each problem along the second axis, by one index of its own each."""
-    xp = namespace(values)
-    count, length, *others = values.shape
-    first = length * xp.arange(count, dtype=order.dtype, device=device(order))
-    flat = xp.reshape(values, (count * length, *others))
-    taken = xp.take(flat, xp.reshape(order + first[:, None], (-1,)), axis=0)
-    return xp.reshape(taken, (count, order.shape[1], *others))
+    state = evaluate(problem, ended.value.relevance)
+    return replace(ended, value=state, n_iter=basin.n_iter + ended.n_iter)
