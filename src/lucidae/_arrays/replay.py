@@ -154,20 +154,33 @@ def _on_cuda(x: Any) -> bool:
 def _cuda_graph(rehearsal: Work, work: Work) -> Work:
     import torch
 
+    own = getattr(_STREAMS, "own", None)
     with _RECORDING:
         current = torch.cuda.current_stream()
-        side = getattr(_STREAMS, "own", None) or torch.cuda.Stream()
+        side = own or torch.cuda.Stream()
         side.wait_stream(current)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(side):
-            rehearsal()  # libraries set themselves up outside the recording
-            side.synchronize()
-            # torch.cuda.graph would also empty the allocator's cache, which costs milliseconds.
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                graph.capture_end()
+        with torch.cuda.stream(side):  # libraries set themselves up outside the recording
+            rehearsal()
         current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        if own is None:
+            _capture(graph, side, work)
+        else:  # apart from the streams of all threads
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                work()
     replay: Work = graph.replay
     return replay
+
+
+def _capture(graph: Any, side: Any, work: Work) -> None:
+    """Record on a stream; `torch.cuda.graph` would also empty the cache, which takes long."""
+    import torch
+
+    side.synchronize()
+    with torch.cuda.stream(side):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(side)
