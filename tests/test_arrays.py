@@ -33,6 +33,7 @@ from lucidae._arrays import (
     scalar,
     solve_lower,
     squared_norm,
+    squared_norms,
     svd_thin,
     to_numpy,
     trace,
@@ -171,6 +172,8 @@ def test_traces_and_norms(xp, dtype, shape):
     assert_allclose(to_numpy(diagonal(given)), expected_diagonal, rtol=1e-5)
     assert_allclose(to_numpy(trace(given)), expected_diagonal.sum(-1), rtol=1e-4, atol=1e-5)
     assert_allclose(to_numpy(squared_norm(given)), (A**2).sum((-2, -1)), rtol=1e-4)
+    for axis in (-1, -2):
+        assert_allclose(to_numpy(squared_norms(given, axis)), (A**2).sum(axis), rtol=1e-4)
     assert trace(given).dtype == squared_norm(given).dtype == given.dtype
 
 

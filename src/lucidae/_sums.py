@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae._arrays import Array, as_double, device, namespace, scalar
+from lucidae._arrays import Array, add_gram_, as_double, device, namespace, scalar, weighted_sum
 
 PLAIN_ROWS = 16_384
 """Rows squared at a time as they are."""
@@ -38,13 +38,11 @@ def weighted_mean(X: Any, weights: Array | None, total: float) -> Array:
     """Return the mean of the rows of `X`, dense or sparse; `total` is the sum of the weights."""
     if scipy.sparse.issparse(X):
         return np.asarray(X.sum(axis=0) if weights is None else weights @ X).ravel() / total
-    if weights is None:  # a product with ones runs on all threads, a sum on one
-        weights = namespace(X).ones(X.shape[0], dtype=X.dtype, device=device(X))
-    return (weights @ X) / total
+    return weighted_sum(weights, X) / total
 
 
 Sums = tuple[float, Array, Array, Array]
-"""Total weight, squares about a center, the center, and the mean less the center."""
+"""Total weight, squares about a center (lower triangle), the center, the mean less the center."""
 
 
 def dense_sums(X: Array, weights: Array | None) -> Sums:
@@ -71,10 +69,7 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         mean = mean + weighted_mean(rows, part, total)
         if part is not None:
             rows *= xp.sqrt(part)[:, None]
-        # NumPy turns AᵀA into a symmetric rank-b product. SciPy's BLAS is left alone here: two
-        # thread pools that alternate slow each other down.
-        product = rows.mT @ rows
-        squares = product if squares is None else _added(squares, product)
+        squares = add_gram_(squares, rows)
     return total, squares, center, mean
 
 
@@ -95,11 +90,6 @@ def _guess(X: Array) -> Array:
     allowed = LIKELY_SHARE * xp.mean(rows * rows, axis=0)
     plain = (mean * mean <= allowed) & (allowed < math.inf)
     return 0.0 * rows[0, :] if bool(xp.all(plain)) else mean
-
-
-def _added(squares: Array, product: Array) -> Array:
-    squares += product
-    return squares
 
 
 def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:

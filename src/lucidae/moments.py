@@ -10,7 +10,17 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from lucidae._arrays import Array, beside, device, largest, like, namespace, scalar, to_numpy
+from lucidae._arrays import (
+    Array,
+    beside,
+    device,
+    largest,
+    like,
+    mirrored,
+    namespace,
+    scalar,
+    to_numpy,
+)
 from lucidae._eigen import fix_signs as fix_signs
 from lucidae._eigen import leading_eigenpairs
 from lucidae._files import load_arrays, save_arrays
@@ -39,7 +49,8 @@ class SecondMoment:
     weight : float
         Total weight of the rows.
     squares : array of shape (m, m)
-        Weighted sum of the outer products of the rows less the center.
+        Weighted sum of the outer products of the rows less the center; only the lower triangle
+        counts.
     center, offset : arrays of shape (m,)
         The mean is ``center + offset``.
 
@@ -198,7 +209,7 @@ class SecondMoment:
     def scatter(self) -> Array:
         """Weighted sum of the outer products of the centred rows, shape (m, m)."""
         root = math.sqrt(self.weight) * self.offset
-        return self.squares - root[:, None] * root[None, :]
+        return mirrored(self.squares) - root[:, None] * root[None, :]
 
     @property
     def covariance(self) -> Array:
@@ -236,7 +247,8 @@ class SecondMoment:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the moment to an ``.npz`` file, whole or not at all."""
-        fields = {name: to_numpy(getattr(self, name)) for name in _FIELDS}
+        whole = replace(self, squares=mirrored(self.squares))
+        fields = {name: to_numpy(getattr(whole, name)) for name in _FIELDS}
         save_arrays(path, {"format": _FORMAT} | fields)
 
     @classmethod

@@ -145,10 +145,38 @@ def svd_thin(A: Array) -> tuple[Array, Array, Array]:
     return U, s, Vt
 
 
+def add_gram_(A: Array | None, rows: Array) -> Array:
+    """Add rowsᵀ rows to the lower triangle of `A`, in place; the upper one may hold anything.
+
+    NumPy's rows go to SciPy's BLAS, whose symmetric product adds up without a second triangle.
+    """
+    if is_numpy(rows) and rows.dtype == np.float64:
+        into = {} if A is None else {"c": A.T, "overwrite_c": 1, "beta": 1.0}
+        return scipy.linalg.blas.dsyrk(1.0, rows.T, **into).T
+    product = rows.mT @ rows
+    if A is None:
+        return product
+    A += product
+    return A
+
+
+def weighted_sum(weights: Array | None, rows: Array) -> Array:
+    """Return Σ wᵢ xᵢ over rows; by the BLAS of `add_gram_`, so that no two thread pools meet."""
+    if weights is None:
+        weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
+    if is_numpy(rows) and rows.dtype == np.float64:
+        return scipy.linalg.blas.dgemv(1.0, rows.T, weights)
+    return weights @ rows
+
+
+def mirrored(A: Array) -> Array:
+    """Return the symmetric matrix of which `A` holds the lower triangle."""
+    xp = namespace(A)
+    return xp.tril(A) + xp.tril(A, k=-1).mT
+
+
 def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
     """Add scale · x yᵀ to one matrix `A` in place and return it; for buffers the caller owns."""
-    if compat.is_torch_array(A):
-        return A.addr_(x, y, alpha=scale)
     if is_numpy(A) and A.flags.forc and A.dtype in (np.float32, np.float64):
         ger = scipy.linalg.blas.sger if A.dtype == np.float32 else scipy.linalg.blas.dger
         if A.flags.f_contiguous:
@@ -156,8 +184,15 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
         else:  # its transpose is column-major, with x and y swapped
             ger(scale, y, x, a=A.T, overwrite_a=1)
         return A
+    if compat.is_torch_array(A):
+        return A.addr_(x, y, alpha=scale)
     A += float(scale) * (x[:, None] * y[None, :])
     return A
+
+
+def squared_norms(A: Array, axis: int) -> Array:
+    """Return the squared norms of the vectors along an axis, -1 or -2, without a square of `A`."""
+    return namespace(A).vecdot(A, A, axis=axis)
 
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
