@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lucidae._arrays import Array, diagonal, namespace, rank_one_
+from lucidae._arrays import Array, diagonal, namespace, rank_one_, squared_norms
 from lucidae.iterate import Below, iterate
 from lucidae.sparsity.problem import Problem, covariance, whiten
 
@@ -71,12 +71,11 @@ def gather_workspace(whitened: Array, responses: Array, relevance: Array) -> Wor
     size = whitened.shape[1]
     loading = gram[:, size:]
     curvature = diagonal(gram[:, :size]) + 0.0
-    return Workspace(relevance + 0.0, gram, curvature, xp.sum(loading**2, axis=1))
+    return Workspace(relevance + 0.0, gram, curvature, squared_norms(loading, -1))
 
 
 def move_coordinate_(space: Workspace, index: int, change: float) -> Workspace:
     """Move one relevance and update the buffers in place by one rank-one term."""
-    xp = namespace(space.gram)
     size = space.gram.shape[0]
     row = space.gram[index, :] + 0.0
     coupling = row[:size]
@@ -85,7 +84,8 @@ def move_coordinate_(space: Workspace, index: int, change: float) -> Workspace:
     moved = float(space.relevance[index]) + change
     space.relevance[index] = moved if moved > 0.0 else 0.0
     curvature = space.curvature - shrink * coupling**2
-    return space._replace(curvature=curvature, alignment=xp.sum(space.loading**2, axis=1))
+    alignment = squared_norms(space.gram[:, size:], -1)
+    return Workspace(space.relevance, space.gram, curvature, alignment)
 
 
 def best_coordinate_step(space: Workspace) -> Workspace:

@@ -18,6 +18,7 @@ from lucidae._arrays import (
     machine_epsilon,
     namespace,
     solve_lower,
+    squared_norms,
     where_set,
 )
 from lucidae.iterate import Below, iterate
@@ -62,7 +63,7 @@ class Descent(NamedTuple):
 
     def violation(self, groups: Groups | None = None) -> Array:
         """Distance to the KKT conditions."""
-        alignment = namespace(self.relevance).sum(self.loading**2, axis=-1)
+        alignment = squared_norms(self.loading, -1)
         return complementarity(self.relevance, alignment, self.pressure, groups)
 
 
@@ -77,7 +78,7 @@ def newton_direction(point: Descent, groups: Groups | None = None, volume: Volum
     bend = volume.bend(metric, point.pressure)
     damping = point.damping[..., None]
     hessian = 2.0 * metric * (point.loading @ point.loading.mT) - (1.0 - damping[..., None]) * bend
-    slope = xp.sum(point.loading**2, axis=-1) - point.pressure
+    slope = squared_norms(point.loading, -1) - point.pressure
     pressure, relevance = point.pressure, point.relevance
     if groups is not None:
         hessian = groups.total(groups.total(hessian).mT)
@@ -100,7 +101,7 @@ def look(
     xp = namespace(relevance)
     white = whiten(covariance(problem.dictionary, relevance, problem.noise), problem.responses)
     whitened = white.inverse @ problem.dictionary
-    pressure = volume.pressure(problem, relevance, xp.sum(whitened**2, axis=-2))
+    pressure = volume.pressure(problem, relevance, squared_norms(whitened, -2))
     energy = white.fit + volume.value(problem, relevance, white.log_determinant)
     loading = whitened.mT @ white.responses
     first = xp.full_like(problem.noise, FIRST_DAMPING) if damping is None else damping

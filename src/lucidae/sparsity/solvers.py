@@ -56,8 +56,8 @@ BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 FEW_RESPONSES = 2
 """Number of responses up to which "auto" follows EM, since minima are many."""
 
-EM_PER_COLUMN = 20
-"""EM steps that "auto" spends on few responses, times columns per row; 40 to 100 of them."""
+EM_PER_COLUMN = 15
+"""EM steps that "auto" spends on few responses, times columns per row; 30 to 100 of them."""
 
 SMALL = 200_000
 """Entries of a dictionary up to which updates of all columns are affordable."""
@@ -138,7 +138,7 @@ def is_small(problem: Problem) -> bool:
 
 def em_steps(problem: Problem) -> int:
     """Return how many EM steps choose the basin of few responses."""
-    return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 40), 100)
+    return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
 def _solve_by_updates(

@@ -11,6 +11,7 @@ from lucidae._arrays import (
     namespace,
     solve_lower,
     squared_norm,
+    squared_norms,
     zeros_like_shape,
 )
 from lucidae.sparsity.groups import Groups
@@ -78,8 +79,8 @@ def evaluate(problem: Problem, relevance: Array) -> State:
     return State(
         *problem,
         relevance,
-        xp.sum(whitened**2, axis=-2),
-        xp.sum(loading**2, axis=-1),
+        squared_norms(whitened, -2),
+        squared_norms(loading, -1),
         white.fit,
         white.log_determinant,
         squared_norm(pulled),
@@ -100,7 +101,7 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
         *problem,
         relevance,
         xp.full_like(relevance, xp.nan),
-        xp.sum(loading**2, axis=-1),
+        squared_norms(loading, -1),
         squared_norm(white),
         2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1),
         squared_norm(pulled),

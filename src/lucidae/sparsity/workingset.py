@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lucidae._arrays import Array, device, largest, namespace, put, scalar, to_numpy
+from lucidae._arrays import Array, device, largest, namespace, put, scalar, squared_norms, to_numpy
 from lucidae.iterate import Below, iterate, limited_blas
 from lucidae.solution import Solution
 from lucidae.sparsity.coordinate import coordinate_gains, descend, gather_workspace
@@ -26,7 +26,10 @@ from lucidae.sparsity.volume import Volume
 FULL_ENERGY = FullCovariance()
 
 CANDIDATES = 150
-"""Inactive columns that join the active ones in a working set."""
+"""Largest number of inactive columns that join the active ones in a working set."""
+
+PROMISING = 1e-3
+"""Gain, relative to the largest, from which on an inactive column may join."""
 
 STAGE = 10.0
 """Factor by which the noise variance falls from one stage of the continuation to the next."""
@@ -57,13 +60,12 @@ class Sweep(NamedTuple):
 
 def sweep(problem: Problem, relevance: Array, volume: Volume = FULL) -> Sweep:
     """Factorise Σ from the active columns and whiten all of them."""
-    xp = namespace(relevance)
     active = _take(problem, relevance, np.flatnonzero(to_numpy(relevance)))
     white = whiten(covariance(active[0].dictionary, active[1], problem.noise), problem.responses)
     whitened = white.inverse @ problem.dictionary
-    curvature = xp.sum(whitened * whitened, axis=0)
+    curvature = squared_norms(whitened, -2)
     loading = whitened.mT @ white.responses
-    alignment = xp.sum(loading * loading, axis=1)
+    alignment = squared_norms(loading, -1)
     pressure = volume.pressure(problem, relevance, curvature)
     energy = scalar(white.fit + volume.value(problem, relevance, white.log_determinant))
     return Sweep(relevance, whitened, white.responses, curvature, alignment, pressure, energy)
@@ -87,7 +89,7 @@ def working_set(seen: Sweep, groups: Groups | None = None, by_gain: bool = True)
     curvature = positive(seen.curvature)  # zero columns align with nothing and gain nothing
     gains = to_numpy(coordinate_gains(seen.relevance, curvature, seen.alignment))
     promise = np.where(relevance > 0, 0.0, gains)
-    count = min(CANDIDATES, int(np.count_nonzero(promise > 0)))
+    count = min(CANDIDATES, int(np.count_nonzero(promise > PROMISING * gains.max())))
     best = np.argpartition(-promise, count - 1)[:count] if count else np.empty(0, dtype=int)
     return np.union1d(np.flatnonzero(relevance), best)
 
