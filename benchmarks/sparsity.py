@@ -100,7 +100,7 @@ def leading(p: Any, rows: Any) -> str:
 
 def sources(name: str = "Gaussian", Phi: Any = None, repeats: int = REPEATS) -> None:
     print(f"P4  204 × 4686, {name}, n = 50, 20 dB (asked: gamma_map's speed × 5, a lower energy)")
-    print(f"    {'who':<14} {'time':>8} {'speed-up':>8} {'energy':>12} {'leading':>8} {'error':>6}")
+    print(f"    {'who':<14} {'time':>8} {'speed-up':>8} {'energy':>13} {'leading':>8} {'error':>6}")
     p = make_sparse_regression(204, 4686, 20, 50, 10, snr_db=20, dictionary=Phi, random_state=0)
     works = {"SparseVAE": partial(fitted, p), "gamma_map": partial(gamma_map, p)}
     results = best_medians(works, repeats)
@@ -110,10 +110,10 @@ def sources(name: str = "Gaussian", Phi: Any = None, repeats: int = REPEATS) -> 
         rows = result.coef_.T if ours else result
         implied = partial(implied_relevance, p.dictionary, p.responses)
         relevance = result.relevance_ if ours else implied(rows, p.noise_variance)
-        value = f"{energy(p, relevance, p.noise_variance):.4f}"
+        value = f"{energy(p, relevance, p.noise_variance):.6f}"
         print(
             f"    {who:<14} {seconds:7.2f}s {results['gamma_map'][0] / seconds:8.1f} "
-            f"{'another' if who == 'MultiTaskLasso' else value:>12} {leading(p, rows):>8} "
+            f"{'another' if who == 'MultiTaskLasso' else value:>13} {leading(p, rows):>8} "
             f"{error(p, rows):6.2f}",
             flush=True,
         )
