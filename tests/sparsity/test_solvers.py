@@ -9,7 +9,7 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.repetition import repeat_update
-from lucidae.sparsity.solvers import SOLVERS, solve
+from lucidae.sparsity.solvers import SOLVERS, solve, ways_down
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.theory import orthonormal_optimum
 from lucidae.sparsity.updates import UPDATES
@@ -94,6 +94,31 @@ def test_beyond_half_the_rows_solvers_may_part_but_never_by_much():
         spreads.append(max(energies) - min(energies))
     # per response, in units of log-likelihood times two; some problem has several minima
     assert 1e-6 < max(spreads) < 15.0
+
+
+def test_auto_ends_lower_than_coordinates_where_minima_are_many():
+    for setting in ((50, 100, 15, 1, 20), (50, 100, 35, 10, 20)):
+        ends = {"auto": [], "coordinate": []}
+        for seed in range(6):
+            for method, energies in ends.items():
+                solution, _ = solved(*drawn(setting, seed), method)
+                energies.append(float(FullCovariance().value(solution.value)))
+        assert np.mean(ends["auto"]) < np.mean(ends["coordinate"]) - 0.1
+
+
+@pytest.mark.parametrize(
+    ("shape", "noise", "first"),
+    [
+        ((20, 40, 1), 0.1, "em"), ((20, 40, 5), 0.1, "mackay"), ((20, 40, 5), 1e-9, "coordinate"),
+        ((20, 400, 5), 0.1, "coordinate"), ((20, 20_000, 5), 0.1, "coordinate"),
+        ((20, 20_000, 1), 0.1, "coordinate"),
+    ],
+)  # fmt: skip
+def test_auto_chooses_its_way_by_size_responses_and_noise(shape, noise, first):
+    d, kappa, n = shape
+    rng = np.random.default_rng(0)
+    problem, _ = normalise(rng.standard_normal((d, kappa)), rng.standard_normal((d, n)))
+    assert ways_down(problem.with_noise(noise))[0] == first
 
 
 def test_orthonormal_columns_give_the_closed_form():

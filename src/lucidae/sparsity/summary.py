@@ -177,6 +177,12 @@ def unjustified_collapse(state: State, objective: Objective, tolerance: float) -
     return ~active_latents(state) & (excess > max(10.0 * tolerance, 1e-3))
 
 
+def span_of(columns: Any) -> Any:
+    """Return an orthonormal basis of what some columns span in floating point."""
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    return left[:, values > values[0] * max(columns.shape) * np.finfo(float).eps]
+
+
 def figures_of(dictionary: Array, responses: Array, estimate: Array, dimension: float) -> Summary:
     """Everything that needs no noise variance."""
     Phi, X, U = (to_numpy(part) for part in (dictionary, responses, estimate))
@@ -186,8 +192,8 @@ def figures_of(dictionary: Array, responses: Array, estimate: Array, dimension: 
     error = float(np.linalg.norm(X - Phi @ U)) / total if total > 0 else 0.0
     exact = error
     if 0 < active.size < Phi.shape[0] and error < 0.1:
-        refit = np.linalg.lstsq(Phi[:, active], X, rcond=None)[0]
-        exact = float(np.linalg.norm(X - Phi[:, active] @ refit)) / total
+        basis = span_of(Phi[:, active])
+        exact = float(np.linalg.norm(X - basis @ (basis.T @ X))) / total
     return Summary(
         "coefficients", None, None, error, exact, int(active.size), Phi.shape[1], dimension,
         numerical_rank(X), norms[active],
