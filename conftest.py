@@ -6,16 +6,13 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
-    PACKAGE / "_commands.py": ("rich", "typer"),
-    PACKAGE / "cli.py": ("rich", "typer"),
+    PACKAGE / "cli": ("rich", "typer"),
     PACKAGE / "nn": ("torch",),
-    PACKAGE / "interop" / "dask.py": ("dask",),
-    PACKAGE / "interop" / "mne.py": ("mne",),
     PACKAGE / "displays": ("matplotlib",),
-    PACKAGE / "experiments" / "command.py": ("rich", "typer"),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
+    PACKAGE / "experiments" / "vae": ("torch",),
     PACKAGE / "report": ("jinja2", "matplotlib"),
 }
 

@@ -22,12 +22,12 @@ from threadpoolctl import threadpool_limits
 
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import load_mnist
-from lucidae.linear.covariance import DenseCovariance
-from lucidae.linear.dynamics import Plan, Run, simulate
+from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Settings, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.penalties import best_penalties
+from lucidae.linear.simulation.dynamics import Plan, Run, simulate
 from lucidae.linear.solvers import Training, solve_gradient
 from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
 from lucidae.linear.weights import TiedWeights, Weights

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
-from lucidae import SecondMoment, _sums
-from lucidae._arrays import namespace, to_numpy
+from lucidae import SecondMoment
+from lucidae import moments as _sums
+from lucidae.arrays import namespace, to_numpy
 
 RNG = np.random.default_rng(0)
 

@@ -8,8 +8,8 @@ import scipy.sparse
 from numpy.testing import assert_array_equal
 
 from extras import require
-from lucidae._arrays import namespace, to_numpy
-from lucidae._validation import (
+from lucidae.arrays import namespace, to_numpy
+from lucidae.validation import (
     check_choice,
     check_integer,
     check_number,

@@ -1,14 +1,14 @@
 """Autoencoders whose optimum is known."""
 
 from lucidae import datasets, metrics
-from lucidae._certify import certify
-from lucidae._persist import load, save
 from lucidae._version import __version__
+from lucidae.certificate import certify
 from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
 from lucidae.dropout.equalize import equalize, equalize_pair
-from lucidae.linear.estimators import LinearAutoencoder
+from lucidae.io.models import load, save
+from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.moments import SecondMoment
-from lucidae.sparsity.estimators import SparseVAE
+from lucidae.sparsity.estimator import SparseVAE
 
 __all__ = [
     "DropoutAutoencoder",

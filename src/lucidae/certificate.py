@@ -1,20 +1,35 @@
-"""Claims tied to theorems, with a measured figure and a verdict each."""
+"""Claims tied to theorems, each with a measured figure and a verdict, and `certify`.
+
+The families register what judges their weights by `certifies`, so that this module imports none of
+them.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lucidae._json import json_safe
+from lucidae.io.atomic import json_safe
+from lucidae.io.models import saved_as
 
-__all__ = ["Certificate", "Claim", "at_least", "at_most", "does_not_apply", "reported"]
+__all__ = [
+    "Certificate",
+    "Claim",
+    "at_least",
+    "at_most",
+    "certifies",
+    "certify",
+    "does_not_apply",
+    "reported",
+]
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _WORDS = {True: "holds", False: "fails"}
 
 
+@saved_as("lucidae.claim/1", formerly="lucidae.certificate:Claim")
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One statement about a fit, tied to a theorem and measured.
@@ -116,6 +131,7 @@ def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim
     return Claim(name, statement, reference, advice=why)
 
 
+@saved_as("lucidae.certificate/1", formerly="lucidae.certificate:Certificate")
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """A short list of claims about one fit.
@@ -219,6 +235,97 @@ def _html_row(claim: Claim) -> str:
         f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
         f"{advice}</td></tr>"
     )
+
+
+Certifier = Callable[..., Certificate]
+
+_CERTIFIERS: dict[str, Certifier] = {}
+"""What judges weights from elsewhere, by family."""
+
+
+def certifies(family: str) -> Callable[[Certifier], Certifier]:
+    """Register the function that certifies weights (or coefficients) of a family.
+
+    Parameters
+    ----------
+    family : str
+        ``"linear"``, ``"dropout"`` or ``"sparsity"``.
+
+    Returns
+    -------
+    callable
+        A decorator.
+    """
+
+    def register(certifier: Certifier) -> Certifier:
+        _CERTIFIERS[family] = certifier
+        return certifier
+
+    return register
+
+
+def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Certificate:
+    """Say how far a fit is from the optimum that theory promises, and why.
+
+    Parameters
+    ----------
+    subject : estimator, pair of arrays, or array
+        A fitted estimator of this package; a pair of weights, ``(encoder, decoder)`` with
+        ``family="linear"`` or ``(U, V)`` with ``family="dropout"``; or the coefficients of a
+        sparse regression, shaped as ``coef_``.
+    X : array-like, optional
+        The data; for coefficients, the dictionary Φ of shape (d, κ). An estimator can be
+        certified without them, on what its fit kept.
+    y : array-like, optional
+        The targets; for coefficients, the responses of shape (d, n).
+    **settings
+        For an estimator, `sample_weight`. For weights, `family` and what they were trained for:
+        the arguments of `LinearAutoencoder`, or `dropout`, `tied` and `matrix`. For
+        coefficients, `noise_variance`.
+
+    Returns
+    -------
+    Certificate
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae import LinearAutoencoder, certify
+    >>> X = np.random.default_rng(0).standard_normal((200, 4)) * [4, 3, 2, 1]
+    >>> certify(LinearAutoencoder(2).fit(X), X).holds
+    True
+    >>> mixed = np.array([[0.6, 0.8, 0.0, 0.0], [-0.8, 0.6, 0.0, 0.0]])
+    >>> certificate = certify((mixed, mixed.T), X, family="linear", method="rag")
+    >>> certificate["subspace"].value < 0.01, certificate["alignment"].holds
+    (True, False)
+    """
+    if hasattr(type(subject), "_certify_on"):
+        certificate: Certificate = (
+            subject.certificate_ if X is None else subject._certify_on(X, y, **settings)
+        )
+        return certificate
+    if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
+        return _certify_pair(subject[0], subject[1], X, y, **settings)
+    if hasattr(subject, "shape"):
+        if X is None or y is None:
+            raise ValueError(
+                "coefficients are certified with their dictionary and responses: give X and y."
+            )
+        return _CERTIFIERS["sparsity"](subject, X, y, **settings)
+    raise ValueError(
+        f"{type(subject).__name__} was given, expected a fitted estimator of lucidae, a pair of "
+        "weights with family='linear' or family='dropout', or an array of coefficients."
+    )
+
+
+def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> Certificate:
+    family = settings.pop("family")
+    if family not in ("linear", "dropout"):
+        raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
+    if family == "linear" and X is None:
+        raise ValueError("weights are certified on data: give X or its SecondMoment.")
+    data = (X,) if family == "linear" else (X, y)
+    return _CERTIFIERS[family](first, second, *data, **settings)
 
 
 _STYLE = """<style>

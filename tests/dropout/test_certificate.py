@@ -189,7 +189,7 @@ def test_a_certificate_that_cannot_be_drawn_says_why(monkeypatch):
     def fail(*args, **kwargs):
         raise ArithmeticError("no luck")
 
-    monkeypatch.setattr("lucidae.dropout.estimators._shared.measure", fail)
+    monkeypatch.setattr("lucidae.dropout.estimators.shared.measure", fail)
     certificate = model.certificate_
     assert certificate.holds is None
     assert "no luck" in certificate.summary()

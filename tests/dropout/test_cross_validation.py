@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose
 from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit
 
 from lucidae import DropoutRegressor
-from lucidae.dropout.folds import fold_moments
-from lucidae.dropout.path import GRID, cross_validate
+from lucidae.dropout.path import GRID, cross_validate, fold_moments
 
 
 def noisy_data(seed=0, n=60):

@@ -103,7 +103,7 @@ def test_partial_fit_equals_fit(estimator, size, sparse):
 def test_partial_fit_goes_on_after_fit_and_waits_until_somebody_looks():
     X, Y = regression_data()
     model = DropoutRegressor(2).fit(X[:50], Y[:50]).partial_fit(X[50:], Y[50:])
-    assert model._kept._results is None
+    assert model._state._attributes is None
     assert_allclose(model.coef_, DropoutRegressor(2).fit(X, Y).coef_, atol=1e-10)
     with pytest.raises(ValueError, match="targets"):
         model.partial_fit(X, Y[:, :2])

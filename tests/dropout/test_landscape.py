@@ -15,8 +15,7 @@ from lucidae.dropout import (
     scalar_surface,
     solve_tied,
 )
-from lucidae.dropout.curvature import smallest_curvature
-from lucidae.dropout.landscape import Kind, tied_objective
+from lucidae.dropout.landscape import Kind, smallest_curvature, tied_objective
 from lucidae.dropout.objectives import DropoutObjective, Weights
 from lucidae.dropout.theory import small_dropout_bound
 

@@ -9,10 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae import DropoutAutoencoder, DropoutRegressor
 from lucidae.datasets import make_linear_network
 from lucidae.dropout import LinearProblem, Weights, descend, scalar_surface, solve
-from lucidae.dropout.runs import spectral_bound
-from lucidae.dropout.sgd import SCHEDULES
-from lucidae.dropout.sources import GaussianSource, SampleSource
-from lucidae.solution import Status
+from lucidae.dropout.sgd import SCHEDULES, GaussianSource, SampleSource, spectral_bound
+from lucidae.iteration import Status
 
 STRENGTHS = (0.1, 0.5, 1.0)
 

@@ -44,7 +44,7 @@ def test_a_deliberately_wrong_claim_gives_exit_code_1(claimed, tmp_path, capsys)
 def test_the_command_line_has_the_same_exit_codes(claimed, tmp_path, capsys, bound, code):
     extras.require("typer")
     extras.require("jinja2")
-    from lucidae._commands import run
+    from lucidae.cli.commands import run
 
     claimed(bound)
     assert run(["reproduce", "--out", str(tmp_path / "out"), "--jobs", "1"]) == code

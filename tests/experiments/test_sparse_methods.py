@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae.datasets import make_sparse_regression
-from lucidae.experiments import sparse_methods
+from lucidae.experiments.sparsity import methods as sparse_methods
 from lucidae.sparsity.batch import solve_batch
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate, evaluate_fit, flat_start

@@ -4,9 +4,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from lucidae._files import save_arrays
 from lucidae.experiments.declaration import Cell
 from lucidae.experiments.store import Store
+from lucidae.io.atomic import save_arrays
 
 ABOUT = {"seconds": 1.0, "versions": {"numpy": "2"}, "machine": "any", "device": "cpu"}
 

@@ -5,15 +5,15 @@ import pytest
 from sklearn.linear_model import MultiTaskLasso
 
 import extras
-from lucidae.experiments import recovery
-from lucidae.experiments.dropout_convergence import Convergence
-from lucidae.experiments.lae_landscape import Plane
-from lucidae.experiments.race import Race
-from lucidae.experiments.race import measure as race
-from lucidae.experiments.recovery import Recovery
-from lucidae.experiments.sparse_methods import group_lasso
-from lucidae.experiments.training import Trial
-from lucidae.experiments.training import measure as train
+from lucidae.experiments.dropout.convergence import Convergence
+from lucidae.experiments.linear.landscape import Plane
+from lucidae.experiments.linear.race import Race
+from lucidae.experiments.linear.race import measure as race
+from lucidae.experiments.linear.training import Trial
+from lucidae.experiments.linear.training import measure as train
+from lucidae.experiments.sparsity import recovery
+from lucidae.experiments.sparsity.methods import group_lasso
+from lucidae.experiments.sparsity.recovery import Recovery
 
 SMALL = Recovery((3, 9), 2, d=12, kappa=24, n=6)
 NOISY = Recovery((3, 9), 2, d=12, kappa=24, n=6, snr_db=20.0, criterion="support", tol=1e-4)

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows, orthogonal
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.linear.certify import certify_estimator, certify_weights
+from lucidae import certify as certify_estimator
+from lucidae.linear.estimator import certify_weights
 from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS
 from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
@@ -215,7 +216,7 @@ def test_data_out_of_reach_are_bounded_by_residuals(monkeypatch):
     # The collection of doctests may import a module twice: patch what the estimator itself uses.
     used = LinearAutoencoder.fit.__globals__
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
-    monkeypatch.setitem(used["LinearKept"].solve.__globals__, "KEPT_FEATURES", 10)
+    monkeypatch.setitem(used["LinearState"].solve.__globals__, "KEPT_FEATURES", 10)
     values = np.r_[5.0, 3.0, np.full(28, 0.1)]
     X = 1 + centred_rows(values, n=200)
     fitted = LinearAutoencoder(2, random_state=0, batch_size=200).fit(X)

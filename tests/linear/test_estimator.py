@@ -15,9 +15,9 @@ from sklearn.pipeline import make_pipeline
 
 from extras import require
 from lucidae import LinearAutoencoder
+from lucidae.iteration import Status
 from lucidae.linear.methods import METHODS
 from lucidae.metrics import axis_alignment_distance, subspace_distance
-from lucidae.solution import Status
 
 RULES = ("rag", "gha", "brockett")
 ALIGNED = [name for name in METHODS if name not in ("plain", "uniform_l2")]

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import load_digits, load_mnist
-from lucidae.linear.dynamics import Plan, Run, simulate
+from lucidae.linear.simulation.dynamics import Plan, Run, simulate
 from lucidae.linear.spectrum import spectrum_of_moment
 from lucidae.linear.theory import dying_latents
 

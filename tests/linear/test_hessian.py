@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import free
-from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import (
     AlignedPoint,
     condition_number,

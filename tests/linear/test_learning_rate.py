@@ -6,14 +6,14 @@ from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
+from lucidae.iteration import Status
+from lucidae.linear.data import ritz_spectrum
 from lucidae.linear.methods import METHODS, Settings, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS, largest_stable_product
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.solvers import Training, random_start, solve_gradient, stiffness
-from lucidae.linear.spectrum import ritz_spectrum
 from lucidae.metrics import subspace_distance
-from lucidae.solution import Status
 
 M, K = 12, 4
 RULES = ("rag", "gha", "brockett")

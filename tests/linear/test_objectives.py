@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, free, spectrum_from, tied, variational
-from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.data import DenseCovariance
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from lucidae._arrays.replay import Replay, copied, keeper, replayable
-from lucidae.linear import crew
-from lucidae.linear.covariance import rows_covariance
-from lucidae.linear.dynamics import Plan, Run, epochs_to_alignment, simulate
-from lucidae.linear.masks import Draws
+from lucidae.arrays.graphs import Replay, copied, keeper, replayable
+from lucidae.linear.data import rows_covariance
 from lucidae.linear.objectives import geometric_prior, uniform_prior
 from lucidae.linear.rules import NestedDropout
+from lucidae.linear.simulation import ensemble as crew
+from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
+from lucidae.linear.simulation.ensemble import Draws
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, Weights
 from tape import Tape

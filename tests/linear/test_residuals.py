@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
-from lucidae.linear.covariance import DenseCovariance
-from lucidae.linear.residuals import residual_bounds
+from lucidae.linear.data import DenseCovariance
+from lucidae.linear.theory import residual_bounds
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 seeds = st.integers(0, 2**32 - 1)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
-from lucidae.linear.dynamics import Plan, Run, epochs_to_alignment, simulate
 from lucidae.linear.methods import METHODS, Settings, make_method
 from lucidae.linear.objectives import Plain, geometric_prior
 from lucidae.linear.rules import GeneralizedHebbian, RotationAugmented, rotation_generator
+from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
 from lucidae.linear.solvers import Training, random_start, solve_gradient
 from lucidae.linear.theory import alignment_rate, predicted_epochs
 from lucidae.linear.weights import TiedWeights, Weights, frobenius

@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows
-from lucidae.linear.covariance import DenseCovariance, StreamCovariance, rows_covariance
-from lucidae.linear.dynamics import Plan, Run, simulate
+from lucidae.linear.data import DenseCovariance, StreamCovariance, rows_covariance
 from lucidae.linear.methods import METHODS, Settings, brockett_ranks, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
+from lucidae.linear.simulation.dynamics import Plan, Run, simulate
 from lucidae.linear.spectrum import Spectrum
 
 N, M, K = 50, 7, 3

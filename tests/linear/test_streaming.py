@@ -8,9 +8,9 @@ from sklearn.base import clone
 
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder
+from lucidae.iteration import Status
 from lucidae.linear.methods import METHODS
 from lucidae.metrics import subspace_distance
-from lucidae.solution import Status
 
 SHOWN = (
     "mean_",
@@ -95,7 +95,7 @@ def test_new_settings_hold_from_the_next_batch(X):
 
 def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
     calls = []
-    used = LinearAutoencoder.fit.__globals__["LinearKept"].solve.__globals__
+    used = LinearAutoencoder.fit.__globals__["LinearState"].solve.__globals__
     solve = used["solve"]
     monkeypatch.setitem(used, "solve", lambda *args: calls.append(1) or solve(*args))
     estimator = streamed(LinearAutoencoder(3), X, 100)

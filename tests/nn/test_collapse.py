@@ -19,7 +19,7 @@ from lucidae.nn import (
     active_directions,
     collapse_report,
 )
-from lucidae.nn.collapse import column_gains, free_gain
+from lucidae.nn.diagnostics import column_gains, free_gain
 
 
 class Known(torch.nn.Module):

@@ -8,7 +8,7 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.data import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout, keep_probabilities
 from lucidae.linear.weights import Weights
 from lucidae.nn import NestedDropout, prefix_losses

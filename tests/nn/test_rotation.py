@@ -10,7 +10,7 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.covariance import DenseCovariance
+from lucidae.linear.data import DenseCovariance
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.rules import RotationAugmented as Rule
 from lucidae.linear.weights import TiedWeights, Weights

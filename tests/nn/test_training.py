@@ -12,16 +12,16 @@ from extras import require
 
 torch = require("torch")
 
+from lucidae.experiments.vae.cell import cell_settings, digits, measure
+from lucidae.experiments.vae.checkpoint import load_model, save_model
+from lucidae.experiments.vae.comparison import SCALES, Design, compare_covariances
+from lucidae.experiments.vae.evaluation import evaluate
+from lucidae.experiments.vae.shell import main
+from lucidae.experiments.vae.training import TrainingSettings, train
+from lucidae.experiments.vae.verdict import verdict
+from lucidae.iteration import Status
 from lucidae.metrics import active_dimensions
 from lucidae.nn import VAE
-from lucidae.nn.cell import cell_settings, digits, measure
-from lucidae.nn.checkpoint import load_model, save_model
-from lucidae.nn.comparison import SCALES, Design, compare_covariances
-from lucidae.nn.evaluation import evaluate
-from lucidae.nn.training import TrainingSettings, train
-from lucidae.nn.vae_mnist import main
-from lucidae.nn.verdict import verdict
-from lucidae.solution import Status
 
 SETTINGS = TrainingSettings(epochs=3, batch_size=50, learning_rate=5e-3)
 

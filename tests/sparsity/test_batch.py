@@ -6,9 +6,9 @@ from joblib.externals.loky import get_reusable_executor
 from numpy.testing import assert_allclose
 
 from lucidae import SparseVAE
-from lucidae._arrays.replay import Replay
+from lucidae.arrays.graphs import Replay
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import batch, solve_batch, stacked
+from lucidae.sparsity import batch, solve_batch
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
@@ -53,7 +53,7 @@ def test_recorded_steps_give_what_the_steps_give(monkeypatch, posterior, noise):
     }
     expected = solve_batch(Phi, X, **settings)
     tape = Tape()
-    monkeypatch.setattr(stacked, "replayable", lambda step, _: Replay(step, tape.record))
+    monkeypatch.setattr(batch, "replayable", lambda step, _: Replay(step, tape.record))
     found = solve_batch(Phi, X, **settings)
     assert tape.replays > tape.recordings > 0
     assert found.status == expected.status
@@ -99,7 +99,7 @@ def test_reaching_the_basin_at_the_limit_is_not_convergence():
 def test_an_accelerator_solves_at_once_what_a_processor_solves_one_by_one(monkeypatch, n):
     Phi, X, noise, _ = stack(5, d=16, kappa=24, n=n, snr=30)
     alone = solve_batch(Phi, X, noise_variance=noise)
-    for module in (batch, stacked):
+    for module in (batch,):
         monkeypatch.setattr(module, "on_host", lambda _: False)
     together = solve_batch(Phi, X, noise_variance=noise)
     assert alone.converged.all()

@@ -6,27 +6,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from lucidae.sparsity.coordinate import (
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.problem import Problem, normalise
+from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.working_set import (
+    DEFINITE,
+    ROUNDING,
     best_change,
     best_coordinate_step,
     coordinate_gains,
     descend,
     gain_of,
-    move_coordinate_,
-    open_workspace,
-)
-from lucidae.sparsity.newton import (
-    DEFINITE,
-    ROUNDING,
     look,
+    move_coordinate_,
     newton_direction,
     newton_step,
+    noise_stages,
+    open_workspace,
     polish,
+    solve_working_set,
+    sweep,
+    working_set,
 )
-from lucidae.sparsity.objectives import FullCovariance
-from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.state import evaluate
-from lucidae.sparsity.workingset import noise_stages, solve_working_set, sweep, working_set
 
 
 def draw(seed, d=8, kappa=14, n=3, noise=0.1):

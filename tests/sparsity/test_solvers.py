@@ -8,11 +8,10 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.repetition import repeat_update
 from lucidae.sparsity.solvers import SOLVERS, solve, ways_down
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.theory import orthonormal_optimum
-from lucidae.sparsity.updates import UPDATES
+from lucidae.sparsity.updates import UPDATES, repeat_update
 
 METHODS = [name for name in SOLVERS if name != "auto"]
 SETTINGS = [  # d, κ, r, n, signal-to-noise ratio in dB

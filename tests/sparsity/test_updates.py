@@ -10,13 +10,13 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.penalties import ArctanPenalty, PowerPenalty
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.repetition import repeat_update
 from lucidae.sparsity.state import evaluate, flat_start
 from lucidae.sparsity.updates import (
     UPDATES,
     diagonal_minimizer,
     noise_by_expectation,
     noise_by_majorization,
+    repeat_update,
     reweighting,
 )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lucidae._files import atomic_path, save_arrays
 from lucidae._tables.table import Matrix
+from lucidae.io.atomic import atomic_path, save_arrays
 
 
 @dataclass(frozen=True, slots=True)

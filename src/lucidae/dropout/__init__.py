@@ -4,14 +4,13 @@ Objectives, closed form, equalizers, landscape, Algorithm 1, certificate and est
 Mianjy et al. 2018, for inputs of any covariance.
 """
 
-from lucidae.dropout.certify import certify_estimator, certify_weights
-from lucidae.dropout.critical_points import equalized_critical_points, scalar_surface
+from lucidae.dropout.certificate import certify_estimator, certify_weights
 from lucidae.dropout.estimators import (
     DropoutAutoencoder,
     DropoutFactorization,
     DropoutRegressor,
 )
-from lucidae.dropout.landscape import classify
+from lucidae.dropout.landscape import classify, equalized_critical_points, scalar_surface
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.path import regularization_path
 from lucidae.dropout.sgd import descend

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     as_double,
     as_float,
@@ -24,7 +24,7 @@ from lucidae._arrays import (
     svd_thin,
     to_numpy,
 )
-from lucidae._validation import check_choice
+from lucidae.validation import check_choice
 
 __all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "product_svd"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     add_diagonal,
     diagonal,
@@ -24,9 +24,11 @@ from lucidae._arrays import (
     squared_norm,
     trace,
 )
+from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
 
+@saved_as("lucidae.dropout.weights/1", formerly="lucidae.dropout.objectives:Weights")
 class Weights(NamedTuple):
     """Outgoing and incoming weights of the hidden layer."""
 

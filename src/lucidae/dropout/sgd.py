@@ -1,26 +1,18 @@
-"""Dropout by stochastic gradient descent (Mianjy et al. 2018, Algorithm 1), many runs at once.
-
-A run has its own weights, its own examples, its own masks and its own rate of dropout; runs lie
-along the leading axis, on whatever device the data live.
-"""
+"""Where dropout training finds its examples: a population, or the rows of a data set."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy.sparse
 
-from lucidae._arrays import (
-    Array,
-    like,
-    namespace,
-    scalar,
-    squared_norm,
-)
-from lucidae._validation import check_choice, check_number
+from lucidae.arrays import Array, device, largest, like, namespace, normal, scalar, squared_norm
 from lucidae.dropout.objectives import (
+    DropoutObjective,
     LinearProblem,
     Weights,
     draw_masks,
@@ -28,11 +20,174 @@ from lucidae.dropout.objectives import (
     sampled_gradient,
     shared_direction,
 )
-from lucidae.dropout.runs import TINY, Runs, Watch, first_runs, share, spectral_bound
-from lucidae.dropout.sources import Rng, Source
 from lucidae.dropout.theory import checked_dropout
-from lucidae.iterate import Below, iterate
-from lucidae.solution import Solution
+from lucidae.iteration import Below, Solution, iterate
+from lucidae.validation import check_choice, check_number
+
+Rng = np.random.RandomState
+
+
+class Source(Protocol):
+    """Where examples come from."""
+
+    def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
+        """Return inputs (n_runs, batch_size, d2) and outputs (n_runs, batch_size, d1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GaussianSource:
+    """White Gaussian inputs and y = Mx: the population of Mianjy et al. 2018, section 6."""
+
+    matrix: Array
+
+    def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
+        """Draw fresh examples for every run."""
+        inputs = normal(rng, (n_runs, batch_size, self.matrix.shape[1]), ref)
+        return inputs, inputs @ self.matrix.mT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSource:
+    """Rows drawn with replacement from a data set, in proportion to their weights.
+
+    Inputs are centred and brought to white coordinates as they are drawn, x' = Bᵀ(x − μ); of a
+    sparse data set no more than the batch is ever dense.
+    """
+
+    inputs: Any
+    outputs: Array
+    center: Array
+    lift: Array
+    output_center: Array
+    cumulative: np.ndarray[Any, Any] | None = None
+
+    def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
+        """Draw rows for every run."""
+        rows = self._rows(rng, n_runs * batch_size)
+        white = _take(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
+        targets = _take(self.outputs, rows, ref) - self.output_center
+        xp = namespace(ref)
+        return tuple(
+            xp.reshape(like(part, ref), (n_runs, batch_size, part.shape[1]))
+            for part in (white, targets)
+        )
+
+    def _rows(self, rng: Rng, count: int) -> np.ndarray[Any, Any]:
+        if self.cumulative is None:
+            return np.asarray(rng.randint(self.inputs.shape[0], size=count))
+        drawn = rng.random_sample(count) * self.cumulative[-1]
+        return np.asarray(np.searchsorted(self.cumulative, drawn, side="right"))
+
+
+def _take(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
+    """Return some rows; of a sparse matrix, a batch of them made dense."""
+    if scipy.sparse.issparse(values):
+        return values[rows].toarray()
+    xp = namespace(values)
+    return like(xp.take(values, xp.asarray(rows, device=device(values)), axis=0), ref)
+
+
+TINY = 1e-150
+"""Stands for ‖M‖ where M is zero, so that a start still exists."""
+
+
+class Runs(NamedTuple):
+    """The state of a stack of runs."""
+
+    left: Array
+    right: Array
+    keep: Array
+    time: Array
+
+    @property
+    def weights(self) -> Weights:
+        """The weights of all runs."""
+        return Weights(self.left, self.right)
+
+    @property
+    def strength(self) -> Array:
+        """λ of every run."""
+        return (1.0 - self.keep) / self.keep
+
+
+def spectral_bound(matrix: Array) -> float:
+    """Return an upper bound of the spectral norm, at most rank^(1/8) times too large.
+
+    The Schatten norm of order 8: two products with the smaller Gram matrix, no decomposition.
+    """
+    top = largest(matrix)
+    if top == 0:
+        return 0.0
+    scaled = matrix / top
+    gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
+    square = gram @ gram
+    return float(top * scalar(squared_norm(square)) ** 0.125)
+
+
+def random_start(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
+    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
+    n_runs, (outputs, features) = keep.shape[0], matrix.shape
+    # The optimum shrinks as dropout grows: so does the start, by the square root of θ = 1/(1 + λ).
+    size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
+    left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
+    right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
+    return Runs(left, right, keep, 0.0 * keep)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """What is looked at along the way: figures of the expected loss, which no step sees."""
+
+    problem: LinearProblem
+    tied: bool
+
+    def expected(self, runs: Runs) -> DropoutObjective:
+        """Return the expected loss, each run with its own strength."""
+        return DropoutObjective(self.problem, runs.strength)
+
+    def objective(self, runs: Runs) -> Array:
+        """Return the expected dropout loss of every run."""
+        return self.expected(runs).value(runs.weights)
+
+    def importance_variance(self, runs: Runs) -> Array:
+        """Return the variance of every run's importance scores over its hidden units."""
+        scores = self.expected(runs).importance(runs.weights)
+        return namespace(scores).var(scores, axis=-1)
+
+    def distance(self, runs: Runs) -> float:
+        """Return the largest relative norm of the expected gradient over all runs."""
+        expected = self.expected(runs)
+        if self.tied:
+            return largest(expected.tied_stationarity(runs.left))
+        return largest(expected.stationarity(runs.weights))
+
+
+def first_runs(
+    start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
+) -> Runs:
+    """Return the given start, checked, or a random one."""
+    if start is None:
+        return random_start(rng, matrix, keep, width, scale)
+    left, right = (like(part, matrix) for part in start)
+    n_runs, (outputs, features) = keep.shape[0], matrix.shape
+    expected = ((n_runs, outputs, width), (n_runs, features, width))
+    if (tuple(left.shape), tuple(right.shape)) != expected:
+        raise ValueError(
+            f"start has shapes {tuple(left.shape)} and {tuple(right.shape)}, expected "
+            f"{expected[0]} and {expected[1]}: (runs, outputs, width) and (runs, inputs, width)."
+        )
+    return Runs(left, right, keep, 0.0 * keep)
+
+
+def share(runs: Runs) -> Runs:
+    """Return runs whose right weights are their left ones."""
+    if runs.left.shape != runs.right.shape:
+        raise ValueError(
+            f"tied weights need as many inputs as outputs, got {runs.right.shape[1]} and "
+            f"{runs.left.shape[1]}."
+        )
+    return Runs(runs.left, runs.left, runs.keep, runs.time)
+
 
 Schedule = Callable[[Array, int], Array]
 
@@ -181,7 +336,7 @@ def descend(
     init_scale : float
         Size of the first weights, relative to √‖M‖.
     check_every, record_at
-        As in `lucidae.iterate.iterate`; the history keeps every run's expected objective and the
+        As in `lucidae.iteration.iterate`; the history keeps every run's expected objective and the
         variance of its importance scores.
 
     Returns
@@ -191,7 +346,7 @@ def descend(
     Examples
     --------
     >>> import numpy as np
-    >>> from lucidae.dropout.sources import GaussianSource
+    >>> from lucidae.dropout.sgd import GaussianSource
     >>> M = np.array([[2.0]])
     >>> solution = descend(GaussianSource(M), M, [0.5], 2, rng=np.random.RandomState(0), limit=500)
     >>> float(solution.history["objective"][-1, 0]).__round__(1)

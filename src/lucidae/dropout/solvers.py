@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     eigh_descending,
     namespace,
@@ -13,11 +13,12 @@ from lucidae._arrays import (
     svd_thin,
     where_set,
 )
-from lucidae._eigen import leading_eigenpairs
+from lucidae.arrays.eigen import leading_eigenpairs
 from lucidae.dropout.equalize import equalized_factors
+from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
-from lucidae.dropout.whitening import Whitened, whiten
+from lucidae.io.models import saved_as
 
 Triple = tuple[Array, Array, Array]
 
@@ -35,6 +36,7 @@ FAINTEST = 1e-3
 matrix would cost more than three digits of its direction."""
 
 
+@saved_as("lucidae.dropout.optimum/1", formerly="lucidae.dropout.solvers:ExactSolution")
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
     """A global minimum of the expected dropout loss.

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     arange_like,
     largest,
@@ -47,7 +47,7 @@ from lucidae._arrays import (
     svd_thin,
     where_set,
 )
-from lucidae._validation import check_number
+from lucidae.validation import check_number
 
 
 def strength_of(dropout: float) -> float:

@@ -11,27 +11,29 @@ from lucidae.experiments.declaration import Experiment
 
 __all__ = ["NAMES", "experiment", "experiments"]
 
-NAMES = (
-    "lae-landscape",
-    "lae-dynamics",
-    "lae-weights",
-    "lae-scaling",
-    "lae-penalties",
-    "lae-minibatch",
-    "lae-learning-rates",
-    "lae-conditioning",
-    "dropout-landscape",
-    "dropout-paths",
-    "dropout-convergence",
-    "sparse-unit",
-    "sparse-scaled",
-    "sparse-leadfield",
-    "sparse-noise",
-    "sparse-slices",
-    "vae-mnist",
-    "vae-mnist-fixed",
-)
-"""In the order of the papers; the module of an experiment has its name with underscores."""
+MODULES = {
+    "lae-landscape": "linear.landscape",
+    "lae-dynamics": "linear.dynamics",
+    "lae-weights": "linear.weights",
+    "lae-scaling": "linear.scaling",
+    "lae-penalties": "linear.penalties",
+    "lae-minibatch": "linear.minibatch",
+    "lae-learning-rates": "linear.learning_rates",
+    "lae-conditioning": "linear.conditioning",
+    "dropout-landscape": "dropout.landscape",
+    "dropout-paths": "dropout.paths",
+    "dropout-convergence": "dropout.convergence",
+    "sparse-unit": "sparsity.unit",
+    "sparse-scaled": "sparsity.scaled",
+    "sparse-leadfield": "sparsity.leadfield",
+    "sparse-noise": "sparsity.noise",
+    "sparse-slices": "sparsity.slices",
+    "vae-mnist": "vae.mnist",
+    "vae-mnist-fixed": "vae.mnist_fixed",
+}
+"""The module of each experiment, in the order of the papers."""
+
+NAMES = tuple(MODULES)
 
 
 NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed")
@@ -54,7 +56,7 @@ def experiment(name: str) -> Experiment:
     """
     if name not in NAMES:
         raise ValueError(f"no experiment is called {name!r}; there are {', '.join(NAMES)}.")
-    module = import_module(f"lucidae.experiments.{name.replace('-', '_')}")
+    module = import_module(f"lucidae.experiments.{MODULES[name]}")
     found: Experiment = module.EXPERIMENT
     return found
 

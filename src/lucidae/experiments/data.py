@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from lucidae import datasets
-from lucidae._arrays import like
-from lucidae._validation import check_choice
+from lucidae.arrays import like
 from lucidae.experiments.device import reference
 from lucidae.linear.penalties import best_penalties, paper_penalties
 from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
 from lucidae.moments import SecondMoment
+from lucidae.validation import check_choice
 
 __all__ = ["PENALTIES", "centred_rows", "image_shape", "penalties", "spectrum"]
 

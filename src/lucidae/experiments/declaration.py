@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae._validation import check_choice
+from lucidae.validation import check_choice
 
 __all__ = ["Arrays", "Cell", "Curve", "Experiment", "Measured", "Results", "Scale", "Setting"]
 
@@ -48,8 +48,8 @@ class Cell:
 
     Examples
     --------
-    >>> cell = Cell("lucidae.experiments.training:measure", {"seed": 0})
-    >>> cell.key == Cell("lucidae.experiments.training:measure", {"seed": 1}).key
+    >>> cell = Cell("lucidae.experiments.linear.training:measure", {"seed": 0})
+    >>> cell.key == Cell("lucidae.experiments.linear.training:measure", {"seed": 1}).key
     False
     """
 

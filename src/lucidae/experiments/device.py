@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lucidae._arrays import Array, namespace
 from lucidae._version import __version__
+from lucidae.arrays import Array, namespace
 
 __all__ = ["cores", "is_accelerator", "machine", "reference", "versions"]
 
@@ -24,7 +24,7 @@ def is_accelerator(device: str) -> bool:
 
 
 def reference(device: str) -> Array:
-    """Return an empty float64 array; `lucidae._arrays.like` brings others to where it lives.
+    """Return an empty float64 array; `lucidae.arrays.like` brings others to where it lives.
 
     Parameters
     ----------

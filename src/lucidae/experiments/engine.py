@@ -21,11 +21,11 @@ from typing import Any
 import joblib
 from threadpoolctl import threadpool_limits
 
-from lucidae._arrays import own_stream, to_numpy
-from lucidae._validation import check_integer, check_number
+from lucidae.arrays import own_stream, to_numpy
 from lucidae.experiments.declaration import Cell
 from lucidae.experiments.device import cores, is_accelerator, machine, reference, versions
 from lucidae.experiments.store import Store
+from lucidae.validation import check_integer, check_number
 
 __all__ = ["Tally", "Tick", "duration", "run"]
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lucidae._files import atomic_path
 from lucidae.certificate import Claim
 from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import duration
 from lucidae.experiments.outcome import Outcome
+from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Plot
 from lucidae.report.style import LIGHT
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lucidae._files import atomic_path
-from lucidae._json import json_safe
 from lucidae._version import __version__
 from lucidae.certificate import Certificate
 from lucidae.experiments.declaration import Curves, Experiment, Results
 from lucidae.experiments.store import Store
+from lucidae.io.atomic import atomic_path, json_safe
 
 __all__ = ["Outcome", "judge", "write_numbers", "write_verdicts"]
 

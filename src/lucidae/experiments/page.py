@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from lucidae._files import atomic_path
 from lucidae.certificate import Certificate, Claim
 from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import duration
 from lucidae.experiments.outcome import Outcome
+from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
 from lucidae.report.page import Chapter, fill_page
 

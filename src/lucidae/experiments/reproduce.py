@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucidae._validation import check_choice
 from lucidae.experiments.catalogue import experiments
 from lucidae.experiments.declaration import SCALES, Cell, Experiment
 from lucidae.experiments.engine import Tally, Tick, run
 from lucidae.experiments.outcome import Outcome, judge, write_numbers, write_verdicts
 from lucidae.experiments.store import Store
+from lucidae.validation import check_choice
 
 __all__ = ["Reproduction", "cells_of", "reproduce"]
 

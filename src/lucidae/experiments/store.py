@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._files import atomic_path, load_arrays, read_arrays, save_arrays
 from lucidae.experiments.declaration import Arrays, Cell, Measured
+from lucidae.io.atomic import atomic_path, load_arrays, read_arrays, save_arrays
 
 __all__ = ["Store"]
 

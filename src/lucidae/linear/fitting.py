@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae._arrays import Array, namespace, to_numpy
-from lucidae.linear.covariance import DenseCovariance, StreamCovariance
+from lucidae.arrays import Array, namespace, to_numpy
+from lucidae.iteration import History, Status
+from lucidae.linear.data import DenseCovariance, RowsSource, Source, StreamCovariance
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model, Outcome, build_model
 from lucidae.linear.options import Options
@@ -22,10 +23,8 @@ from lucidae.linear.solvers import (
     solve_stochastic,
     stiffness,
 )
-from lucidae.linear.sources import RowsSource, Source
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import VariationalWeights
-from lucidae.solution import History, Status
 
 DEFAULT_BATCH = 256
 """Rows per step of the stochastic solver."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, largest, scalar, to_numpy, where_set, zeros_like_shape
-from lucidae._validation import check_choice
+from lucidae.arrays import Array, largest, scalar, to_numpy, where_set, zeros_like_shape
+from lucidae.io.models import saved_as
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -29,11 +29,13 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, VariationalWeights, Weights, frobenius
+from lucidae.validation import check_choice
 
 SILENT = 1e-8
 """Norm of weights that do nothing."""
 
 
+@saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
 @dataclass(frozen=True, slots=True)
 class Method:
     """One way of training a linear autoencoder.

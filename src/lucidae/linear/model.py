@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     as_double,
     cholesky,
@@ -21,17 +21,19 @@ from lucidae._arrays import (
     to_numpy,
     where_set,
 )
-from lucidae._eigen import fix_signs
-from lucidae.linear.covariance import Covariance
+from lucidae.arrays.eigen import fix_signs
+from lucidae.io.models import saved_as
+from lucidae.iteration import History, Status
+from lucidae.linear.data import Covariance
 from lucidae.linear.methods import Method
 from lucidae.linear.weights import orthonormal_rows
-from lucidae.solution import History, Status
 
 DEAD = 1e-8
 """A latent is dead when its decoder column is this short beside the longest, or when what it
 passes on of any input is this little."""
 
 
+@saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the weights were found."""
@@ -44,6 +46,7 @@ class Outcome:
     learning_rate: float | None = None
 
 
+@saved_as("lucidae.linear.model/1", formerly="lucidae.linear.model:Model")
 @dataclass(frozen=True, slots=True)
 class Model:
     """What an estimator shows, in double precision; latents ordered by variance, signs fixed.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     diagonal,
     like,
@@ -21,7 +21,8 @@ from lucidae._arrays import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.linear.covariance import Covariance, Products, products
+from lucidae.io.models import saved_as
+from lucidae.linear.data import Covariance, Products, products
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import AnyWeights, VariationalWeights, Weights
 
@@ -49,6 +50,7 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
     return trace - 2 * cross + xp.sum(data.gram * data.code_moment, axis=(-2, -1))
 
 
+@saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
 class Plain:
     """The reconstruction loss alone. Bao et al. 2020, eq. 1."""
@@ -83,6 +85,7 @@ def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array,
     return encoder, atoms
 
 
+@saved_as("lucidae.linear.nonuniform_l2/1", formerly="lucidae.linear.objectives:NonUniformL2")
 @dataclass(frozen=True, slots=True)
 class NonUniformL2:
     """L + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²). Bao et al. 2020, eq. 3.
@@ -163,6 +166,10 @@ def uniform_prior(k: int) -> np.ndarray[Any, Any]:
     return np.full(k, 1.0 / k)
 
 
+@saved_as(
+    "lucidae.linear.expected_nested_dropout/1",
+    formerly="lucidae.linear.objectives:ExpectedNestedDropout",
+)
 @dataclass(frozen=True, slots=True)
 class ExpectedNestedDropout:
     """Twice the expected nested-dropout loss. Bao et al. 2020, eq. 6 (without its ½).
@@ -206,6 +213,7 @@ class ExpectedNestedDropout:
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
+@saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE:
     """Negative ELBO per sample of a linear VAE with diagonal posterior. Bao et al. 2020, F.

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from lucidae._arrays import namespace
+from lucidae.arrays import namespace
+from lucidae.io.models import saved_as
 from lucidae.linear.weights import map_fields
 
 
@@ -23,12 +24,14 @@ class Optimizer(Protocol):
         """Return the next state; `scale` multiplies the rate."""
 
 
+@saved_as("lucidae.linear.optimizer.plain/1", formerly="lucidae.linear.optimizers:Plain")
 class Plain(NamedTuple):
     """State of gradient descent."""
 
     weights: Any
 
 
+@saved_as("lucidae.linear.optimizer.momentum/1", formerly="lucidae.linear.optimizers:Momentum")
 class Momentum(NamedTuple):
     """State of heavy ball and Nesterov."""
 
@@ -36,6 +39,7 @@ class Momentum(NamedTuple):
     velocity: Any
 
 
+@saved_as("lucidae.linear.optimizer.adam/1", formerly="lucidae.linear.optimizers:Moments")
 class Moments(NamedTuple):
     """State of Adam."""
 

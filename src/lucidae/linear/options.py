@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae._arrays import to_numpy
-from lucidae._validation import check_choice, check_integer, check_number
+from lucidae.arrays import to_numpy
+from lucidae.io.models import saved_as
 from lucidae.linear.methods import METHODS, Method, Settings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior, uniform_prior
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.solvers import Training
 from lucidae.linear.spectrum import Spectrum
+from lucidae.validation import check_choice, check_integer, check_number
 
 SOLVERS = ("auto", "exact", "gradient", "stochastic")
 PRIORS = ("geometric", "uniform")
 
 
+@saved_as("lucidae.linear.options/1", formerly="lucidae.linear.options:Options")
 @dataclass(frozen=True, slots=True)
 class Options:
     """Checked arguments of a `LinearAutoencoder`."""

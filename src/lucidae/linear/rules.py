@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae._arrays import Array, like, namespace, where_set, zeros_like_shape
-from lucidae.linear.covariance import Covariance, RowsCovariance, products
+from lucidae.arrays import Array, like, namespace, where_set, zeros_like_shape
+from lucidae.io.models import saved_as
+from lucidae.linear.data import Covariance, RowsCovariance, products
 from lucidae.linear.objectives import keep_probabilities, reconstruction_gradient
 from lucidae.linear.weights import (
     AnyWeights,
@@ -41,6 +42,7 @@ def rotation_generator(code_moment: Array) -> Array:
     return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
 
 
+@saved_as("lucidae.linear.rule.gradient/1", formerly="lucidae.linear.rules:Descent")
 @dataclass(frozen=True, slots=True)
 class Descent:
     """Gradient descent on an objective."""
@@ -61,6 +63,7 @@ NOISE_FLOOR = 1e-6
 """Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
 
 
+@saved_as("lucidae.linear.rule.variational/1", formerly="lucidae.linear.rules:VariationalDescent")
 @dataclass(frozen=True, slots=True)
 class VariationalDescent:
     """Gradient descent on the negative ELBO, the noise variance kept off zero."""
@@ -79,6 +82,7 @@ class VariationalDescent:
         return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
 
 
+@saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
 class RotationAugmented:
     """The reconstruction gradient plus a rotation of the latents. Bao et al. 2020, Algorithm 1.
@@ -101,6 +105,7 @@ class RotationAugmented:
         return weights
 
 
+@saved_as("lucidae.linear.rule.gha/1", formerly="lucidae.linear.rules:GeneralizedHebbian")
 @dataclass(frozen=True, slots=True)
 class GeneralizedHebbian:
     """W ← W + α(WΣ − tril(WΣWᵀ)W), Sanger's rule; Oja's rule when k = 1."""
@@ -116,6 +121,7 @@ class GeneralizedHebbian:
         return weights
 
 
+@saved_as("lucidae.linear.rule.brockett/1", formerly="lucidae.linear.rules:Brockett")
 @dataclass(frozen=True, slots=True)
 class Brockett:
     """Riemannian ascent of tr(W₂ᵀΣW₂D) on the Stiefel manifold. Bao et al. 2020, eq. 51.
@@ -143,6 +149,7 @@ class Brockett:
         return TiedWeights(orthonormal_rows(weights.encoder))
 
 
+@saved_as("lucidae.linear.rule.nested_dropout/1", formerly="lucidae.linear.rules:NestedDropout")
 @dataclass(frozen=True, slots=True)
 class NestedDropout:
     """Nested dropout with one prefix length drawn per row. Rippel et al. 2014.

@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae._arrays import Array, namespace, normal, scalar
-from lucidae.iterate import Below, Callback, iterate, log_grid
-from lucidae.linear.covariance import Covariance, StreamCovariance
+from lucidae.arrays import Array, namespace, normal, scalar
+from lucidae.io.models import saved_as
+from lucidae.iteration import Below, Callback, ProgressBar, Solution, iterate, log_grid
+from lucidae.linear.data import Covariance, StreamCovariance, ritz_spectrum
 from lucidae.linear.methods import Method, relative_direction
 from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
-from lucidae.linear.spectrum import Spectrum, ritz_spectrum
+from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import VariationalWeights
-from lucidae.progress import ProgressBar
-from lucidae.solution import Solution
 
 SAFETY = 0.5
 """Share of the largest stable step that `learning_rate="auto"` takes."""
@@ -30,6 +29,7 @@ CHECK_EVERY = 20
 """Steps between two looks at the distance to optimality."""
 
 
+@saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")
 @dataclass(frozen=True, slots=True)
 class Training:
     """How to descend.
@@ -172,6 +172,7 @@ def solve_gradient(
     return _unwrap(solution)
 
 
+@saved_as("lucidae.linear.stream.steps/1", formerly="lucidae.linear.solvers:Stream")
 class Stream(NamedTuple):
     """State of a stochastic solver: the optimizer's state and the number of batches seen."""
 

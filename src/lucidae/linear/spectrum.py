@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     as_double,
     eigh_descending,
     machine_epsilon,
     namespace,
-    normal,
     svd_thin,
 )
-from lucidae.linear.covariance import Covariance
+from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment, fix_signs
 
 
+@saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
 @dataclass(frozen=True, slots=True)
 class Spectrum:
     """Leading eigenvalues (descending) and eigenvectors (columns) of Σ, with its trace.
@@ -95,20 +95,3 @@ def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: 
     scaled = left[:, kept] * root[:, None] / np.sqrt(values[kept] * total)
     vectors = X.T @ scaled - mean[:, None] * scaled.sum(axis=0)
     return Spectrum(values[kept], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
-
-
-def ritz_spectrum(
-    covariance: Covariance, k: int, like: Array, *, n_iter: int = 8, extra: int = 8
-) -> Spectrum:
-    """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
-
-    Ritz values never exceed the true eigenvalues; the extra columns make the leading ones close.
-    """
-    xp = namespace(like)
-    width = min(k + extra, covariance.n_features)
-    rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
-    for _ in range(n_iter):
-        basis, _ = xp.linalg.qr(rows.mT)
-        rows = covariance.apply(basis.mT)
-    values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
-    return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))

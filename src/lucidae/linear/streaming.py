@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, as_double, namespace, scalar
-from lucidae.linear.covariance import Covariance, rows_covariance
+from lucidae.arrays import Array, as_double, namespace, scalar
+from lucidae.io.models import saved_as
+from lucidae.iteration import History, Status
+from lucidae.linear.data import Covariance, RowsSource, ritz_spectrum, rows_covariance
 from lucidae.linear.fitting import resolve_components
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model, Outcome, build_model
 from lucidae.linear.options import Options
 from lucidae.linear.solvers import Stream, batch_noise, batch_step, random_start, stiffness
-from lucidae.linear.sources import RowsSource
-from lucidae.linear.spectrum import Spectrum, ritz_spectrum
+from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import orthonormal_rows
-from lucidae.solution import History, Status
 
 HORIZON = 200.0
 """Batches after which the step size has halved."""
@@ -49,6 +49,7 @@ class PictureCovariance:
         return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
 
 
+@saved_as("lucidae.linear.stream/1", formerly="lucidae.linear.streaming:StreamFit")
 @dataclass(frozen=True, slots=True)
 class StreamFit:
     """The state of a stream: weights, optimizer, running mean and variances.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
-from lucidae._arrays import Array, diagonal, namespace, squared_norm
+from lucidae.arrays import Array, diagonal, namespace, squared_norm
+from lucidae.io.models import saved_as
 
 
 class AnyWeights(Protocol):
@@ -27,6 +28,7 @@ class AnyWeights(Protocol):
         """Return a change of both layers in the form of these weights."""
 
 
+@saved_as("lucidae.linear.weights.untied/1", formerly="lucidae.linear.weights:Weights")
 class Weights(NamedTuple):
     """Encoder and decoder, free of each other."""
 
@@ -38,6 +40,7 @@ class Weights(NamedTuple):
         return Weights(encoder, atoms)
 
 
+@saved_as("lucidae.linear.weights.tied/1", formerly="lucidae.linear.weights:TiedWeights")
 class TiedWeights(NamedTuple):
     """One array for both layers: W₂ = W₁ᵀ throughout."""
 
@@ -55,6 +58,9 @@ class TiedWeights(NamedTuple):
         return TiedWeights(total)
 
 
+@saved_as(
+    "lucidae.linear.weights.variational/1", formerly="lucidae.linear.weights:VariationalWeights"
+)
 class VariationalWeights(NamedTuple):
     """Linear VAE: decoder mean, encoder mean, log posterior variances and log noise variance.
 

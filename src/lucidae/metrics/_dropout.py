@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae._arrays import Array, namespace
+from lucidae.arrays import Array, namespace
 from lucidae.metrics._inputs import norms, pair, require, single_or_stack
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, as_float, as_plain, is_array, like, namespace, scalar, where_set
+from lucidae.arrays import Array, as_float, as_plain, is_array, like, namespace, scalar, where_set
 
 
 def finite_array(x: Any, name: str, least_axes: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae._arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
+from lucidae.arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
 from lucidae.metrics._inputs import matrix, pair, require, single_or_stack, unit_columns
 
 ORTHONORMAL_TOLERANCE = 1e-4

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lucidae._arrays import Array, arange_like, like, namespace, where_set
-from lucidae._validation import check_choice, check_number
+from lucidae.arrays import Array, arange_like, like, namespace, where_set
 from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack
+from lucidae.validation import check_choice, check_number
 
 
 def support_recovery(coef: Any, true_coef: Any) -> Any:

@@ -11,15 +11,12 @@ except ModuleNotFoundError as error:
         "lucidae.nn needs PyTorch, which is not installed: pip install 'lucidae[torch]'."
     ) from error
 
-from lucidae.nn.collapse import active_directions, collapse_report
-from lucidae.nn.collapse_table import CollapseReport
+from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
 from lucidae.nn.dictionary import DictionaryVAE
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
-from lucidae.nn.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
-from lucidae.nn.head import GaussianHead
-from lucidae.nn.nested import NestedDropout, prefix_losses
+from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.noise import GeometricSchedule, NoiseVariance
-from lucidae.nn.ordering import order_dimensions
+from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
 from lucidae.nn.resnet import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.rotation import RotationAugmented
 from lucidae.nn.vae import VAE, Evidence, negative_log_likelihood

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from lucidae._validation import check_choice, check_number
-from lucidae.nn._layers import Tensor, full_precision
-from lucidae.nn.gaussian import DiagonalGaussian, FullGaussian
+from lucidae.nn.layers import Tensor, full_precision
+from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian
 from lucidae.nn.vae import Evidence, negative_log_likelihood
+from lucidae.validation import check_choice, check_number
 
 __all__ = ["DictionaryVAE"]
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from lucidae._arrays import scalar
-from lucidae._validation import check_choice, check_number
+from lucidae.arrays import scalar
 from lucidae.certificate import Certificate, Claim, at_most
-from lucidae.dropout.certify import certify_weights
+from lucidae.dropout.certificate import certify_weights
 from lucidae.dropout.equalize import equalize_pair
 from lucidae.dropout.theory import strength_of
-from lucidae.nn._layers import Tensor, check_bottleneck, full_precision, without_autocast
+from lucidae.nn.layers import Tensor, check_bottleneck, full_precision, without_autocast
+from lucidae.validation import check_choice, check_number
 
 __all__ = ["DropoutPenalty", "certify_dropout", "equalize_layers"]
 

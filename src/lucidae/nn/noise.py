@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lucidae._validation import check_integer, check_number
-from lucidae.nn._layers import Tensor, full_precision
+from lucidae.nn.layers import Tensor, full_precision
+from lucidae.validation import check_integer, check_number
 
 __all__ = ["GeometricSchedule", "NoiseVariance"]
 

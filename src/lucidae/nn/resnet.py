@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from lucidae._validation import check_integer
-from lucidae.nn._layers import Tensor
+from lucidae.nn.layers import Tensor
+from lucidae.validation import check_integer
 
 __all__ = ["ResNetDecoder", "ResNetEncoder", "ResidualBlock"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from lucidae._validation import check_number
 from lucidae.linear.rules import rotation_generator
-from lucidae.nn._layers import Tensor, check_bottleneck, full_precision, without_autocast
+from lucidae.nn.layers import Tensor, check_bottleneck, full_precision, without_autocast
+from lucidae.validation import check_number
 
 __all__ = ["RotationAugmented"]
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import nn
 
-from lucidae.nn._layers import Tensor, full_precision
-from lucidae.nn.gaussian import Gaussian
-from lucidae.nn.head import GaussianHead
+from lucidae.nn.layers import Tensor, full_precision
 from lucidae.nn.noise import NoiseVariance
+from lucidae.nn.posteriors import Gaussian, GaussianHead
 from lucidae.nn.resnet import ResNetDecoder, ResNetEncoder, image_shape
 
 __all__ = ["VAE", "Evidence", "negative_log_likelihood"]

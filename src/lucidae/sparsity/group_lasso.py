@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import Lasso, MultiTaskLasso
 
-from lucidae._arrays import Array, scalar
-from lucidae._validation import check_choice, check_number, check_rows
+from lucidae.arrays import Array, scalar
 from lucidae.sparsity.objectives import Autoencoder
 from lucidae.sparsity.penalties import PowerPenalty
-from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.repetition import repeat_update
-from lucidae.sparsity.rows import ridge
-from lucidae.sparsity.updates import reweighting
+from lucidae.sparsity.problem import normalise, ridge
+from lucidae.sparsity.updates import repeat_update, reweighting
+from lucidae.validation import check_choice, check_number, check_rows
 
 __all__ = ["group_lasso", "noise_free_group_lasso"]
 

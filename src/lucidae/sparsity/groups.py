@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, device, namespace
+from lucidae.arrays import Array, device, namespace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, namespace, to_numpy
+from lucidae.arrays import Array, namespace, to_numpy
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value
 from lucidae.sparsity.state import State
 from lucidae.sparsity.theory import leave_one_out

@@ -14,17 +14,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae._arrays import Array, namespace, scalar
-from lucidae.iterate import Below, iterate
-from lucidae.solution import Solution
+from lucidae.arrays import Array, namespace, scalar
+from lucidae.iteration import Below, Solution, iterate
 from lucidae.sparsity.objectives import FullCovariance, Objective
-from lucidae.sparsity.problem import Problem, Units, normalise
-from lucidae.sparsity.repetition import SMALLEST_LEARNED, repeat_update, revalued, update_of
-from lucidae.sparsity.rows import Rows
+from lucidae.sparsity.problem import Problem, Rows, Units, normalise
 from lucidae.sparsity.solvers import is_small, solve
 from lucidae.sparsity.state import State, flat_start
-from lucidae.sparsity.updates import UPDATES, noise_by_expectation
-from lucidae.sparsity.workingset import solve_working_set
+from lucidae.sparsity.updates import (
+    SMALLEST_LEARNED,
+    UPDATES,
+    noise_by_expectation,
+    repeat_update,
+    revalued,
+    update_of,
+)
+from lucidae.sparsity.working_set import solve_working_set
 
 PATH_STEP = 10.0**-0.5
 """Ratio of two neighbouring noise variances on the path."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from lucidae._arrays import Array, namespace
-from lucidae._validation import check_number
+from lucidae.arrays import Array, namespace
+from lucidae.io.models import saved_as
+from lucidae.validation import check_number
 
 SMALLEST = 1e-300
 """Mean squares below this count as zero: the row has vanished."""
@@ -29,6 +30,7 @@ class Penalty(Protocol):
         ...
 
 
+@saved_as("lucidae.sparsity.penalty.log/1", formerly="lucidae.sparsity.penalties:LogPenalty")
 @dataclass(frozen=True, slots=True)
 class LogPenalty:
     """h(a) = log a: the limit to which the diagonal VAE tends (Wipf 2023, Lemma 4.3).
@@ -49,6 +51,7 @@ class LogPenalty:
         return 1.0 / power
 
 
+@saved_as("lucidae.sparsity.penalty.power/1", formerly="lucidae.sparsity.penalties:PowerPenalty")
 @dataclass(frozen=True, slots=True)
 class PowerPenalty:
     """h(a) = a^p / p for 0 < p < 1; p = ½ is the group lasso's norm.
@@ -74,6 +77,7 @@ class PowerPenalty:
         return power ** (self.exponent - 1.0)
 
 
+@saved_as("lucidae.sparsity.penalty.arctan/1", formerly="lucidae.sparsity.penalties:ArctanPenalty")
 @dataclass(frozen=True, slots=True)
 class ArctanPenalty:
     """h(a) = arctan(a/ε): bounded, nearly a count of the non-zero rows.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     add_diagonal,
     cholesky,
@@ -17,8 +17,10 @@ from lucidae._arrays import (
     solve_lower,
     to_numpy,
 )
+from lucidae.io.models import saved_as
 
 
+@saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
     """Covariance that all responses share, on the active columns.

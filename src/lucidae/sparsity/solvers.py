@@ -28,9 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._arrays import Array, namespace, scalar
-from lucidae.solution import History, Solution, Status
-from lucidae.sparsity.coordinate import best_change
+from lucidae.arrays import Array, namespace, scalar
+from lucidae.iteration import History, Solution, Status
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import (
     Autoencoder,
@@ -40,9 +39,9 @@ from lucidae.sparsity.objectives import (
     Objective,
 )
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.repetition import repeat_update, revalued, update_of
 from lucidae.sparsity.state import State, evaluate, positive
-from lucidae.sparsity.workingset import as_state, continuation, solve_working_set
+from lucidae.sparsity.updates import repeat_update, revalued, update_of
+from lucidae.sparsity.working_set import as_state, best_change, continuation, solve_working_set
 
 SOLVERS = ("auto", "mm", "em", "mackay", "coordinate")
 POSTERIORS = ("full", "diagonal", "point")

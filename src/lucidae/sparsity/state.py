@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lucidae._arrays import (
+from lucidae.arrays import (
     Array,
     cholesky,
     diagonal,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from lucidae._arrays import Array, machine_epsilon, namespace, svd_thin, to_numpy
+from lucidae.arrays import Array, machine_epsilon, namespace, svd_thin, to_numpy
 from lucidae.sparsity.state import State, positive
 
 BLOCK_COLUMNS = 1024

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
-from lucidae.dropout.critical_points import scalar_surface
+from lucidae.dropout.landscape import scalar_surface
 from lucidae.experiments.drawings.common import numbers
 from lucidae.experiments.outcome import Outcome
 from lucidae.report.blocks import Block, Card, Plot

@@ -16,10 +16,10 @@ from lucidae.experiments.drawings.common import (
     positive,
     shared_legend,
 )
-from lucidae.experiments.lae_penalties import RULES
-from lucidae.experiments.lae_weights import METHODS
+from lucidae.experiments.linear.penalties import RULES
+from lucidae.experiments.linear.training import images
+from lucidae.experiments.linear.weights import METHODS
 from lucidae.experiments.outcome import Outcome
-from lucidae.experiments.training import images
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 

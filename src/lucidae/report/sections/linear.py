@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lucidae._tables import Table
-from lucidae.linear.estimators import LinearAutoencoder
+from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section
 from lucidae.report.sections.common import count, quietly

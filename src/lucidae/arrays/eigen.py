@@ -1,0 +1,76 @@
+"""Leading eigenpairs of one symmetric matrix: dense, or by Lanczos iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+
+from lucidae.arrays import Array, device, eigh_descending, is_numpy, namespace
+
+ITERATIVE_FEATURES = 2000
+"""From this many features on, few eigenvectors are found by Lanczos iteration."""
+
+ITERATIVE_SHARE = 20
+"""Lanczos iteration must be asked for at most one eigenpair in so many."""
+
+
+def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
+    """Return the `k` largest eigenvalues, descending, and eigenvectors as columns."""
+    size = matrix.shape[0]
+    if is_numpy(matrix) and size >= ITERATIVE_FEATURES and k <= size // ITERATIVE_SHARE:
+        found = lanczos_eigenpairs(matrix, k)
+        return found if found is not None else subset_eigenpairs(matrix, k)
+    if is_numpy(matrix) and k < size:
+        return subset_eigenpairs(matrix, k)
+    values, vectors = eigh_descending(matrix)
+    return values[:k], vectors[:, :k]
+
+
+def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
+    """Return the `k` leading eigenpairs of a NumPy matrix by a dense, partial decomposition."""
+    last = matrix.shape[0] - 1
+    values, vectors = scipy.linalg.eigh(
+        matrix, subset_by_index=[last - k + 1, last], check_finite=False
+    )
+    return values[::-1], vectors[:, ::-1]
+
+
+def lanczos_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
+    """Return the `k` leading eigenpairs by Lanczos iteration, or None where it cannot be trusted.
+
+    From one start the iteration may overlook copies of a repeated eigenvalue. What is left when
+    the found pairs are taken out must therefore hold no eigenvalue above the smallest found one.
+    """
+    try:
+        values, vectors = _lanczos(matrix, k, seed=0)
+        (rest,), _ = _lanczos(_deflated(matrix, values, vectors), 1, seed=1, tolerance=1e-6)
+    except scipy.sparse.linalg.ArpackError:
+        return None
+    return None if rest > values[-1] + 1e-6 * values[0] else (values, vectors)
+
+
+def _lanczos(operator: Any, k: int, seed: int, tolerance: float = 0.0) -> tuple[Array, Array]:
+    # A fixed start keeps the result reproducible.
+    start = np.random.default_rng(seed).standard_normal(operator.shape[0])
+    values, vectors = scipy.sparse.linalg.eigsh(operator, k=k, which="LA", v0=start, tol=tolerance)
+    order = np.argsort(values)[::-1]
+    return values[order], vectors[:, order]
+
+
+def _deflated(matrix: Array, values: Array, vectors: Array) -> Any:
+    def apply(x: Array) -> Array:
+        return matrix @ x - vectors @ (values * (vectors.T @ x))
+
+    return scipy.sparse.linalg.LinearOperator(matrix.shape, matvec=apply, dtype=matrix.dtype)
+
+
+def fix_signs(vectors: Array) -> Array:
+    """Return `vectors` with the entry of largest magnitude of each column positive."""
+    xp = namespace(vectors)
+    rows = xp.argmax(xp.abs(vectors), axis=0)
+    at_peak = xp.arange(vectors.shape[0], device=device(vectors))[:, None] == rows
+    peaks = xp.sum(xp.where(at_peak, vectors, 0.0 * vectors), axis=0)
+    return vectors * xp.where(peaks < 0, -xp.ones_like(peaks), xp.ones_like(peaks))

@@ -1,0 +1,120 @@
+"""Cholesky factors and what is solved with them: one behaviour for every library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+import scipy.linalg.lapack as lapack
+
+from lucidae.arrays.helpers import (
+    Array,
+    diagonal,
+    eye_like,
+    is_numpy,
+    like,
+    namespace,
+    to_numpy,
+    where_set,
+)
+
+
+def cholesky(A: Array) -> tuple[Array, Array]:
+    """Return (L, ok): lower Cholesky factors and, per matrix, whether it was positive definite.
+
+    A matrix that is not gives NaN in its whole factor and False in `ok`; no library raises.
+    """
+    xp = namespace(A)
+    factor, finished = _cholesky_factor(A)
+    # whatever is not finite in a row of the factor is carried to its diagonal
+    ok = finished & xp.all(xp.isfinite(diagonal(factor)), axis=-1)
+    if is_numpy(A) and ok.all():
+        return factor, ok
+    return where_set(factor, ~ok[..., None, None], xp.nan), ok
+
+
+def _cholesky_factor(A: Array) -> tuple[Array, Any]:
+    """Return lower factors, and which of them were finished; the others may hold anything."""
+    xp = namespace(A)
+    if compat.is_torch_array(A):
+        factor, failed = xp.linalg.cholesky_ex(A)
+        return factor, failed == 0
+    try:
+        return xp.linalg.cholesky(A), True
+    except np.linalg.LinAlgError:
+        return like(_cholesky_one_by_one(to_numpy(A)), A), True
+
+
+def _cholesky_one_by_one(A: Array) -> Array:
+    factors = np.full_like(A, np.nan)
+    for index in np.ndindex(A.shape[:-2]):
+        try:
+            factors[index] = np.linalg.cholesky(A[index])
+        except np.linalg.LinAlgError:
+            continue
+    return factors
+
+
+def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
+    """Solve L X = B (or Lᵀ X = B) for lower triangular L; batch axes broadcast.
+
+    `B` holds matrices, or is one vector.
+    """
+    xp = namespace(L, B)
+    if B.ndim == 1:
+        return solve_lower(L, B[:, None], transpose)[..., 0]
+    if compat.is_torch_array(L):
+        return xp.linalg.solve_triangular(L.mT if transpose else L, B, upper=transpose)
+    if is_numpy(L):
+        return _solve_lower_numpy(L, B, transpose)
+    if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:
+        from cupyx.scipy.linalg import solve_triangular
+
+        return solve_triangular(L, B, trans=1 if transpose else 0, lower=True)
+    return xp.linalg.solve(xp.matrix_transpose(L) if transpose else L, B)
+
+
+def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
+    if L.ndim == B.ndim == 2:
+        return _solve_lower_once(L, B, transpose)
+    stack = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    L, B = (np.broadcast_to(A, stack + A.shape[-2:]) for A in (L, B))
+    solved = np.empty(B.shape, np.result_type(L, B))
+    for index in np.ndindex(stack):
+        solved[index] = _solve_lower_once(L[index], B[index], transpose)
+    return solved
+
+
+def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
+    """Call LAPACK itself, whose wrapper costs more than a small system.
+
+    Rows in memory are columns to LAPACK: it is given Lᵀ, upper triangular, without a copy.
+    """
+    single = np.result_type(L, B) == np.float32
+    solve = lapack.strtrs if single else lapack.dtrtrs
+    solved, info = solve(L.T, B, lower=0, trans=0 if transpose else 1)
+    if info > 0:
+        raise np.linalg.LinAlgError(f"the triangular factor has a zero in row {info - 1}.")
+    return solved
+
+
+def inverse_lower(L: Array) -> Array:
+    """Return the inverses of lower triangular matrices."""
+    if not is_numpy(L):
+        identity = eye_like(L.shape[-1], L)
+        return solve_lower(L, namespace(L).broadcast_to(identity, L.shape))
+    if L.ndim == 2:
+        return _inverse_lower_once(L)
+    inverses = np.empty_like(L)
+    for index in np.ndindex(L.shape[:-2]):
+        inverses[index] = _inverse_lower_once(L[index])
+    return inverses
+
+
+def _inverse_lower_once(L: Array) -> Array:
+    invert = lapack.strtri if L.dtype == np.float32 else lapack.dtrtri
+    inverse, info = invert(L.T, lower=0)
+    if info > 0:
+        raise np.linalg.LinAlgError(f"the triangular factor has a zero in row {info - 1}.")
+    return inverse.T

@@ -1,0 +1,160 @@
+"""What all estimators share: fitted state, `certificate_`, HTML representation, validated rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from lucidae.arrays import Array, is_array, is_numpy
+from lucidae.certificate import Certificate, does_not_apply
+from lucidae.validation import check_rows
+
+__all__ = ["CertifiedMixin", "Fitted", "FittedState", "validated_rows"]
+
+
+class FittedState(ABC):
+    """Private fitted state of an estimator: what a fit keeps, and what is computed when first read.
+
+    scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is read, so
+    everything that is computed on demand is cached in here. A state holds small summaries (a
+    moment, a posterior, figures), never the training data. It is pickled with its estimator, and
+    `lucidae.save` writes all its attributes under the tag that `saved_as` gave to its class.
+    """
+
+    _attributes: Mapping[str, Any] | None = None
+    _certificate: Certificate | None = None
+
+    @abstractmethod
+    def compute_attributes(self) -> Mapping[str, Any]:
+        """Return the fitted attributes by name, such as ``components_``."""
+
+    @abstractmethod
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate that the kept summaries support."""
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The fitted attributes by name."""
+        if self._attributes is None:
+            self._attributes = self.compute_attributes()
+        return self._attributes
+
+    def certificate(self, title: str) -> Certificate:
+        """Return the certificate, computed once; an error becomes a claim that does not apply.
+
+        scikit-learn's HTML representation reads every attribute, so reading must never raise.
+        """
+        if self._certificate is None:
+            try:
+                self._certificate = self.compute_certificate(title)
+            except Exception as error:
+                why = f"The certificate could not be computed: {error}"
+                claim = does_not_apply("certificate", "the fit is certified", "", why)
+                self._certificate = Certificate(title, (claim,))
+        return self._certificate
+
+    def changed(self) -> None:
+        """Forget what was computed: the kept summaries have changed."""
+        self._attributes = self._certificate = None
+
+
+class Fitted:
+    """A fitted attribute: absent before `fit`, read from the estimator's `FittedState`.
+
+    It is a non-data descriptor: a value that a user assigns to the attribute takes precedence.
+
+    Examples
+    --------
+    >>> class Estimator:
+    ...     coef_ = Fitted()
+    >>> hasattr(Estimator(), "coef_")
+    False
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        state = instance.__dict__.get("_state")
+        if state is None:
+            raise AttributeError(f"{type(instance).__name__} has no {self._name} before fit.")
+        return state.attributes[self._name]
+
+
+def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an estimator from those that lucidae 0.1.0 saved."""
+    return {"_state" if name == "_kept" else name: value for name, value in fields.items()}
+
+
+class CertifiedMixin:
+    """Give an estimator its `certificate_`, and show it in the HTML representation."""
+
+    _state: Any
+
+    @property
+    def certificate_(self) -> Certificate:
+        """How far the fit is from the optimum that theory promises, and why."""
+        check_is_fitted(self)
+        certificate: Certificate = self._state.certificate(type(self).__name__)
+        return certificate
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_state" in self.__dict__
+
+    def _repr_html_inner(self) -> str:
+        return super()._repr_html_inner() + self._certificate_card()  # type: ignore[misc,no-any-return]
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]
+        if "text/html" in bundle:
+            bundle["text/html"] += self._certificate_card()
+        return bundle
+
+    def _certificate_card(self) -> str:
+        return self.certificate_._repr_html_() if self.__sklearn_is_fitted__() else ""
+
+
+def validated_rows(
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool,
+    least: int = 1,
+    accept_sparse: bool = True,
+    finite: bool = True,
+) -> Array:
+    """Return checked rows and keep the estimator's feature count and names.
+
+    NumPy, data frames and sparse matrices go through scikit-learn; arrays of other libraries stay
+    in their library and on their device. Without `finite` the entries are not checked: the caller
+    sums their squares and detects it there.
+    """
+    if not is_array(X) or is_numpy(X):
+        return validate_data(
+            estimator,
+            X,
+            reset=reset,
+            accept_sparse=("csr",) if accept_sparse else False,
+            dtype=(np.float64, np.float32),
+            ensure_min_samples=least,
+            ensure_all_finite=finite,
+        )
+    X = check_rows(X, accept_sparse=accept_sparse, finite=finite)
+    if X.shape[0] < least:
+        raise ValueError(
+            f"Found array with n_samples={X.shape[0]} while a minimum of {least} is required."
+        )
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+    elif X.shape[1] != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input."
+        )
+    return X

@@ -1,0 +1,45 @@
+"""The `lucidae` command; without the `cli` extra, one sentence that says what to install."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+MISSING = 'The lucidae command needs a few more packages: pip install "lucidae[cli]"'
+PACKAGES = ("jinja2", "matplotlib", "rich", "typer")
+"""What the extra brings, by the names that are imported."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 when all went well, 2 on an error.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after ``lucidae``; those of the shell by default.
+
+    Examples
+    --------
+    >>> try:
+    ...     main(["--version"])
+    ... except SystemExit as end:
+    ...     print("exit code", end.code)
+    lucidae ...
+    exit code 0
+    """
+    try:
+        from lucidae.cli.commands import run
+    except ModuleNotFoundError as error:
+        if not is_extra(error):
+            raise
+        print(MISSING, file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def is_extra(error: Exception) -> bool:
+    """Tell whether an error is the absence of a package that the extra brings."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return (missing or "").partition(".")[0] in PACKAGES

@@ -1,0 +1,1 @@
+"""Experiments of the dropout family (Mianjy et al. 2018)."""

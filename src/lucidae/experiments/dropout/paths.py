@@ -1,0 +1,143 @@
+"""Paths of dropout SGD to the global optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.dropout.landscape import scalar_surface
+from lucidae.dropout.objectives import sampled_gradient
+from lucidae.dropout.sgd import DropoutStep, GaussianSource, Runs, linear_decay
+from lucidae.experiments.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Experiment,
+    Results,
+    Scale,
+    Settings,
+    on_processor,
+)
+from lucidae.experiments.verdicts import AtMost
+from lucidae.iteration import Below, iterate
+
+TARGET = 2.0
+STARTS = ((1.6, 0.15), (-0.2, 0.1))
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Dropout SGD on a scalar network, from two starts at several strengths."""
+
+    strengths: tuple[float, ...]
+    n_steps: int
+    batch_size: int
+    rate: float
+    seeds: int
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one cell per strength and seed; both starts run side by side."""
+        work = "lucidae.experiments.dropout.paths:measure"
+        return [
+            Cell(
+                work,
+                {
+                    "strength": lam,
+                    "target": TARGET,
+                    "starts": [list(start) for start in STARTS],
+                    "n_steps": self.n_steps,
+                    "batch_size": self.batch_size,
+                    "rate": self.rate,
+                    "seed": seed,
+                },
+                self.n_steps * 2e-4,
+            )
+            for lam in self.strengths
+            for seed in range(self.seeds)
+        ]
+
+    def curves(self, results: Results) -> Curves:
+        """Return the distance to the nearest global optimum along each path."""
+        curves = {}
+        for lam in self.strengths:
+            cells = results.where(strength=lam).cells
+            for place in range(len(STARTS)):
+                away = [distance(cell.arrays["path"][:, place], lam) for cell in cells]
+                steps = np.linspace(0, self.n_steps, 251).round().astype(int)
+                farthest = np.max(away, axis=0)[steps]
+                curves[f"distance/{lam:g}/start {place + 1}"] = Curve(steps, farthest)
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the setting in words."""
+        return {
+            "network": f"scalar, M = {TARGET:g}, two hidden units, equal incoming and outgoing",
+            "steps": f"{self.n_steps}, {self.batch_size} examples each, rate {self.rate:g} "
+            "falling to zero",
+            "seeds": f"{self.seeds}, the worst counts",
+        }
+
+
+def distance(path: Any, strength: float) -> Any:
+    """Return how far points (…, 2) are from the nearest global optimum."""
+    minima = scalar_surface(TARGET, strength, points=2).minima
+    return np.min(np.linalg.norm(path[:, None, :] - minima, axis=-1), axis=-1)
+
+
+def _path(settings: Settings) -> Arrays:
+    """Return the path (steps, starts, 2); equal weights in and out stay equal for a scalar."""
+    starts = np.array(settings["starts"])[:, None, :]
+    keep = np.full(len(starts), 1.0 / (1.0 + settings["strength"]))
+    step = DropoutStep(
+        GaussianSource(np.array([[settings["target"]]])),
+        np.full(len(starts), settings["rate"]),
+        linear_decay,
+        settings["n_steps"],
+        settings["batch_size"],
+        sampled_gradient,
+        np.random.RandomState(settings["seed"]),
+    )
+    solution = iterate(
+        step,
+        Runs(starts, starts, keep, 0.0 * keep),
+        stop=Below(lambda _: 1.0, 0.0),
+        limit=settings["n_steps"],
+        record={"weights": lambda runs: runs.left[:, 0, :]},
+        record_at=1,
+        size=2,
+    )
+    return {"path": solution.history["weights"]}
+
+
+measure = on_processor(_path)
+
+
+def expect(within: float) -> tuple[AtMost, ...]:
+    """Claim of every path that it ends at a global optimum."""
+    return tuple(
+        AtMost(
+            f"distance/{lam:g}/start {place}",
+            within,
+            says=f"λ = {lam:g}, start {place}: at an equalized global optimum",
+        )
+        for lam in (0.1, 0.5, 1.0)
+        for place in (1, 2)
+    )
+
+
+EXPERIMENT = Experiment(
+    name="dropout-paths",
+    title="Paths of dropout to a global optimum",
+    reference="Mianjy et al. 2018, Figure 2",
+    shows="SGD paths to the global optimum for three strengths of dropout",
+    claim="Whatever λ and the start, dropout ends at a global optimum, which is equalized.",
+    scales={
+        "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect(0.08)),
+        "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 3), expect(0.06)),
+    },
+    draw="lucidae.experiments.drawings.landscapes:paths",
+)

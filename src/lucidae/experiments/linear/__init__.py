@@ -1,0 +1,1 @@
+"""Experiments of the linear family (Bao et al. 2020)."""

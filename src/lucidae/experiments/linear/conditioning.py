@@ -1,0 +1,126 @@
+"""Condition numbers of the regularised objectives as the number of latents grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lucidae.experiments.data import penalties, spectrum
+from lucidae.experiments.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Experiment,
+    Results,
+    Scale,
+    Settings,
+    on_processor,
+)
+from lucidae.experiments.linear.training import DATA_WORDS
+from lucidae.experiments.verdicts import AtLeast, Outweighs
+from lucidae.linear.hessian import AlignedPoint, condition_number
+from lucidae.linear.objectives import geometric_prior, uniform_prior
+from lucidae.linear.theory import nested_condition_bound, nonuniform_condition_bound
+
+PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
+QUANTITIES = (
+    "nonuniform/best",
+    "nonuniform/bound",
+    "nested/geometric",
+    "nested/uniform",
+    "nested/bound",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditioning:
+    """Condition numbers at the global minimum for several numbers of latents."""
+
+    data: str
+    sizes: tuple[int, ...]
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one cell per size."""
+        return [
+            Cell(
+                "lucidae.experiments.linear.conditioning:measure",
+                {"data": self.data, "k": k},
+                0.05 + 0.06 * k,
+            )
+            for k in self.sizes
+        ]
+
+    def curves(self, results: Results) -> Curves:
+        """Return every condition number over the sizes, and how much it grows."""
+        curves = {}
+        for name in QUANTITIES:
+            figures = np.array([float(cell.arrays[name]) for cell in results])
+            curves[name] = Curve(self.sizes, figures)
+            if not name.endswith("bound"):  # the bound of two latents is zero
+                curves[f"growth/{name}"] = Curve([0], [figures[-1] / figures[0]])
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the setting in words."""
+        return {
+            "data": DATA_WORDS[self.data],
+            "latents": ", ".join(str(k) for k in self.sizes),
+            "penalties": "those with the smallest true condition number, for each size",
+            "spectrum": "exact, from the 2 × 2 and 4 × 4 blocks of the Hessian",
+        }
+
+
+def _conditions(settings: Settings) -> Arrays:
+    """Return true condition numbers and the paper's bounds."""
+    data, k = settings["data"], settings["k"]
+    values = spectrum(data).values
+    chosen = penalties({"rule": "best"}, data, k)
+    found: dict[str, float] = {
+        "nonuniform/best": condition_number(AlignedPoint.nonuniform(values, chosen)),
+        "nonuniform/bound": nonuniform_condition_bound(values[:k]),
+        "nested/bound": nested_condition_bound(values[:k]),
+    }
+    for name, prior in PRIORS.items():
+        point = AlignedPoint.nested(values, prior(k))
+        found[f"nested/{name}"] = condition_number(point, effective=True)
+    return {name: np.array(figure) for name, figure in found.items()}
+
+
+measure = on_processor(_conditions)
+
+VALID = (
+    Outweighs("nonuniform/best", "nonuniform/bound", 1.0, at="everywhere", says="the bound holds"),
+    Outweighs(
+        "nested/geometric", "nested/bound", 1.0, at="everywhere", says="the bound holds for both"
+    ),
+    Outweighs("nested/uniform", "nested/bound", 1.0, at="everywhere", says="and for this prior"),
+)
+
+
+def worsens(nonuniform: float, nested: float) -> tuple[AtLeast, ...]:
+    """Claim that both condition numbers grow by these factors from the first size to the last."""
+    return (
+        AtLeast("growth/nonuniform/best", nonuniform, says="the non-uniform penalty worsens"),
+        AtLeast("growth/nested/geometric", nested, says="so does expected nested dropout"),
+    )
+
+
+EXPERIMENT = Experiment(
+    name="lae-conditioning",
+    title="Conditioning worsens with every latent",
+    reference="Bao et al. 2020, Sections 4.3 and 5",
+    shows="true condition numbers against the papers' lower bounds as k grows",
+    claim="The condition number of the Hessian at the global minimum grows quickly with the "
+    "number of latents, for the non-uniform penalty even with the best penalties, and for "
+    "expected nested dropout.",
+    scales={
+        "smoke": Scale(Conditioning("digits", (2, 3, 4, 6, 8, 12)), (*VALID, *worsens(20.0, 2.0))),
+        "paper": Scale(
+            Conditioning("mnist", (2, 3, 5, 8, 12, 20, 30, 50)), (*VALID, *worsens(20.0, 5.0))
+        ),
+    },
+    draw="lucidae.experiments.drawings.training:conditioning",
+)

@@ -1,0 +1,188 @@
+"""The narrow circular valley of the non-uniform penalty, and a descent along it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.experiments.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Experiment,
+    Results,
+    Scale,
+    Settings,
+    on_processor,
+)
+from lucidae.experiments.verdicts import AtMost, Outweighs, Sooner
+from lucidae.iteration import Below, iterate
+from lucidae.linear.data import DiagonalCovariance
+from lucidae.linear.objectives import NonUniformL2
+from lucidae.linear.weights import Weights
+
+Vector = np.ndarray[Any, Any]
+
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Two latents held at W₁ = αO(θ)(I − ΛS⁻²)^½ = W₂ᵀ; a point is (α cos θ, α sin θ).
+
+    W₁ = x D + y J D is linear in the point, so that its gradient is two inner products.
+    """
+
+    values: Vector
+    penalties: Vector
+
+    @property
+    def frame(self) -> Vector:
+        """Return D and J D."""
+        scale = np.diag(np.sqrt(1 - self.penalties / self.values))
+        return np.stack([scale, TURN @ scale])
+
+    def weights(self, points: Vector) -> Weights:
+        """Return the weights of points (…, 2)."""
+        layer = np.einsum("...p,pij->...ij", points, self.frame)
+        return Weights(layer, layer)
+
+    def loss(self, points: Vector) -> Vector:
+        """Return the loss at points (…, 2)."""
+        objective, covariance = NonUniformL2(self.penalties), DiagonalCovariance(self.values)
+        return np.asarray(objective.value(self.weights(points), covariance))
+
+    def slope(self, point: Vector) -> Vector:
+        """Return the gradient at one point (2,)."""
+        objective, covariance = NonUniformL2(self.penalties), DiagonalCovariance(self.values)
+        gradient = objective.gradient(self.weights(point), covariance)
+        return np.asarray(np.einsum("ij,pij->p", gradient.encoder + gradient.atoms, self.frame))
+
+
+@dataclass(frozen=True, slots=True)
+class Landscape:
+    """The surface over the plane and one path of gradient descent on it."""
+
+    points: int
+    n_steps: int
+    eigenvalues: tuple[float, float] = (1.5, 1.0)
+    penalties: tuple[float, float] = (0.1, 0.2)
+    rate: float = 0.05
+    start: tuple[float, float] = (0.05, 0.1)
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one cell."""
+        settings = {
+            "points": self.points,
+            "n_steps": self.n_steps,
+            "eigenvalues": list(self.eigenvalues),
+            "penalties": list(self.penalties),
+            "rate": self.rate,
+            "start": list(self.start),
+        }
+        return [Cell("lucidae.experiments.linear.landscape:measure", settings, 0.3)]
+
+    def curves(self, results: Results) -> Curves:
+        """Return the errors along the path, the loss along the ring, and two curvatures."""
+        (cell,) = results
+        path, ring = cell.arrays["path"], cell.arrays["ring"]
+        steps = np.arange(len(path))
+        lowest, centre = float(ring.min()), float(cell.arrays["centre"])
+        curvature = cell.arrays["curvature"]
+        return {
+            "radius error": Curve(steps, abs(np.hypot(*path.T) - 1.0)),
+            "angle error": Curve(steps, abs(np.arctan2(path[:, 1], path[:, 0]))),
+            "ring": Curve(cell.arrays["angles"], (ring - lowest) / (centre - lowest)),
+            "radial curvature": Curve([0], curvature[:1]),
+            "angular curvature": Curve([0], curvature[1:]),
+        }
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the setting in words."""
+        return {
+            "eigenvalues": f"{self.eigenvalues[0]:g} and {self.eigenvalues[1]:g}",
+            "penalties": f"{self.penalties[0]:g} and {self.penalties[1]:g}",
+            "path": f"gradient descent, {self.n_steps} steps of rate {self.rate:g}",
+        }
+
+
+def _landscape(settings: Settings) -> Arrays:
+    plane = Plane(np.array(settings["eigenvalues"]), np.array(settings["penalties"]))
+    axis = np.linspace(-1.35, 1.35, settings["points"])
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1)
+    angles = np.linspace(-np.pi, np.pi, 181)
+    ring = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    path = _path(plane, settings)
+    return {
+        "axis": axis,
+        "surface": plane.loss(grid),
+        "angles": angles,
+        "ring": plane.loss(ring),
+        "centre": plane.loss(np.zeros(2)),
+        "path": path,
+        "path loss": plane.loss(path),
+        "curvature": _curvature(plane),
+    }
+
+
+def _path(plane: Plane, settings: Settings) -> Vector:
+    solution = iterate(
+        lambda point: point - settings["rate"] * plane.slope(point),
+        np.array(settings["start"]),
+        stop=Below(lambda _: 1.0, 0.0),
+        limit=settings["n_steps"],
+        record={"point": lambda point: point},
+        record_at=1,
+        size=2,
+    )
+    return solution.history["point"]
+
+
+def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
+    """Return the second derivatives at the minimum (1, 0), along the radius and across it."""
+    minimum = np.array([1.0, 0.0])
+    return np.array(
+        [
+            (plane.slope(minimum + step * axis) - plane.slope(minimum - step * axis)) @ axis
+            for axis in np.eye(2)
+        ]
+    ) / (2 * step)
+
+
+measure = on_processor(_landscape)
+
+EXPECT = (
+    Outweighs(
+        "radial curvature",
+        "angular curvature",
+        50.0,
+        says="the valley is steep across and nearly level along its floor",
+    ),
+    AtMost("ring", 0.05, at="everywhere", says="the floor of the ring is almost level"),
+    Sooner(
+        "radius error",
+        "angle error",
+        0.05,
+        factor=20.0,
+        says="the descent reaches the ring long before the right angle",
+    ),
+    AtMost("angle error", 1e-3, says="the descent ends at the optimum"),
+)
+
+EXPERIMENT = Experiment(
+    name="lae-landscape",
+    title="A narrow, circular valley",
+    reference="Bao et al. 2020, Figure 1",
+    shows="loss surface of the non-uniform penalty, and a descent path on it",
+    claim="Non-uniform penalties break the rotational symmetry of a linear autoencoder only "
+    "weakly: gradient descent falls into a ring-shaped valley at once and then creeps along it.",
+    scales={
+        "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
+        "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),
+    },
+    draw="lucidae.experiments.drawings.landscapes:valley",
+)

@@ -1,0 +1,1 @@
+"""Experiments of the sparsity family (Wipf 2023)."""

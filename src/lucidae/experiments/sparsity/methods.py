@@ -1,0 +1,123 @@
+"""The methods that the sparse experiments compare: stacks of problems in, estimates out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    cholesky,
+    device,
+    eye_like,
+    namespace,
+    solve_lower,
+    squared_norm,
+    to_numpy,
+)
+from lucidae.iteration import BatchSolution
+from lucidae.sparsity.batch import SparseBatch, solve_batch
+from lucidae.sparsity.penalties import PowerPenalty
+from lucidae.sparsity.problem import covariance
+from lucidae.sparsity.solvers import NOISE_FREE
+
+__all__ = ["LIMITS", "METHODS", "SOLVERS"]
+
+CROWDED = 0.9
+"""Share of the rows that an estimate may use before it counts as not sparse at all."""
+
+Solved = BatchSolution[Any]
+
+
+def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+    """Solve the full-covariance VAE. Wipf 2023, eq. 18.
+
+    By MM; where that ends in a minimum that is not sparse and there is no noise, by EM too, whose
+    small steps find lower minima when r is close to d. The lower energy is kept.
+    """
+    found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
+    again = _not_sparse(Phi, X, noise, found.value)
+    if not again.size:
+        return found
+    xp = namespace(X)
+    index = xp.asarray(again, device=device(X))
+    some = (xp.take(values, index, axis=0) for values in (Phi, X))
+    slow = solve_batch(
+        *some, posterior="full", noise_variance=xp.take(noise, index, axis=0), solver="em", **limits
+    )
+    return _lower(found, slow, again)
+
+
+def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.ndarray[Any, Any]:
+    """Return which problems have no noise and an estimate that uses nearly all rows."""
+    xp, rows = namespace(X), X.shape[-2]
+    factor, _ = cholesky(covariance(Phi, value.relevance, noise))
+    inverse = solve_lower(factor, xp.broadcast_to(eye_like(rows, X), factor.shape))
+    used = rows - noise * squared_norm(inverse)
+    noise_free = noise < NOISE_FREE * xp.mean(X * X, axis=(-2, -1))
+    return np.flatnonzero(to_numpy(noise_free & (used > CROWDED * rows)))
+
+
+def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved:
+    """Return `first` with the problems of `index` replaced where `second` has less energy."""
+    xp = namespace(first.value.energy)
+    order = np.arange(len(first))
+    better = to_numpy(second.value.energy) < to_numpy(first.value.energy)[index]
+    order[index[better]] = len(first) + np.flatnonzero(better)
+    chosen = xp.asarray(order, device=device(first.value.energy))
+    value = SparseBatch(
+        *(
+            xp.take(xp.concat(both, axis=0), chosen, axis=0)
+            for both in zip(first.value, second.value, strict=True)
+        )
+    )
+    steps = first.n_iter.copy()
+    steps[index] += second.n_iter
+    status = (*first.status, *second.status)
+    distance = np.concatenate([first.distance, second.distance])[order]
+    tolerance = max(first.tolerance, second.tolerance)
+    return BatchSolution(value, tuple(status[i] for i in order), steps, distance, tolerance)
+
+
+def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+    """Solve the diagonal VAE. Wipf 2023, eq. 50."""
+    return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
+
+
+def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+    """Solve the deterministic autoencoder with h = log. Wipf 2023, eq. 48."""
+    return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
+
+
+def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+    """Solve the group lasso ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ by reweighting, all at once.
+
+    The point estimate with h(a) = 2√a minimises it: its energy is (1/γ')‖X − ΦU‖² +
+    2√n Σ‖uⱼ‖ in units of the root mean square s of X, so that γ' = √γ s/√n.
+    """
+    xp = namespace(X)
+    scale = xp.sqrt(xp.mean(X * X, axis=(-2, -1)) / X.shape[-1])
+    penalty = PowerPenalty(0.5)
+    return solve_batch(
+        Phi, X, posterior="point", noise_variance=xp.sqrt(noise) * scale, penalty=penalty, **limits
+    )
+
+
+def constrained_group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+    """Solve the group lasso subject to X = ΦU, by reweighting at a tiny γ."""
+    penalty = PowerPenalty(0.5)
+    return solve_batch(Phi, X, posterior="point", noise_variance=noise, penalty=penalty, **limits)
+
+
+METHODS: dict[str, Callable[..., Solved]] = {
+    "full": full,
+    "diagonal": diagonal,
+    "autoencoder": autoencoder,
+    "group lasso": group_lasso,
+    "constrained group lasso": constrained_group_lasso,
+}
+LIMITS = {"full": 600, "diagonal": 300, "autoencoder": 300, "group lasso": 300}
+SOLVERS = {"full": "mm, or em where it ends lower"}
+"""What a cell says of its solver, where a method leaves a choice."""

@@ -1,0 +1,206 @@
+"""Recovery of row-sparse codes as cells: one method, one number of active rows, many trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import Array, like, to_numpy
+from lucidae.datasets import make_meg_leadfield, make_sparse_regression
+from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
+from lucidae.experiments.device import cores, is_accelerator, reference
+from lucidae.experiments.sparsity.methods import LIMITS, METHODS, SOLVERS
+from lucidae.iteration import limited_blas
+from lucidae.metrics import exact_recovery, support_recovery
+
+__all__ = ["Recovery", "measure"]
+
+WORK = "lucidae.experiments.sparsity.recovery:measure"
+CRITERIA = ("rows", "frobenius", "support")
+BLOCK = 10
+"""Numbers of active rows that are solved at once on an accelerator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Success rate of each method against the number of active rows.
+
+    Parameters
+    ----------
+    active : tuple of int
+        Numbers r of active rows.
+    trials : int
+        Problems for each r, the same for every method.
+    d, kappa, n, tau : int
+        Sizes, as in `lucidae.datasets.make_sparse_regression`.
+    row_scaling : {"unit", "jeffreys"}
+        Norms of the active rows.
+    snr_db : float, optional
+        Noise; without it γ is 1e-10.
+    leadfield : bool, default=False
+        Whether the dictionary is a MEG lead field rather than Gaussian.
+    criterion : {"rows", "support"}
+        What counts as success: every row right to 1e-3, or the r largest rows the true ones.
+    tol : float, default=1e-6
+        Distance to stationarity at which a problem is solved; an exact support needs less.
+    """
+
+    active: tuple[int, ...]
+    trials: int
+    d: int = 100
+    kappa: int = 200
+    n: int = 20
+    tau: int = 3
+    row_scaling: str = "unit"
+    snr_db: float | None = None
+    leadfield: bool = False
+    criterion: str = "rows"
+    tol: float = 1e-6
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The four methods; the group lasso is constrained where there is no noise."""
+        lasso = "constrained group lasso" if self.snr_db is None else "group lasso"
+        return ("full", "diagonal", "autoencoder", lasso)
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one cell per method and number of active rows."""
+        return [self._cell(method, r) for method in self.methods for r in self.active]
+
+    def _cell(self, method: str, r: int) -> Cell:
+        problem = {
+            "d": self.d,
+            "kappa": self.kappa,
+            "n": self.n,
+            "tau": self.tau,
+            "r": r,
+            "row_scaling": self.row_scaling,
+            "snr_db": self.snr_db,
+            "leadfield": self.leadfield,
+            "trials": self.trials,
+            "seed": 100_000 * r,
+        }
+        limit = LIMITS.get(method, LIMITS["group lasso"])
+        settings = {"method": method, "tol": self.tol, "max_iter": limit, "problem": problem}
+        if method in SOLVERS:
+            settings["solver"] = SOLVERS[method]
+        expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
+        cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
+        shared = {name: value for name, value in problem.items() if name not in ("r", "seed")}
+        return Cell(WORK, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
+
+    def curves(self, results: Results) -> Curves:
+        """Return the success rates over r by every criterion; the chosen one has no prefix."""
+        curves = {}
+        for method in self.methods:
+            found = results.where(method=method)
+            for criterion in CRITERIA:
+                rates = [float(np.mean(cell.arrays[criterion])) for cell in found]
+                curves[f"{criterion}/{method}"] = Curve(self.active, rates)
+            curves[method.removeprefix("constrained ")] = curves[f"{self.criterion}/{method}"]
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the setting in words."""
+        dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
+        success = {
+            "rows": "every row within 0.1 % of the truth, the support exact",
+            "support": "the r largest rows are the true ones",
+        }
+        return {
+            "dictionary": f"{self.d} × {self.kappa}, {dictionary}",
+            "responses": f"{self.n}, code of rank {self.tau}, rows scaled by {self.row_scaling}",
+            "noise": "none (γ = 1e-10)" if self.snr_db is None else f"{self.snr_db:g} dB",
+            "active rows": f"{self.active[0]} to {self.active[-1]}, {len(self.active)} values",
+            "trials": f"{self.trials} for each",
+            "success": success[self.criterion],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Problems of one shape: dictionaries, responses, true codes and noise variances."""
+
+    dictionary: Array
+    responses: Array
+    coef: Array
+    noise: Array
+
+
+def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Solve all cells of a group, those of one method at once, on shared problems."""
+    order = sorted({settings["problem"]["r"]: settings["problem"] for settings in group}.items())
+    problems = [problem for _, problem in order]
+    stack = _stack(problems, device)
+    found: dict[tuple[str, int], Arrays] = {}
+    for method in dict.fromkeys(settings["method"] for settings in group):
+        (limits,) = {
+            (settings["tol"], settings["max_iter"])
+            for settings in group
+            if settings["method"] == method
+        }
+        arrays = _solve(method, limits, stack)
+        for place, problem in enumerate(problems):
+            part = slice(place * problem["trials"], (place + 1) * problem["trials"])
+            found[method, problem["r"]] = {name: values[part] for name, values in arrays.items()}
+    return [found[settings["method"], settings["problem"]["r"]] for settings in group]
+
+
+def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, Any]:
+    tol, limit = limits
+    solution = METHODS[method](
+        stack.dictionary, stack.responses, stack.noise, tol=tol, max_iter=limit
+    )
+    coef = solution.value.coef
+    return {
+        "rows": to_numpy(exact_recovery(coef, stack.coef, criterion="rows")),
+        "frobenius": to_numpy(exact_recovery(coef, stack.coef)),
+        "support": to_numpy(support_recovery(coef, stack.coef)) == 1.0,
+        "iterations": np.asarray(solution.n_iter),
+        "distance": np.asarray(solution.distance),
+    }
+
+
+def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
+    """Draw all problems, each from a seed of its own, and bring them to the device."""
+    tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
+    if is_accelerator(device):
+        # NumPy's generators leave the interpreter's lock for half of the time: a few threads help.
+        with limited_blas(problems[0]["d"]), ThreadPoolExecutor(min(4, cores())) as pool:
+            drawn = list(pool.map(_draw, tasks))
+    else:
+        drawn = [_draw(task) for task in tasks]
+    ref = reference(device)
+    noise = [data.noise_variance or 1e-10 for data in drawn]
+    return Stack(
+        like(np.stack([data.dictionary for data in drawn]), ref),
+        like(np.stack([data.responses for data in drawn]), ref),
+        like(np.stack([data.coef for data in drawn]), ref),
+        like(np.array(noise), ref),
+    )
+
+
+def _draw(task: tuple[Mapping[str, Any], int]) -> Any:
+    problem, trial = task
+    dictionary = _leadfield(problem["d"], problem["kappa"]) if problem["leadfield"] else None
+    return make_sparse_regression(
+        problem["d"],
+        problem["kappa"],
+        problem["r"],
+        problem["n"],
+        problem["tau"],
+        row_scaling=problem["row_scaling"],
+        snr_db=problem["snr_db"],
+        dictionary=dictionary,
+        random_state=problem["seed"] + trial,
+    )
+
+
+@lru_cache(maxsize=2)
+def _leadfield(d: int, kappa: int) -> Any:
+    return make_meg_leadfield(d, kappa, random_state=0)

@@ -1,0 +1,1 @@
+"""Everything that touches a disk: saved models, tables, atomic writes."""

@@ -1,0 +1,123 @@
+"""Atomic writes, bounded reads, and values that JSON can hold."""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+
+def json_safe(value: Any) -> Any:
+    """Return `value` with numbers beyond JSON (infinities, NaN) written as strings.
+
+    Examples
+    --------
+    >>> json_safe([1.0, float("inf")])
+    [1.0, 'inf']
+    """
+    if isinstance(value, list):
+        return [json_safe(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+_DAMAGE = (
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,  # zipfile's word for encryption, and for a compression it does not know
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@contextmanager
+def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `target` that replaces it only when the block succeeds.
+
+    A reader sees the old file or the new one, never half of one, and a killed process leaves
+    the old one in place.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_path(folder / "note.txt") as path:
+    ...     _ = path.write_text("whole")
+    >>> (folder / "note.txt").read_text()
+    'whole'
+    """
+    destination = Path(target)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}{destination.suffix}")
+    temporary.touch(exist_ok=False)
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        temporary.replace(destination)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("r+b") as stream:
+        os.fsync(stream.fileno())
+
+
+def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
+    """Write named NumPy arrays and numbers to an ``.npz`` file, atomically and without pickle."""
+    for name, values in arrays.items():
+        if np.asarray(values).dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects, which are never written to disk.")
+    with atomic_path(target) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays)
+
+
+def load_arrays(source: str | os.PathLike[str], what: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Read what `save_arrays` wrote; nothing in the file is executed.
+
+    Parameters
+    ----------
+    source : path
+        The file.
+    what : str
+        What it should be, such as ``"a saved moment"``, for the sentence that refuses another.
+
+    Raises
+    ------
+    OSError
+        If the file is absent or must not be read.
+    ValueError
+        If it is damaged, or no ``.npz`` file without pickled objects.
+    """
+    with Path(source).open("rb") as stream:
+        return read_arrays(stream, os.fspath(source), what)
+
+
+def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Read an ``.npz`` file that is open already, `name` being what a refusal calls it."""
+    try:
+        return _named_arrays(stream)
+    except _DAMAGE as error:
+        raise ValueError(f"{name!r} is not {what}, or it is damaged: {error}") from error
+
+
+def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
+    stored = np.load(stream, allow_pickle=False)
+    if not isinstance(stored, np.lib.npyio.NpzFile):
+        raise ValueError("it holds a single array without a name.")
+    with stored:
+        arrays = {name: stored[name] for name in stored.files}
+    if not all(isinstance(values, np.ndarray) for values in arrays.values()):
+        raise ValueError("it holds more than arrays.")
+    return arrays

@@ -1,0 +1,301 @@
+"""Estimators on disk: one ``.npz`` file of arrays with a JSON header, and nothing to execute.
+
+The header describes a tree of numbers, texts, lists and records, whose arrays are named entries of
+the file. A record carries a stable tag (``lucidae.linear.fitted/1``: a name, and the version of
+what it holds) instead of a module path, so that moving or renaming a class breaks no file. Reading
+builds only types that were registered by `saved_as`: no other type, no code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from lucidae._version import __version__
+from lucidae.arrays import is_array, to_numpy
+from lucidae.io.atomic import load_arrays, save_arrays
+
+__all__ = ["load", "reads", "save", "saved_as"]
+
+_FORMAT = 2
+_HEADER = "header"
+
+Fields = dict[str, Any]
+Kind = TypeVar("Kind", bound=type)
+
+
+_BUILDERS: dict[str, Callable[[Fields], Any]] = {}
+"""What builds a record of each name that a file may hold: a tag, or what earlier versions wrote."""
+
+_MEMBERS: dict[str, type[Enum]] = {}
+
+_TAGS: dict[type, str] = {}
+
+
+def saved_as(
+    tag: str, *, formerly: str = "", upgrade: Callable[[Fields], Fields] | None = None
+) -> Callable[[Kind], Kind]:
+    """Register a type under a stable tag, so that `save` can write it and `load` can read it.
+
+    Objects with a ``__dict__`` are written by their attributes, named tuples and dataclasses with
+    slots by their fields, enumerations by their members.
+
+    Parameters
+    ----------
+    tag : str
+        Name and version, such as ``"lucidae.linear.fitted/1"``. A released tag never changes its
+        meaning: a type whose fields change gets a higher version.
+    formerly : str, optional
+        The name under which earlier files hold the same type: an earlier tag, or the
+        ``module:Class`` of lucidae 0.1.0.
+    upgrade : callable, optional
+        Turns the fields of such an earlier record into those of this type.
+
+    Returns
+    -------
+    callable
+        A class decorator.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @saved_as("example.pair/1")
+    ... @dataclass
+    ... class Pair:
+    ...     first: float
+    ...     second: float
+    """
+
+    def register(kind: Kind) -> Kind:
+        for name, brought_up_to_date in ((tag, None), (formerly, upgrade)):
+            if not name:
+                continue
+            if issubclass(kind, Enum):
+                _MEMBERS[name] = kind
+            else:
+                _BUILDERS[name] = partial(_instance, kind, brought_up_to_date)
+        _TAGS[kind] = tag
+        return kind
+
+    return register
+
+
+def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], Any]]:
+    """Register a function that builds what earlier versions wrote under `name`.
+
+    For records that no type of today corresponds to.
+    """
+
+    def register(builder: Callable[[Fields], Any]) -> Callable[[Fields], Any]:
+        _BUILDERS[name] = builder
+        return builder
+
+    return register
+
+
+def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator of this package to a file, whole or not at all.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted estimator of this package.
+    path : path
+        The file, by custom ending in ``.npz``.
+
+    See Also
+    --------
+    load : Read it back.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> import lucidae
+    >>> X = lucidae.datasets.load_digits().data
+    >>> model = lucidae.LinearAutoencoder(3).fit(X)
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "digits.npz"
+    >>> lucidae.save(model, file)
+    >>> (lucidae.load(file).transform(X) == model.transform(X)).all()
+    np.True_
+    """
+    check_is_fitted(estimator)
+    arrays: dict[str, Any] = {}
+    tree = _describe(estimator, arrays)
+    header = {"format": _FORMAT, "version": __version__, "estimator": tree}
+    save_arrays(path, {_HEADER: np.array(json.dumps(header)), **arrays})
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read an estimator that `save` or ``lucidae fit`` wrote.
+
+    Files of all earlier versions can be read.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    estimator
+        Fitted, as it was saved; its arrays are NumPy arrays.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a saved estimator, is damaged, or comes from a newer version.
+    """
+    arrays = load_arrays(path, "a saved estimator")
+    try:
+        header = json.loads(str(arrays[_HEADER]))
+        if not 1 <= header["format"] <= _FORMAT:
+            raise ValueError(
+                f"it has format {header['format']!r}, and this version of lucidae reads formats "
+                f"1 to {_FORMAT}: update lucidae."
+            )
+        estimator = _rebuild(header["estimator"], arrays)
+        if not isinstance(estimator, BaseEstimator):
+            raise ValueError(f"it holds {type(estimator).__name__}.")
+        return estimator
+    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not a saved estimator: {error}") from error
+
+
+def _describe(value: Any, arrays: dict[str, Any]) -> Any:
+    """Return a JSON tree of `value`, its arrays laid aside under names."""
+    if value is None or isinstance(value, bool | str) or type(value) in (int, float):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return {"names": [str(item) for item in value]}
+    if is_array(value) or isinstance(value, np.generic):
+        name = f"array{len(arrays)}"
+        arrays[name] = to_numpy(value)
+        return {"array": name}
+    if isinstance(value, np.random.Generator):
+        return {"random": _plain_state(value.bit_generator.state)}
+    if isinstance(value, Enum):
+        return {"member": _tag(type(value)), "name": value.name}
+    if isinstance(value, dict):
+        return {"map": [[key, _describe(item, arrays)] for key, item in value.items()]}
+    if type(value) in (list, tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_describe(item, arrays) for item in value]}
+    tag = _tag(type(value))
+    fields = {name: _describe(item, arrays) for name, item in _fields(value).items()}
+    return {"record": tag, "fields": fields}
+
+
+def _fields(value: Any) -> Fields:
+    """Return the attributes of an object, or the fields of one that has no ``__dict__``."""
+    if hasattr(value, "__dict__"):
+        attributes: Fields = vars(value)
+        return attributes
+    if isinstance(value, tuple):
+        return dict(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _tag(kind: type) -> str:
+    if kind not in _TAGS:
+        raise ValueError(
+            f"{kind.__name__} cannot be written to a file: it was not registered by "
+            "lucidae.io.models.saved_as."
+        )
+    return _TAGS[kind]
+
+
+def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
+    """Return the value that a tree describes."""
+    if not isinstance(tree, dict):
+        return tree
+    if "array" in tree:
+        return _value(arrays[tree["array"]])
+    if "names" in tree:
+        return np.array(tree["names"], dtype=object)
+    if "list" in tree:
+        return [_rebuild(item, arrays) for item in tree["list"]]
+    if "tuple" in tree:
+        return tuple(_rebuild(item, arrays) for item in tree["tuple"])
+    if "map" in tree:
+        return {key: _rebuild(item, arrays) for key, item in tree["map"]}
+    if "random" in tree:
+        return _generator(tree["random"])
+    if "member" in tree:
+        return _known(_MEMBERS, tree["member"])[tree["name"]]
+    fields = {name: _rebuild(item, arrays) for name, item in tree["fields"].items()}
+    return _known(_BUILDERS, tree["record"])(fields)
+
+
+def _known(registered: Mapping[str, Any], name: str) -> Any:
+    if name not in registered:
+        raise ValueError(
+            f"{name!r} is not a type that this version of lucidae knows: update lucidae, or "
+            "import the module that registers it."
+        )
+    return registered[name]
+
+
+def _value(array: Any) -> Any:
+    """Return an array, or the NumPy scalar that it was."""
+    return array[()] if array.ndim == 0 else array
+
+
+def _instance(
+    kind: type, brought_up_to_date: Callable[[Fields], Fields] | None, fields: Fields
+) -> Any:
+    fields = fields if brought_up_to_date is None else brought_up_to_date(fields)
+    if kind.__dictoffset__ == 0:  # named tuples, and dataclasses with slots
+        return kind(**fields)
+    made: Any = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
+
+
+def _plain_state(state: Any) -> Any:
+    """Return a generator's state as JSON keeps it exactly."""
+    if isinstance(state, dict):
+        return {key: _plain_state(item) for key, item in state.items()}
+    return state if isinstance(state, str) else int(state)
+
+
+def _generator(state: dict[str, Any]) -> np.random.Generator:
+    if state.get("bit_generator") != "PCG64":
+        raise ValueError("the random state is not one that lucidae writes.")
+    rng = np.random.Generator(np.random.PCG64(0))
+    rng.bit_generator.state = state
+    return rng
+
+
+class _MovedModules(MetaPathFinder):
+    """Explain why a pickle of an earlier version cannot be read.
+
+    A pickle names modules. Those that have moved since are found here, after every other finder
+    has failed, and answered by what to do instead.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: Any = None
+    ) -> ModuleSpec | None:
+        if any(name.startswith(f"{fullname}:") for name in (*_BUILDERS, *_MEMBERS)):
+            raise ModuleNotFoundError(
+                f"{fullname} has moved since lucidae 0.1.0. A pickle belongs to the version that "
+                "wrote it: fit the estimator again, or read the pickle with lucidae 0.1.0 and "
+                "write it by lucidae.save, whose files every later version loads.",
+                name=fullname,
+            )
+        return None
+
+
+sys.meta_path.append(_MovedModules())

@@ -1,0 +1,130 @@
+"""Callbacks of the iteration loop: a progress bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+from lucidae.iteration.loop import Progress
+from lucidae.validation import check_number
+
+__all__ = ["ProgressBar"]
+
+
+class ProgressBar:
+    """Show how far an iteration has come and how long it may take at most.
+
+    Nothing is shown of an iteration that ends within `delay` seconds. With rich installed and a
+    terminal on standard error there is a bar, otherwise a plain line on standard error now and
+    then.
+
+    Parameters
+    ----------
+    description : str, default="iterating"
+        What is going on.
+    delay : float, default=2.0
+        Seconds before the first sign, and between two plain lines.
+
+    Examples
+    --------
+    >>> from lucidae.iteration.loop import Below, iterate
+    >>> solution = iterate(
+    ...     lambda x: x / 2, 1.0, stop=Below(abs, 1e-3), limit=100, callbacks=[ProgressBar()])
+    >>> solution.n_iter
+    10
+    """
+
+    def __init__(self, description: str = "iterating", delay: float = 2.0) -> None:
+        self.description = description
+        self.delay = check_number(delay, "delay", low=0.0)
+        self._begun: tuple[float, int] | None = None
+        self._display: _Display | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress` once the delay is over."""
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = (now, progress.n_iter)
+        start, first = self._begun
+        if now - start < self.delay or progress.n_iter == first:
+            return
+        if self._display is None:
+            self._display = _display(self.description, self.delay)
+        pace = (now - start) / (progress.n_iter - first)
+        self._display.show(progress, pace * (progress.limit - progress.n_iter))
+
+    def close(self) -> None:
+        """Take the bar down."""
+        if self._display is not None:
+            self._display.close()
+        self._begun = self._display = None
+
+
+class _Display(Protocol):
+    def show(self, progress: Progress, seconds_left: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _display(description: str, pause: float) -> _Display:
+    try:
+        from rich.console import Console
+    except ImportError:
+        return _Lines(description, pause)
+    console = Console(stderr=True)
+    return _Bar(description, console) if console.is_terminal else _Lines(description, pause)
+
+
+class _Lines:
+    """Plain lines on standard error, not more often than every `pause` seconds."""
+
+    def __init__(self, description: str, pause: float) -> None:
+        self.description = description
+        self.pause = pause
+        self.due = 0.0
+
+    def show(self, progress: Progress, seconds_left: float) -> None:
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.due = now + self.pause
+        print(_line(self.description, progress, seconds_left), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Lines that were written stay."""
+
+
+class _Bar:
+    """A bar of rich on standard error, gone when the iteration is."""
+
+    def __init__(self, description: str, console: Any) -> None:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self.description = description
+        text = TextColumn("{task.description}", markup=False)
+        self.bar = RichProgress(text, BarColumn(), console=console, transient=True)
+        self.task = self.bar.add_task(description)
+        self.bar.start()
+
+    def show(self, progress: Progress, seconds_left: float) -> None:
+        self.bar.update(
+            self.task,
+            total=progress.limit,
+            completed=progress.n_iter,
+            description=_line(self.description, progress, seconds_left),
+        )
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+def _line(description: str, progress: Progress, seconds_left: float) -> str:
+    minutes, seconds = divmod(round(seconds_left), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{description}: {progress.n_iter} of at most {progress.limit} steps, distance "
+        f"{progress.distance:.2e} of {progress.tolerance:.2e}, "
+        f"at most {hours}:{minutes:02}:{seconds:02} left"
+    )

@@ -1,0 +1,127 @@
+"""What an iteration records, and at which iterations."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import to_numpy
+from lucidae.io.atomic import json_safe
+from lucidae.io.models import saved_as
+from lucidae.validation import check_integer
+
+
+@saved_as("lucidae.history/1", formerly="lucidae.solution:History")
+@dataclass(frozen=True, slots=True)
+class History:
+    """Values recorded along an iteration.
+
+    Parameters
+    ----------
+    iterations : ndarray of shape (n_records,)
+        The iteration at which each record was taken; 0 is the start.
+    values : mapping of str to ndarray
+        One array per recorded quantity, its first axis aligned with `iterations`.
+
+    Examples
+    --------
+    >>> history = History(np.array([0, 10]), {"energy": np.array([3.0, 1.0])})
+    >>> history["energy"][-1], history.names
+    (np.float64(1.0), ('energy',))
+    """
+
+    iterations: np.ndarray[Any, Any]
+    values: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        return self.values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the recorded quantities."""
+        return tuple(self.values)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return JSON-safe lists; infinities and NaN become strings."""
+        recorded = {name: json_safe(series.tolist()) for name, series in self.values.items()}
+        return {"iteration": self.iterations.tolist()} | recorded
+
+
+class Schedule:
+    """Knows at which iterations something is checked or recorded."""
+
+    def __init__(
+        self,
+        limit: int,
+        check_every: int,
+        record_at: int | Iterable[int] | None = None,
+        first: int = 0,
+    ) -> None:
+        self.limit = check_integer(limit, "limit", low=0)
+        self.check_every = check_integer(check_every, "check_every", low=1)
+        check_integer(first, "first", low=0, high=limit)
+        self.record_every: int | None = None
+        self.fixed: list[int] | None = None
+        if isinstance(record_at, int | np.integer):
+            self.record_every = check_integer(record_at, "record_at", low=1)
+        elif record_at is not None:
+            self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
+
+    def after(self, n_iter: int) -> int:
+        """Return the next iteration at which to look."""
+        following = [self.limit, _next_multiple(n_iter, self.check_every)]
+        if self.record_every is not None:
+            following.append(_next_multiple(n_iter, self.record_every))
+        if self.fixed is not None:
+            position = bisect_right(self.fixed, n_iter)
+            following.extend(self.fixed[position : position + 1])
+        return min(following)
+
+    def records(self, n_iter: int) -> bool:
+        """Tell whether iteration `n_iter` belongs in the history."""
+        if self.record_every is not None:
+            return n_iter % self.record_every == 0 or n_iter == self.limit
+        if self.fixed is not None:
+            position = bisect_right(self.fixed, n_iter)
+            return position > 0 and self.fixed[position - 1] == n_iter
+        return True
+
+
+def _next_multiple(n_iter: int, stride: int) -> int:
+    return (n_iter // stride + 1) * stride
+
+
+class Recorder:
+    """Keeps the quantities that the caller named, at the iterations that are due."""
+
+    def __init__(self, quantities: Mapping[str, Callable[[Any], Any]]) -> None:
+        self.quantities = quantities
+        self.iterations: list[int] = []
+        self.values: dict[str, list[Any]] = {name: [] for name in ("distance", *quantities)}
+
+    def take(self, n_iter: int, state: Any, distance: float) -> None:
+        """Record the quantities of one state."""
+        self.iterations.append(n_iter)
+        self.values["distance"].append(distance)
+        for name, quantity in self.quantities.items():
+            self.values[name].append(to_numpy(quantity(state)))
+
+    def history(self) -> History:
+        """Return what was recorded so far."""
+        return History(
+            np.array(self.iterations, dtype=int),
+            {name: np.array(series) for name, series in self.values.items()},
+        )

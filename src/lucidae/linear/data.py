@@ -1,0 +1,378 @@
+"""Products with the second moment Σ, and where a fit takes Σ from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    device,
+    eigh_descending,
+    largest,
+    namespace,
+    normal,
+    scalar,
+    trace,
+    zeros_like_shape,
+)
+from lucidae.linear.spectrum import Spectrum, spectrum_of_moment, spectrum_of_rows
+from lucidae.linear.weights import AnyWeights, TiedWeights
+from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment
+from lucidae.validation import check_rows
+
+
+class Covariance(Protocol):
+    """Products with a second moment Σ of shape (m, m)."""
+
+    @property
+    def trace(self) -> Any:
+        """Total variance."""
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+
+    def apply(self, rows: Array) -> Array:
+        """Return rows Σ for `rows` of shape (…, k, m)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCovariance:
+    """Σ as a matrix: an epoch costs O(m²k), however many samples there were."""
+
+    matrix: Array
+
+    @property
+    def trace(self) -> Array:
+        """Total variance."""
+        return trace(self.matrix)
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+        return int(self.matrix.shape[0])
+
+    def apply(self, rows: Array) -> Array:
+        """Return rows Σ."""
+        return rows @ self.matrix
+
+
+@dataclass(frozen=True, slots=True)
+class DiagonalCovariance:
+    """Σ in its own eigenbasis: an epoch costs O(mk²)."""
+
+    values: Array
+
+    @property
+    def trace(self) -> Array:
+        """Total variance."""
+        return namespace(self.values).sum(self.values)
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+        return int(self.values.shape[-1])
+
+    def apply(self, rows: Array) -> Array:
+        """Return rows Σ."""
+        return rows * self.values
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCovariance:
+    """Σ of weighted rows that is never formed: a product costs O(nmk) and O(nk) memory.
+
+    The rows are not centred in place; the mean's part is taken out of the products, so sparse
+    rows stay sparse.
+    """
+
+    rows: Any
+    mean: Array
+    weights: Array
+    total: float
+
+    @property
+    def trace(self) -> float:
+        """Total variance."""
+        xp = namespace(self.mean)
+        squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
+        raw = scalar(xp.sum(self.weights @ squares)) / self.total
+        average = (self.weights @ self.rows) / self.total
+        found = raw - scalar(xp.sum((2 * average - self.mean) * self.mean))
+        return max(found, 0.0)  # in this order a NaN comes through
+
+    @property
+    def _sparse(self) -> bool:
+        return bool(scipy.sparse.issparse(self.rows))
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+        return int(self.rows.shape[1])
+
+    def codes(self, encoder: Array) -> Array:
+        """Return the centred codes of the rows, shape (…, n, k)."""
+        return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
+
+    def centred_products(self, codes: Array) -> Array:
+        """Return codesᵀ (X − 1μᵀ) for `codes` of shape (…, n, k)."""
+        spread = namespace(self.mean).sum(codes, axis=-2)
+        raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
+        return raw - spread[..., :, None] * self.mean
+
+    def apply(self, rows: Array) -> Array:
+        """Return rows Σ."""
+        return self.centred_products(self.codes(rows) * (self.weights / self.total)[:, None])
+
+
+def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
+    """Return Σ of some rows; dense rows are centred in a copy, sparse ones stay as they are."""
+    total = scalar(namespace(weights).sum(weights))
+    if scipy.sparse.issparse(X):
+        return RowsCovariance(X, mean, weights, total)
+    return RowsCovariance(as_double(X) - mean, 0.0 * mean, weights, total)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCovariance:
+    """Σ of all rows, a block at a time: for looking at data that are not held as a matrix."""
+
+    rows: Any
+    mean: Array
+    weights: Array
+
+    @property
+    def n_features(self) -> int:
+        """Dimension m."""
+        return int(self.rows.shape[1])
+
+    @property
+    def trace(self) -> float:
+        """Total variance."""
+        return sum(block.trace * share for block, share in self._blocks())
+
+    def apply(self, rows: Array) -> Array:
+        """Return rows Σ."""
+        return sum(block.apply(rows) * share for block, share in self._blocks())
+
+    def batch(self, index: Any) -> RowsCovariance:
+        """Return Σ of the rows of a NumPy index."""
+        xp = namespace(self.weights)
+        chosen = xp.asarray(index, device=device(self.weights))
+        sparse = scipy.sparse.issparse(self.rows)
+        rows = self.rows[index] if sparse else xp.take(self.rows, chosen, axis=0)
+        return rows_covariance(rows, self.mean, xp.take(self.weights, chosen, axis=0))
+
+    def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
+        total = scalar(namespace(self.weights).sum(self.weights))
+        n_rows = self.rows.shape[0]
+        for start in range(0, n_rows, BLOCK_ROWS):
+            part = slice(start, min(start + BLOCK_ROWS, n_rows))
+            block = rows_covariance(self.rows[part, :], self.mean, self.weights[part])
+            if block.total > 0.0:
+                yield block, block.total / total
+
+
+class Products(NamedTuple):
+    """Everything that a full-batch objective or rule needs of the data.
+
+    encoded = W₁Σ and decoded = W₂ᵀΣ, both (…, k, m); code_moment = W₁ΣW₁ᵀ and gram = W₂ᵀW₂,
+    both (…, k, k).
+    """
+
+    encoded: Array
+    decoded: Array
+    code_moment: Array
+    gram: Array
+
+
+def products(weights: AnyWeights, covariance: Covariance) -> Products:
+    """Multiply both layers with Σ, stacked into one product."""
+    encoder, atoms = weights.encoder, weights.atoms
+    if isinstance(weights, TiedWeights):
+        encoded = decoded = covariance.apply(encoder)
+    else:
+        k = encoder.shape[-2]
+        stacked = covariance.apply(namespace(encoder).concat([encoder, atoms], axis=-2))
+        encoded, decoded = stacked[..., :k, :], stacked[..., k:, :]
+    return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
+
+
+def ritz_spectrum(
+    covariance: Covariance, k: int, like: Array, *, n_iter: int = 8, extra: int = 8
+) -> Spectrum:
+    """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
+
+    Ritz values never exceed the true eigenvalues; the extra columns make the leading ones close.
+    """
+    xp = namespace(like)
+    width = min(k + extra, covariance.n_features)
+    rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
+    for _ in range(n_iter):
+        basis, _ = xp.linalg.qr(rows.mT)
+        rows = covariance.apply(basis.mT)
+    values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
+    return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
+
+
+EXACT_FEATURES = 8192
+"""Largest m (or n) for which an m × m (or n × n) matrix is formed: half a gibibyte."""
+
+KEPT_FEATURES = 1024
+"""Largest m whose second moment a fit keeps, so that `partial_fit` can go on: eight mebibytes."""
+
+
+class Source(Protocol):
+    """Mean, total weight and second moment of the data."""
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the rows."""
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the rows."""
+
+    @property
+    def covariance(self) -> Covariance:
+        """Products with the second moment."""
+
+    @property
+    def moment(self) -> SecondMoment | None:
+        """The second moment itself, where it was formed."""
+
+    def spectrum(self, k: int | None) -> Spectrum | None:
+        """Return the leading `k` eigenpairs (all by default), None where out of reach."""
+
+
+@dataclass(frozen=True)
+class MomentSource:
+    """A second moment that was formed."""
+
+    moment: SecondMoment
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the rows."""
+        return self.moment.mean
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the rows."""
+        return self.moment.weight
+
+    @cached_property
+    def covariance(self) -> DenseCovariance:
+        """Products with the second moment."""
+        return DenseCovariance(self.moment.covariance)
+
+    def spectrum(self, k: int | None) -> Spectrum:
+        """Return the leading `k` eigenpairs, all by default."""
+        return spectrum_of_moment(self.moment, k)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSource:
+    """Rows whose second moment is too large to form, or wider than they are many."""
+
+    rows: Any
+    weights: Array
+    mean: Array
+    weight: float
+    moment: SecondMoment | None = None
+
+    @classmethod
+    def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
+        """Take rows and, where it was formed all the same, their moment."""
+        reference = np.empty(0) if scipy.sparse.issparse(X) else X
+        xp = namespace(reference)
+        if weights is None:
+            weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(reference))
+        total = scalar(xp.sum(weights))
+        with np.errstate(over="ignore", invalid="ignore"):
+            source = cls(X, weights, _mean(X, weights, total), total, moment)
+            _check_squares(source)
+        return source
+
+    @property
+    def covariance(self) -> StreamCovariance:
+        """Products with the second moment."""
+        return StreamCovariance(self.rows, self.mean, self.weights)
+
+    @property
+    def affordable(self) -> bool:
+        """Whether the spectrum is in reach through an n × n matrix."""
+        return bool(self.rows.shape[0] <= EXACT_FEATURES)
+
+    def spectrum(self, k: int | None) -> Spectrum | None:
+        """Return the leading eigenpairs of few rows; None when there are too many."""
+        if not self.affordable:
+            return None
+        found = spectrum_of_rows(self.rows, self.mean, self.weights, self.weight)
+        return _padded(found, k)
+
+    def ritz(self, k: int) -> Spectrum:
+        """Estimate the leading eigenpairs by power iterations over the rows."""
+        return ritz_spectrum(self.covariance, k, self.mean)
+
+
+def _check_squares(source: RowsSource) -> None:
+    """Refuse rows that are not finite or whose squares are out of range, as a moment does."""
+    total = source.covariance.trace * source.weight
+    peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
+    if not math.isfinite(total):
+        check_rows(source.rows)
+        raise ValueError(
+            "the squares of X overflow double precision: its entries are as large as "
+            f"{peak:.3g}. Divide X by a constant first."
+        )
+    # Squares of equal rows may vanish; those of the entries themselves may not.
+    if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
+        raise ValueError(
+            "the squares of X underflow double precision: its entries are as small as "
+            f"{peak:.3g}. Multiply X, or its weights, by a constant first."
+        )
+
+
+def _mean(X: Any, weights: Array, total: float) -> Array:
+    if scipy.sparse.issparse(X):
+        return np.asarray(weights @ X.astype(np.float64)).ravel() / total
+    X = as_double(X)
+    first = (weights @ X) / total
+    return first + (weights @ (X - first)) / total
+
+
+def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
+    """Return `k` eigenpairs, completing the basis with null directions where rows ran out."""
+    found = int(spectrum.values.shape[0])
+    if k is None or k <= found:
+        return spectrum if k is None else spectrum.leading(k)
+    xp = namespace(spectrum.values)
+    extra = k - found
+    rows = normal(np.random.default_rng(0), (spectrum.n_features, extra), spectrum.values)
+    completed, _ = xp.linalg.qr(xp.concat([spectrum.vectors, rows], axis=1))
+    zeros = zeros_like_shape((extra,), spectrum.values)
+    vectors = xp.concat([spectrum.vectors, completed[:, found:]], axis=1)
+    return Spectrum(xp.concat([spectrum.values, zeros]), vectors, spectrum.trace)
+
+
+def source_of(X: Any, weights: Array | None, solver: str) -> Source:
+    """Choose where the second moment comes from, by the shape of the rows and the solver."""
+    n, m = X.shape
+    if solver == "stochastic":
+        return RowsSource.of(X, weights)
+    few = n <= m // 2 and n <= EXACT_FEATURES
+    if few and solver != "gradient":
+        kept = SecondMoment.of(X, weights) if m <= KEPT_FEATURES else None
+        return RowsSource.of(X, weights, kept)
+    if solver == "auto" and m > EXACT_FEATURES:
+        return RowsSource.of(X, weights)
+    return MomentSource(SecondMoment.of(X, weights))

@@ -1,0 +1,593 @@
+"""The estimator `LinearAutoencoder`: ordered, axis-aligned principal components."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from lucidae.arrays import Array, as_double, device, like, namespace
+from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
+from lucidae.certificate import Certificate, certifies, does_not_apply
+from lucidae.io.models import saved_as
+from lucidae.linear.certificate import Evidence, certify_pair, data_source, linear_claims
+from lucidae.linear.data import EXACT_FEATURES, KEPT_FEATURES, MomentSource, Source, source_of
+from lucidae.linear.fitting import solve
+from lucidae.linear.model import Model
+from lucidae.linear.options import Options
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.streaming import StreamFit
+from lucidae.linear.weights import map_fields
+from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows, check_weights
+
+__all__ = ["LinearAutoencoder", "certify_weights"]
+
+
+def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a state from those that lucidae 0.1.0 saved."""
+    return {"_certificate" if name == "certificate" else name: v for name, v in fields.items()}
+
+
+@saved_as(
+    "lucidae.linear.fitted/1",
+    formerly="lucidae.linear.kept:LinearKept",
+    upgrade=_upgraded_state,
+)
+class LinearState(FittedState):
+    """Fitted state of `LinearAutoencoder`: a moment or a stream, and the model solved on demand.
+
+    Parameters
+    ----------
+    options : Options
+        The checked arguments.
+    reference : array
+        An empty array of the library, dtype and device in which attributes are returned.
+    """
+
+    def __init__(self, options: Options, reference: Array) -> None:
+        self.options = options
+        self.reference = reference
+        self.moment: SecondMoment | None = None
+        self.stream: StreamFit | None = None
+        self.previous: Any = None
+        self._model: Model | None = None
+        self._spectrum: Spectrum | None = None
+
+    def solve(self, source: Source) -> None:
+        """Fit now, and keep no more of the source than is small."""
+        self._model, self._spectrum = solve(self.options, source, self.previous)
+        self.previous = self._model.outcome.weights
+        moment = source.moment
+        self.moment = moment if source.covariance.n_features <= KEPT_FEATURES else None
+        self.changed()
+        if self.moment is None:
+            self._certificate = self.certify(source)
+
+    def advance(self, options: Options, X: Any, weights: Array | None) -> None:
+        """Take one more batch; the model is solved when it is next read."""
+        self.options = options
+        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
+            self.stream = self._flowing(options, X, weights).after(X, weights)
+        else:
+            self.moment = self._accumulated(X, weights)
+        self._model, self._spectrum = None, None
+        self.changed()
+
+    def _flowing(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
+        if self.stream is not None:
+            return self.stream
+        if self._model is not None:
+            return StreamFit.resume(options, self._model)
+        return StreamFit.begin(options, X, weights)
+
+    def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
+        if self.moment is not None:
+            return self.moment.update(X, weights)
+        if self._model is None:
+            return SecondMoment.of(X, weights)
+        raise ValueError(
+            f"fit kept no second moment of {X.shape[1]} features, so partial_fit cannot go on from "
+            "it. Start a new estimator and give all batches to partial_fit."
+        )
+
+    @property
+    def model(self) -> Model:
+        """The fitted model."""
+        if self._model is None:
+            if self.stream is not None:
+                self._model = self.stream.model()
+            elif self.moment is not None:
+                source = MomentSource(self.moment)
+                self._model, self._spectrum = solve(self.options, source, self.previous)
+                self.previous = self._model.outcome.weights
+        assert self._model is not None, "a fit leaves a model, a moment or a stream"
+        return self._model
+
+    @property
+    def weight(self) -> float:
+        """Total weight seen, without solving anything."""
+        if self._model is None and self.moment is not None:
+            return self.moment.weight
+        return self.model.weight
+
+    def compute_attributes(self) -> dict[str, Any]:
+        """Return the fitted attributes by name."""
+        model = self.model
+        total, degrees = model.total_variance, model.degrees
+        share = model.variances / total if total > 0 else 0.0 * model.variances
+        singular = namespace(model.variances).sqrt(model.variances * degrees)
+        return {
+            "mean_": self.shown(model.mean),
+            "encoder_": self.shown(model.encoder),
+            "decoder_": self.shown(model.atoms.mT),
+            "components_": self.shown(model.components),
+            "explained_variance_": self.shown(model.variances),
+            "explained_variance_ratio_": self.shown(share),
+            "singular_values_": self.shown(singular),
+            "noise_variance_": model.noise_variance,
+            "n_components_": int(model.components.shape[0]),
+            "n_iter_": model.outcome.n_iter,
+            "status_": model.outcome.status,
+            "history_": model.outcome.history,
+        }
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate that the kept moment supports."""
+        if self.moment is not None:
+            return self.certify(MomentSource(self.moment), title)
+        why = "the stream was not kept: call lucidae.certify(estimator, X) with data"
+        return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
+
+    def certify(self, source: Source, title: str = "LinearAutoencoder") -> Certificate:
+        """Return the certificate of the model on the data of `source`."""
+        outcome, training = self.model.outcome, self.options.training
+        k = outcome.weights.encoder.shape[-2]
+        spectrum = self._exact_spectrum(source, k)
+        weights = map_fields(lambda rows: like(rows, source.mean), outcome.weights)
+        rate = outcome.learning_rate
+        if rate is None and spectrum is not None and spectrum.trace > 0.0:
+            rate = training.rate(outcome.method.curvature(spectrum.leading(k)))
+        evidence = Evidence(
+            outcome.method,
+            weights,
+            source.covariance,
+            spectrum,
+            training.tol,
+            rate,
+            training.effective_momentum,
+        )
+        name = f"{title}(method={self.options.method!r})"
+        return Certificate(name, tuple(linear_claims(evidence)))
+
+    def _exact_spectrum(self, source: Source, k: int) -> Spectrum | None:
+        """Return all eigenpairs where they are cheap, k + 1 where they are not, or None."""
+        m = source.covariance.n_features
+        if source.moment is not None:
+            return MomentSource(source.moment).spectrum(
+                None if m <= KEPT_FEATURES else min(k + 1, m)
+            )
+        if self._spectrum is not None and self._spectrum.values.shape[0] > min(k, m - 1):
+            return self._spectrum
+        return source.spectrum(min(k + 1, m))
+
+    def shown(self, values: Array) -> Array:
+        """Return `values` in the library, dtype and on the device of the training data."""
+        return like(values, self.reference)
+
+
+@saved_as(
+    "lucidae.LinearAutoencoder/1",
+    formerly="lucidae.linear.estimators:LinearAutoencoder",
+    upgrade=upgraded_estimator,
+)
+class LinearAutoencoder(
+    CertifiedMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
+    """Linear autoencoder that recovers the ordered principal components.
+
+    With its defaults it is principal component analysis: exact, streaming through `partial_fit`,
+    with sample weights and a certificate. Every objective and learning rule of Bao et al. (2020)
+    is a `method`; every one can be solved in closed form, by full-batch descent through the
+    second moment, or by mini-batches.
+
+    Parameters
+    ----------
+    n_components : int, float in (0, 1) or None, default=None
+        Number of latents, the share of the variance that they should explain, or None for the
+        numerical rank (eigenvalues above m·eps times the largest).
+    method : str, default="rag"
+        ``"rag"`` (rotation augmented gradient), ``"gha"`` (Sanger's rule; Oja's for one latent),
+        ``"brockett"``, ``"plain"``, ``"uniform_l2"``, ``"nonuniform_l2"``, ``"nested_dropout"``,
+        ``"expected_nested_dropout"`` or ``"linear_vae"``.
+    solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
+        Closed form of the method's optimum; full-batch descent that sees the data only through
+        their second moment; mini-batches with O(mk) memory. ``"auto"`` is exact as long as rows
+        or features number at most 8192, else stochastic.
+    optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
+        For the gradient and stochastic solvers. Adam is refused for the rules.
+    learning_rate : float or "auto", default="auto"
+        Step size; ``"auto"`` takes half of the largest stable step at the optimum, from a bound
+        on the curvature by a few power iterations (for Adam: 3e-3).
+    momentum : float in [0, 1), default=0.9
+        For Nesterov and heavy ball.
+    l2 : "auto", float or array of shape (n_components,), default="auto"
+        Penalties of the ℓ₂ methods, in any order. ``"auto"`` minimises the condition number of
+        the Hessian at the optimum.
+    prior : {"geometric", "uniform"} or array of shape (n_components,), default="geometric"
+        Distribution of the kept prefix length in nested dropout.
+    whiten : bool, default=False
+        Whether `transform` scales every code to unit variance.
+    batch_size : int, optional
+        Rows per step of the stochastic solver, 256 by default.
+    tied : bool or "auto", default="auto"
+        Whether the decoder is the encoder's transpose throughout. ``"auto"`` ties the rules,
+        which need it, and leaves the objectives free.
+    init_scale : float, default=1e-2
+        Standard deviation of the first weights.
+    max_iter : int, default=10000
+        Largest number of steps.
+    tol : float, default=1e-6
+        Descent stops when the direction is this small relative to curvature times weights.
+    random_state : int, RandomState or None, default=None
+        Seed of first weights, batches and masks.
+    warm_start : bool, default=False
+        Whether descent starts from the weights of the last fit.
+    verbose : bool, default=False
+        Whether to show progress.
+
+    Attributes
+    ----------
+    mean_ : array of shape (m,)
+        Mean of the data.
+    encoder_ : array of shape (k, m)
+        Encoder W₁.
+    decoder_ : array of shape (m, k)
+        Decoder W₂.
+    components_ : array of shape (k, m)
+        Decoder columns at unit length, ordered by variance, the largest entry of each positive;
+        zero rows for dead latents.
+    explained_variance_, explained_variance_ratio_, singular_values_ : arrays of shape (k,)
+        Variance along each component (divisor Σw − 1), its share, and the singular values.
+    noise_variance_ : float
+        Mean variance outside the components.
+    n_components_ : int
+        Number of latents.
+    n_iter_ : int
+        Number of steps, 1 for the exact solver.
+    n_samples_seen_ : int or float
+        Total weight of the samples.
+    status_ : Status
+        How the solver ended.
+    history_ : History
+        What descent recorded.
+    certificate_ : Certificate
+        How far the fit is from the optimum, and why.
+    n_features_in_ : int
+        Number of features m.
+
+    See Also
+    --------
+    lucidae.certify : Certify this estimator on given data, or any pair of weights.
+
+    References
+    ----------
+    Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the principal
+    components, eventually. NeurIPS.
+
+    Examples
+    --------
+    >>> from lucidae import LinearAutoencoder
+    >>> from lucidae.datasets import load_digits
+    >>> X, _ = load_digits(return_X_y=True)
+    >>> autoencoder = LinearAutoencoder(n_components=5).fit(X)
+    >>> autoencoder.transform(X).shape
+    (1797, 5)
+    >>> autoencoder.certificate_.holds
+    True
+    """
+
+    mean_ = Fitted()
+    encoder_ = Fitted()
+    decoder_ = Fitted()
+    components_ = Fitted()
+    explained_variance_ = Fitted()
+    explained_variance_ratio_ = Fitted()
+    singular_values_ = Fitted()
+    noise_variance_ = Fitted()
+    n_components_ = Fitted()
+    n_iter_ = Fitted()
+    status_ = Fitted()
+    history_ = Fitted()
+
+    _state: LinearState
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        method: str = "rag",
+        solver: str = "auto",
+        optimizer: str = "nesterov",
+        learning_rate: float | str = "auto",
+        momentum: float = 0.9,
+        l2: Any = "auto",
+        prior: Any = "geometric",
+        whiten: bool = False,
+        batch_size: int | None = None,
+        tied: bool | str = "auto",
+        init_scale: float = 1e-2,
+        max_iter: int = 10_000,
+        tol: float = 1e-6,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.method = method
+        self.solver = solver
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.l2 = l2
+        self.prior = prior
+        self.whiten = whiten
+        self.batch_size = batch_size
+        self.tied = tied
+        self.init_scale = init_scale
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
+        """Fit to the rows of `X`.
+
+        Parameters
+        ----------
+        X : array-like, data frame, sparse matrix or tensor of shape (n, m)
+            The data, at least two rows.
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n,), optional
+            Frequencies of the rows.
+
+        Returns
+        -------
+        LinearAutoencoder
+            Itself.
+        """
+        options = Options.of(self)
+        X = validated_rows(self, X, reset=True, least=2, finite=False)
+        weights = check_weights(sample_weight, X)
+        source = source_of(X, weights, options.route)
+        _check_weight(source.weight)
+        state = LinearState(options, reference_of(X))
+        if self.warm_start and hasattr(self, "_state"):
+            state.previous = self._state.previous
+        state.solve(source)
+        self._state = state
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
+        """Go on with one more batch of rows, of any size.
+
+        While an m × m matrix is affordable (m ≤ 8192) the second moment is updated, and after the
+        last batch the result equals `fit` on all rows. Above, or with ``solver="stochastic"``,
+        the rule takes one step per batch. What costs an eigendecomposition is computed when it is
+        first read.
+
+        Parameters
+        ----------
+        X : array-like, data frame, sparse matrix or tensor of shape (n, m)
+            The batch, at least one row.
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n,), optional
+            Frequencies of the rows.
+
+        Returns
+        -------
+        LinearAutoencoder
+            Itself.
+        """
+        options = Options.of(self)
+        first = not hasattr(self, "_state")
+        X = validated_rows(self, X, reset=first, finite=False)
+        weights = check_weights(sample_weight, X)
+        if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
+            raise ValueError(
+                f"n_components={options.n_components} was given, but X has {X.shape[1]} features."
+            )
+        state = LinearState(options, reference_of(X)) if first else self._state
+        state.advance(options, X, weights)
+        self._state = state
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Encode rows: (X − mean) W₁ᵀ, divided by the codes' deviations if whitened.
+
+        Parameters
+        ----------
+        X : array-like, data frame, sparse matrix or tensor of shape (n, m)
+            The data.
+
+        Returns
+        -------
+        array of shape (n, k)
+        """
+        check_is_fitted(self)
+        X = validated_rows(self, X, reset=False)
+        model = self._state.model
+        encoder = model.encoder
+        if self.whiten:
+            encoder = encoder / model.code_deviations[:, None]
+        if scipy.sparse.issparse(X):
+            return np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
+        mean, encoder = like(model.mean, X), like(encoder, X)
+        return (X - mean) @ encoder.mT
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Decode codes: X W₂ᵀ + mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, k)
+            Codes as `transform` returns them.
+
+        Returns
+        -------
+        array of shape (n, m)
+        """
+        check_is_fitted(self)
+        model = self._state.model
+        codes = _check_codes(X, model.atoms.shape[0])
+        atoms = model.atoms
+        if self.whiten:
+            atoms = atoms * model.code_deviations[:, None]
+        return codes @ like(atoms, codes) + like(model.mean, codes)
+
+    def score_samples(self, X: Any) -> Array:
+        """Return the log-likelihood of each row under probabilistic PCA.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, m)
+            The data.
+
+        Returns
+        -------
+        array of shape (n,)
+        """
+        check_is_fitted(self)
+        X = validated_rows(self, X, reset=False, accept_sparse=False)
+        model = self._state.model
+        return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
+
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
+        """Return the mean log-likelihood of the rows under probabilistic PCA.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, m)
+            The data.
+        y : ignored
+            For scikit-learn's model selection.
+
+        Returns
+        -------
+        float
+        """
+        likelihoods = self.score_samples(X)
+        return float(namespace(likelihoods).mean(likelihoods))
+
+    def get_covariance(self) -> Array:
+        """Return the covariance that the model implies, shape (m, m)."""
+        check_is_fitted(self)
+        return self._state.shown(self._state.model.covariance())
+
+    def get_precision(self) -> Array:
+        """Return the inverse of the covariance that the model implies, shape (m, m)."""
+        check_is_fitted(self)
+        return self._state.shown(self._state.model.precision())
+
+    @property
+    def n_samples_seen_(self) -> int | float:
+        """Total weight of the samples, an integer where it is whole."""
+        check_is_fitted(self)
+        weight = self._state.weight
+        return int(weight) if weight == int(weight) else weight
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
+        return self._state.certify(data_source(X, sample_weight), type(self).__name__)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+@certifies("linear")
+def certify_weights(
+    encoder: Any,
+    decoder: Any,
+    X: Any,
+    *,
+    sample_weight: Any = None,
+    noise_variance: float | None = None,
+    **settings: Any,
+) -> Certificate:
+    """Certify an encoder and a decoder, wherever they were trained.
+
+    Parameters
+    ----------
+    encoder : array of shape (k, m)
+        Encoder W₁.
+    decoder : array of shape (m, k)
+        Decoder W₂.
+    X : array-like of shape (n, m) or SecondMoment
+        The data, or their moment.
+    sample_weight : array-like of shape (n,), optional
+        Frequencies of the rows.
+    noise_variance : float, optional
+        Observation variance, for ``method="linear_vae"``; the posterior variances are taken at
+        their optimum.
+    **settings
+        Arguments of `LinearAutoencoder` that say what the weights were trained for: `method`,
+        `l2`, `prior`, `tied`, `tol`, `learning_rate`, `optimizer`, `momentum`.
+
+    Returns
+    -------
+    Certificate
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.linear.estimator import certify_weights
+    >>> X = np.random.default_rng(0).standard_normal((100, 3)) * [3.0, 2.0, 1.0]
+    >>> axes = np.linalg.svd(X - X.mean(0), full_matrices=False)[2][:2]
+    >>> certify_weights(axes, axes.T, X, method="rag").holds
+    True
+    >>> turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
+    >>> certify_weights(turn @ axes, axes.T @ turn.T, X, method="rag")["alignment"].holds
+    False
+    """
+    rows, columns = check_rows(encoder, name="encoder"), check_rows(decoder, name="decoder")
+    options = Options.of(LinearAutoencoder(rows.shape[0], **settings))
+    return certify_pair(
+        rows, columns, X, options, sample_weight=sample_weight, noise_variance=noise_variance
+    )
+
+
+def reference_of(X: Any) -> Array:
+    """Return an empty array of the library, dtype and device in which results are shown."""
+    if scipy.sparse.issparse(X):
+        return np.empty(0, dtype=X.dtype)
+    return namespace(X).empty(0, dtype=X.dtype, device=device(X))
+
+
+def _check_weight(weight: float) -> None:
+    if weight <= 1.0:
+        raise ValueError(
+            f"sample_weight sums to {weight:g}, expected more than 1: weights are frequencies. "
+            "Multiply them so that they sum to the number of samples."
+        )
+
+
+def _check_codes(X: Any, k: int) -> Array:
+    codes = check_rows(X, accept_sparse=False)
+    if codes.shape[1] != k:
+        raise ValueError(f"X has {codes.shape[1]} columns, expected {k} codes per row.")
+    return codes

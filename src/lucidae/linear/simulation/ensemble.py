@@ -1,0 +1,346 @@
+"""Training runs that share one rule, one optimizer and one basis, stepped together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    eye_like,
+    keeper,
+    leaves,
+    like,
+    namespace,
+    replayable,
+    to_numpy,
+    where_set,
+)
+from lucidae.iteration import Below, iterate, iterate_batch, log_grid
+from lucidae.linear.data import (
+    Covariance,
+    DenseCovariance,
+    DiagonalCovariance,
+    rows_covariance,
+)
+from lucidae.linear.methods import Method, Settings, check_optimizer, make_method
+from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.optimizers import OPTIMIZERS
+from lucidae.linear.rules import NestedDropout, prefix_thresholds
+from lucidae.linear.simulation.runs import Plan, Run, Trajectory
+from lucidae.metrics import imbalance, subspace_distance
+from lucidae.metrics._linear import alignment_of
+
+WIDTHS = 32
+"""Widths are multiples of this, so that a device records few of them."""
+
+SLACK = 1e-12
+"""A device may round P(length < i) otherwise than the processor."""
+
+
+class Draws:
+    """Uniform numbers, one for each epoch, run and row, and how many latents they reach.
+
+    NumPy draws them in the order in which the epochs need them, so that a seed gives one
+    trajectory on any device, however many epochs are taken at once.
+
+    Parameters
+    ----------
+    prior : array of shape (k,)
+        Probabilities of the prefix lengths.
+    random : numpy.random.Generator
+        The source.
+    n_rows : int
+        Rows of the batch.
+
+    Examples
+    --------
+    >>> draws = Draws(np.array([0.5, 0.5]), np.random.default_rng(0), 3)
+    >>> numbers, width = draws(4, 1)
+    >>> numbers.shape, width
+    ((4, 1, 3), 2)
+    """
+
+    def __init__(self, prior: Array, random: np.random.Generator, n_rows: int) -> None:
+        self.thresholds = prefix_thresholds(to_numpy(prior))
+        self.random, self.n_rows = random, n_rows
+        self.ahead: np.ndarray[Any, Any] | None = None
+
+    def __call__(self, epochs: int, runs: int) -> tuple[np.ndarray[Any, Any], int]:
+        """Return numbers of shape (epochs, runs, rows), and a width that no prefix exceeds."""
+        shape = (epochs, runs, self.n_rows)
+        if self.ahead is None or self.ahead.shape != shape:
+            self.ahead = self.random.random(shape)
+        drawn, self.ahead = self.ahead, None
+        return drawn, self.width(float(drawn.max()))
+
+    def prepare(self, epochs: int, runs: int) -> None:
+        """Draw the next numbers now, while a device is busy with the last ones."""
+        self.ahead = self.random.random((epochs, runs, self.n_rows))
+
+    def width(self, largest: float) -> int:
+        """Return the longest prefix for numbers up to `largest`, rounded up."""
+        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
+        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)
+
+
+Step = Callable[[Any], Any]
+
+
+class _Bundle(tuple[Any, ...]):
+    """A flat state: leaves with the runs along their leading axis."""
+
+    __slots__ = ()
+
+    def __new__(cls, *leaves: Any) -> _Bundle:
+        return super().__new__(cls, leaves)
+
+
+class Crew:
+    """Runs that share one rule, one optimizer and one basis."""
+
+    def __init__(self, runs: Sequence[Run], plan: Plan) -> None:
+        self.runs, self.plan = runs, plan
+        self.name = runs[0].optimizer
+        check_optimizer(runs[0].method, self.name)
+        self.values, self.vectors = plan.spectrum.values, plan.spectrum.vectors
+        random = np.random.default_rng(runs[0].seed)
+        self.method = _method(runs[0], plan, random)
+        self.turned = self.name != "adam" and not self._needs_rows
+        self.axes = self._axes()
+        self.full = self._full()
+        self.whole, self.draws = self._masked(random)
+        self.batches = None if self.draws else self._batches(random)
+
+    @property
+    def _needs_rows(self) -> bool:
+        return self.method.needs_rows or self.plan.batch_size is not None
+
+    def _axes(self) -> Array:
+        basis = eye_like(len(self.values), self.values) if self.turned else self.vectors
+        return basis[:, : self.plan.k]
+
+    def _full(self) -> Covariance:
+        if self.turned:
+            return DiagonalCovariance(self.values)
+        return DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
+
+    def _rows(self) -> Array:
+        if self.plan.rows is None:
+            raise ValueError("nested dropout and mini-batches need plan.rows, the centred data.")
+        return self.plan.rows
+
+    def _masked(self, random: np.random.Generator) -> tuple[Any, Draws | None]:
+        """Return all rows and a source of masks for nested dropout on the full batch."""
+        rule = self.method.rule
+        if not isinstance(rule, NestedDropout) or self._steps_per_epoch > 1:
+            return None, None
+        rows = self._rows()
+        whole = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
+        return whole, Draws(rule.prior, random, int(rows.shape[0]))
+
+    def _batches(self, random: np.random.Generator) -> Any:
+        """Return a source of second moments, one per step."""
+        if not self._needs_rows:
+            return None
+        rows, size = self._rows(), self.plan.batch_size
+        ones, zero = 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
+        if size is None or size >= rows.shape[0]:
+            whole = rows_covariance(rows, zero, ones)
+            return _forever(lambda: [whole])
+        index = np.arange(rows.shape[0])
+        xp = namespace(rows)
+
+        def one_pass() -> Iterable[Covariance]:
+            order = random.permutation(index)
+            for start in range(0, len(order), size):
+                chosen = xp.asarray(order[start : start + size], device=rows.device)
+                yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
+
+        return _forever(one_pass)
+
+    def start(self) -> tuple[Any, Array]:
+        """Return the optimizer's first state for all runs, and their rates."""
+        shape = (self.plan.k, len(self.values))
+        drawn = [np.random.default_rng(run.seed) for run in self.runs]
+        encoder = like(np.stack([rng.standard_normal(shape) for rng in drawn]), self.values)
+        atoms = like(np.stack([rng.standard_normal(shape) for rng in drawn]), self.values)
+        if self.turned:
+            encoder, atoms = encoder @ self.vectors, atoms @ self.vectors
+        scale = self.plan.init_scale
+        weights = self.method.start(scale * encoder, scale * atoms)
+        rates = like(np.array([[[run.learning_rate]] for run in self.runs]), self.values)
+        return OPTIMIZERS[self.name](rates, self.plan.momentum).start(weights), rates
+
+    def epoch(
+        self, state: Any, rates: Array, drawn: Array | None = None, width: int | None = None
+    ) -> Any:
+        """Return the state after one pass, for masks by `drawn` where they are not drawn here."""
+        optimizer = OPTIMIZERS[self.name](rates, self.plan.momentum)
+        for _ in range(self._steps_per_epoch):
+            direction = self._direction(state.weights, drawn, width)
+            moved = optimizer.update(state, direction)
+            state = moved._replace(weights=self.method.rule.retract(moved.weights))
+        return state
+
+    def _direction(self, weights: Any, drawn: Array | None, width: int | None) -> Any:
+        rule = self.method.rule
+        if drawn is not None and isinstance(rule, NestedDropout):
+            return rule.sampled(weights, self.whole, drawn, width)
+        return rule.direction(weights, next(self.batches) if self.batches else self.full)
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        rows, size = self.plan.rows, self.plan.batch_size
+        return 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
+
+    def record(self) -> list[Trajectory]:
+        """Run every epoch and return one trajectory per run."""
+        state, rates = self.start()
+        grid = self.plan.record_at or log_grid(self.plan.n_epochs)
+        step, keep = self._stretches(lambda state, *masks: self.epoch(state, rates, *masks), state)
+        solution = iterate(
+            step,
+            state,
+            stop=Below(lambda _: 1.0, 0.0),
+            limit=self.plan.n_epochs,
+            check_every=max(1, self.plan.n_epochs),
+            record={name: self._of_weights(measure) for name, measure in self._measures().items()},
+            record_at=tuple(grid),
+            callbacks=self.plan.callbacks,
+            copy=keep,
+            size=len(self.values) if not self.turned else self.plan.k,
+        )
+        history = solution.history
+        last = self._original(solution.value.weights)
+        return [
+            Trajectory(
+                run,
+                history.iterations,
+                {name: history[name][:, i] for name in self._measures()},
+                type(last)(*(to_numpy(values[i]) for values in last)),
+            )
+            for i, run in enumerate(self.runs)
+        ]
+
+    def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
+        """Return the epochs that each run needs to reach `target`.
+
+        The epochs between two looks and the look itself are one step: one launch on a device.
+        """
+        state, rates = self.start()
+        epochs = math.gcd(check_every, self.plan.n_epochs)
+
+        def epoch(bundle: _Bundle, *masks: Any) -> _Bundle:
+            moved = self.epoch(_rebuild(state, bundle[:-2]), bundle[-2], *masks)
+            return _Bundle(*leaves(moved), *bundle[-2:])
+
+        def look(bundle: _Bundle) -> _Bundle:
+            weights = _rebuild(state, bundle[:-2]).weights
+            return _Bundle(*bundle[:-1], self._alignment(weights))
+
+        bundle = look(_Bundle(*leaves(state), rates, rates))
+        step, keep = self._stretches(epoch, bundle, epochs, look)
+        ended = iterate_batch(
+            step,
+            bundle,
+            stop=Below(lambda bundle: bundle[-1], target),
+            limit=self.plan.n_epochs // epochs,
+            check_every=check_every // epochs,
+            callbacks=self.plan.callbacks,
+            copy=keep,
+            size=len(self.values) if not self.turned else self.plan.k,
+        )
+        return np.where(ended.converged, epochs * ended.n_iter, np.nan)
+
+    def _stretches(
+        self, epoch: Callable[..., Any], example: Any, epochs: int = 1, end: Step = lambda s: s
+    ) -> tuple[Step, Step | None]:
+        """Return a step of some epochs, and how to keep its states.
+
+        It is recorded for one launch where the device can, but for batches, which differ.
+        """
+
+        def stretch(state: Any, drawn: Any = None, width: int | None = None) -> Any:
+            for index in range(epochs):
+                state = epoch(state) if drawn is None else epoch(state, drawn[index, ...], width)
+            return end(state)
+
+        if self.batches:
+            return stretch, None
+        recorded = replayable(stretch, example)
+        draws = self.draws
+        if draws is None:
+            return recorded, keeper(recorded)
+
+        def drawing(state: Any) -> Any:
+            runs = leaves(state)[0].shape[0]
+            drawn, width = draws(epochs, runs)
+            moved = recorded(state, like(drawn, self.values), width=width)
+            draws.prepare(epochs, runs)
+            return moved
+
+        return drawing, keeper(recorded)
+
+    def _measures(self) -> dict[str, Callable[[Any], Array]]:
+        return {
+            "alignment": self._alignment,
+            "subspace": lambda w: self._finite(w, lambda d: subspace_distance(d, self.axes)),
+            "loss": lambda w: self.method.objective.value(w, self.full),
+            "imbalance": lambda w: self._finite(w, lambda d: imbalance(_clean(w.encoder), d)),
+        }
+
+    def _alignment(self, weights: Any) -> Array:
+        return self._finite(weights, lambda decoder: alignment_of(decoder, self.axes))
+
+    @staticmethod
+    def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:
+        """Measure finite decoders and return NaN for the others, which the metrics refuse."""
+        xp = namespace(weights.atoms)
+        finite = xp.all(xp.isfinite(weights.atoms), axis=(-2, -1))
+        return where_set(measure(_clean(weights.atoms).mT), ~finite, float("nan"))
+
+    @staticmethod
+    def _of_weights(measure: Callable[[Any], Array]) -> Callable[[Any], Array]:
+        return lambda state: measure(state.weights)
+
+    def _original(self, weights: Any) -> Any:
+        if not self.turned:
+            return weights
+        back = self.vectors.mT
+        both = {"encoder": weights.encoder @ back}
+        if "atoms" in weights._fields:
+            both["atoms"] = weights.atoms @ back
+        return weights._replace(**both)
+
+
+def _method(run: Run, plan: Plan, random: np.random.Generator) -> Method:
+    penalties = np.full(plan.k, 0.25) if plan.penalties is None else plan.penalties
+    prior = geometric_prior(plan.k) if plan.prior is None else plan.prior
+    ref = plan.spectrum.values
+    settings = Settings(like(penalties, ref), like(prior, ref), random, run.tied)
+    return make_method(run.method, settings)
+
+
+def _clean(values: Array) -> Array:
+    xp = namespace(values)
+    return where_set(values, ~xp.isfinite(values), 0.0)
+
+
+def _forever(one_pass: Callable[[], Iterable[Any]]) -> Any:
+    while True:
+        yield from one_pass()
+
+
+def _rebuild(template: Any, parts: Sequence[Any]) -> Any:
+    remaining = iter(parts)
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return type(part)(*(fill(inner) for inner in part))
+        return next(remaining)
+
+    return fill(template)

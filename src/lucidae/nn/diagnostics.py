@@ -1,0 +1,423 @@
+"""Posterior collapse: which latents carry information, which do not, and whether they should."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lucidae.arrays import scalar, to_numpy
+from lucidae.metrics import active_dimensions
+from lucidae.moments import SecondMoment
+from lucidae.nn.layers import Tensor, batches, device_of, evaluation
+from lucidae.validation import check_number
+
+__all__ = ["CollapseReport", "collapse_report"]
+
+_WORDS = {True: "justified", False: "not justified", None: "not known"}
+_HEADER = ("latent", "KL", "variance", "spread", "active", "collapse")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollapseReport:
+    """What `lucidae.nn.collapse_report` found.
+
+    Parameters
+    ----------
+    kl : ndarray of shape (k,)
+        Mean KL divergence of each latent's marginal posterior to N(0, 1), in nats.
+    variance : ndarray of shape (k,)
+        Mean posterior variance of each latent.
+    spread : ndarray of shape (k,)
+        Variance over samples of each posterior mean.
+    active : ndarray of bool, shape (k,)
+        Which latents tell something about the data.
+    n_active : int
+        Number of active latents.
+    n_directions : int
+        Number of active directions, whatever rotation a full covariance has left the latents in.
+    total_kl : float
+        Mean KL divergence of the joint posterior; above the sum of `kl` where latents depend on
+        each other.
+    n_samples : int
+        Samples that were seen.
+    gains : ndarray of shape (k,) or None
+        For a linear decoder, the largest ratio by which a direction open to the latent would pay;
+        above 1 its collapse is not justified.
+    linear_active : int or None
+        Latents that the best linear VAE of the same noise variance would use: the eigenvalues of
+        the data covariance above it.
+    noise_variance : float or None
+        γ.
+    max_variance, min_spread, tolerance : float
+        The thresholds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.nn import CollapseReport
+    >>> report = CollapseReport(
+    ...     kl=np.array([2.0, 0.0]), variance=np.array([0.1, 1.0]), spread=np.array([0.9, 0.0]),
+    ...     active=np.array([True, False]), n_active=1, n_directions=1, total_kl=2.0,
+    ...     n_samples=100, gains=np.array([0.5, 0.5]), linear_active=1, noise_variance=0.1,
+    ...     max_variance=0.9, min_spread=0.01, tolerance=0.05)
+    >>> report.justified
+    (None, True)
+    >>> print(report)
+    1 of 2 latents active (1 direction), total KL 2.00 nats over 100 samples, γ = 0.1
+    latent    KL  variance  spread  active  collapse
+         0  2.00      0.10    0.90  yes
+         1  0.00      1.00    0.00  no      justified
+    Active: mean posterior variance < 0.9 and variance of the mean > 0.01.
+    The best linear VAE of this noise variance would use 1 latent.
+    """
+
+    kl: np.ndarray[Any, Any]
+    variance: np.ndarray[Any, Any]
+    spread: np.ndarray[Any, Any]
+    active: np.ndarray[Any, Any]
+    n_active: int
+    n_directions: int
+    total_kl: float
+    n_samples: int
+    gains: np.ndarray[Any, Any] | None
+    linear_active: int | None
+    noise_variance: float | None
+    max_variance: float
+    min_spread: float
+    tolerance: float
+
+    @property
+    def justified(self) -> tuple[bool | None, ...]:
+        """For each collapsed latent whether that is best; None for active or unknown ones."""
+        if self.gains is None:
+            return (None,) * len(self.kl)
+        fine = self.gains <= 1.0 + self.tolerance
+        return tuple(None if used else bool(ok) for used, ok in zip(self.active, fine, strict=True))
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """Return the report as a table in plain text."""
+        rows = [_HEADER, *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+        lines = [self.headline]
+        for row in rows:
+            cells = [
+                cell.rjust(width) if column < 4 else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, *self.notes])
+
+    @property
+    def headline(self) -> str:
+        """One line: how many latents are active, and what they cost."""
+        noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
+        return (
+            f"{self.n_active} of {len(self.kl)} latents active ({_count(self.n_directions)}), "
+            f"total KL {self.total_kl:.2f} nats over {self.n_samples} samples{noise}"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the words in the table mean, and how a linear model compares."""
+        meaning = (
+            f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
+            f"{self.min_spread:g}."
+        )
+        if self.linear_active is None:
+            return (meaning, "No comparison with a linear VAE: the noise variance is not known.")
+        unit = "latent" if self.linear_active == 1 else "latents"
+        compared = (
+            f"The best linear VAE of this noise variance would use {self.linear_active} {unit}."
+        )
+        if self.gains is None:
+            compared += " The decoder is not linear: whether a collapse is justified is not known."
+        return meaning, compared
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-safe values."""
+        series = {
+            name: None if values is None else [float(value) for value in values]
+            for name, values in (
+                ("kl", self.kl),
+                ("variance", self.variance),
+                ("spread", self.spread),
+                ("gains", self.gains),
+            )
+        }
+        return series | {
+            "active": [bool(used) for used in self.active],
+            "justified": list(self.justified),
+            "n_active": self.n_active,
+            "n_directions": self.n_directions,
+            "total_kl": self.total_kl,
+            "n_samples": self.n_samples,
+            "linear_active": self.linear_active,
+            "noise_variance": self.noise_variance,
+            "max_variance": self.max_variance,
+            "min_spread": self.min_spread,
+            "tolerance": self.tolerance,
+        }
+
+    def _repr_html_(self) -> str:
+        header = "".join(f"<th scope='col'>{name}</th>" for name in _HEADER)
+        rows = "".join(
+            f"<tr class='{'active' if used else 'collapsed'}'>"
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+            + "</tr>"
+            for used, row in zip(self.active, self._rows(), strict=True)
+        )
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return (
+            f"{_STYLE}<section class='lucidae-collapse'><h4>{html.escape(self.headline)}</h4>"
+            f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>{notes}</section>"
+        )
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        figures = zip(self.kl, self.variance, self.spread, self.active, self.justified, strict=True)
+        return [
+            (
+                str(index),
+                f"{kl:.2f}",
+                f"{variance:.2f}",
+                f"{spread:.2f}",
+                "yes" if used else "no",
+                "" if used else _WORDS[justified],
+            )
+            for index, (kl, variance, spread, used, justified) in enumerate(figures)
+        ]
+
+
+def _count(directions: int) -> str:
+    return f"{directions} direction{'' if directions == 1 else 's'}"
+
+
+_STYLE = """<style>
+.lucidae-collapse{font:14px/1.45 system-ui,sans-serif;border:1px solid #8886;border-radius:8px;
+padding:.6em 1em;max-width:60em;max-height:40em;overflow:auto}
+.lucidae-collapse h4{margin:.2em 0 .5em;font-size:1.05em}
+.lucidae-collapse table{border-collapse:collapse}
+.lucidae-collapse td,.lucidae-collapse th{padding:.15em .8em;text-align:right;
+border-top:1px solid #8883;font-variant-numeric:tabular-nums}
+.lucidae-collapse .collapsed{opacity:.6}
+.lucidae-collapse p{margin:.4em 0 0;opacity:.8}
+</style>"""
+
+
+MOST_ENTRIES = 4096
+"""Samples with more entries are not compared with a linear model: their second moment is large."""
+
+
+class Gathered(NamedTuple):
+    """What one pass over the data leaves: posteriors on the host, and moments."""
+
+    mean: Tensor
+    variance: Tensor
+    kl: Tensor
+    total_kl: float
+    covariance: Tensor
+    moment: SecondMoment | None
+
+
+def collapse_report(
+    model: Any,
+    loader: Any,
+    *,
+    max_variance: float = 0.9,
+    min_spread: float = 0.01,
+    tolerance: float = 0.05,
+) -> CollapseReport:
+    """Say for each latent of a variational autoencoder whether it is used, and whether it should.
+
+    A superfluous latent falls back to its prior: its posterior mean is constant and its variance
+    one (Wipf 2023, Definition 3.1 and section 3). A latent is active when the mean over samples
+    of its posterior variance is below `max_variance` and the variance over samples of its
+    posterior mean is above `min_spread`.
+
+    Where the decoder is linear it is known what the best model would do (Wipf 2023, Lemma 3.2;
+    Lucas et al. 2019): with model covariance C = WWᵀ + γI and data covariance Σ, a latent that
+    comes back along a direction v raises the likelihood exactly when vᵀC⁻¹ΣC⁻¹v > vᵀC⁻¹v.
+    Collapse is justified when no direction open to the latent does. With a diagonal covariance
+    the bound may collapse a latent that the likelihood would keep: that is not justified either.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With ``encode(x)`` that returns a Gaussian posterior, such as `VAE` or `DictionaryVAE`.
+    loader : tensor, or iterable of batches
+        Inputs; of tuples the first entry is taken.
+    max_variance, min_spread : float
+        Thresholds of an active latent.
+    tolerance : float, default=0.05
+        By how much a direction's ratio may exceed 1 before collapse counts as unjustified.
+
+    Returns
+    -------
+    CollapseReport
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import DictionaryVAE, collapse_report
+    >>> model = DictionaryVAE(torch.eye(2), noise_variance=1.0)
+    >>> report = collapse_report(model, torch.randn(50, 2))
+    >>> report.n_active
+    0
+    """
+    check_number(tolerance, "tolerance", low=0.0)
+    with evaluation(model):
+        seen = _gather(model, loader)
+    count, active = active_dimensions(
+        seen.mean,
+        seen.variance,
+        max_variance=max_variance,
+        min_spread=min_spread,
+        return_mask=True,
+    )
+    gains, kept = _linear_comparison(model, seen, active)
+    return CollapseReport(
+        kl=to_numpy(seen.kl),
+        variance=to_numpy(seen.variance.mean(0)),
+        spread=to_numpy(seen.mean.var(0, correction=0)),
+        active=to_numpy(active),
+        n_active=int(count),
+        n_directions=active_directions(seen.covariance, seen.mean, max_variance, min_spread),
+        total_kl=seen.total_kl,
+        n_samples=int(seen.mean.shape[0]),
+        gains=None if gains is None else to_numpy(gains),
+        linear_active=kept,
+        noise_variance=_noise_of(model),
+        max_variance=max_variance,
+        min_spread=min_spread,
+        tolerance=tolerance,
+    )
+
+
+def active_directions(
+    covariance: Tensor, mean: Tensor, max_variance: float = 0.9, min_spread: float = 0.01
+) -> int:
+    """Count active directions rather than active coordinates of the latent space.
+
+    A full covariance leaves the rotation of the latents free: the decoder can undo any. The
+    directions are therefore the eigenvectors of the mean posterior covariance, which for a
+    diagonal covariance are the coordinates.
+
+    Parameters
+    ----------
+    covariance : tensor of shape (k, k)
+        Mean over samples of the posterior covariance.
+    mean : tensor of shape (n, k)
+        Posterior means.
+    max_variance, min_spread : float
+        As in `collapse_report`.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import active_directions
+    >>> turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]])
+    >>> mean = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]) @ turn.T
+    >>> active_directions(turn @ torch.diag(torch.tensor([0.1, 1.0])) @ turn.T, mean)
+    1
+    """
+    variances, axes = torch.linalg.eigh(covariance.double())
+    turned = mean.double() @ axes
+    spread = turned.var(0, correction=0)
+    return int(((variances < max_variance) & (spread > min_spread)).sum())
+
+
+def _gather(model: Any, loader: Any) -> Gathered:
+    means, variances, kls, totals = [], [], [], []
+    covariance: Tensor = 0.0
+    moment: SecondMoment | None = None
+    device = device_of(model)
+    for batch in batches(loader, "loader"):
+        x = batch.to(device)
+        posterior = model.encode(x)
+        means.append(posterior.mean)
+        variances.append(posterior.variance)
+        kls.append(posterior.marginal_kl())
+        totals.append(posterior.kl())
+        covariance = covariance + posterior.covariance.double().sum(0)
+        rows = x.flatten(1)
+        if rows.shape[1] <= MOST_ENTRIES:
+            moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
+    count = sum(len(mean) for mean in means)
+    if count < 2:
+        raise ValueError("loader holds one sample, expected two or more: one shows no variation.")
+    return Gathered(
+        torch.cat(means),
+        torch.cat(variances),
+        torch.cat(kls).mean(0),
+        scalar(torch.cat(totals).mean()),
+        covariance / count,
+        moment,
+    )
+
+
+def _linear_comparison(
+    model: Any, seen: Gathered, active: Tensor
+) -> tuple[Tensor | None, int | None]:
+    """Return what each latent would gain, and how many a linear VAE of the same γ would use."""
+    noise = _noise_of(model)
+    if seen.moment is None or noise is None:
+        return None, None
+    sigma = seen.moment.covariance
+    kept = int((torch.linalg.eigvalsh(sigma) > noise).sum())
+    kept = min(kept, int(seen.mean.shape[1]))
+    decoder = linear_decoder_of(model)
+    if decoder is None:
+        return None, kept
+    dictionary = getattr(model, "dictionary", None)
+    if dictionary is None:
+        gain = free_gain(decoder[:, active].double(), noise, sigma)
+        return gain.expand(decoder.shape[1]), kept
+    return column_gains(decoder.double(), noise, sigma, dictionary), kept
+
+
+def linear_decoder_of(model: Any) -> Tensor | None:
+    """Return the matrix of a model's decoder, None where it is not linear."""
+    if hasattr(model, "linear_decoder"):
+        return model.linear_decoder().detach()
+    decoder = getattr(model, "decoder", None)
+    return decoder.weight.detach() if isinstance(decoder, torch.nn.Linear) else None
+
+
+def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
+    """Return the largest variance of the data outside the decoder's range, over γ.
+
+    There C = γI, so this is the largest vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions that no active
+    latent reaches: above 1, a collapsed latent of a free decoder would pay.
+    """
+    basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
+    left = basis.mT @ sigma.to(basis) @ basis
+    return torch.linalg.eigvalsh(left)[-1] / noise if len(left) else sigma.new_zeros(())
+
+
+def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tensor) -> Tensor:
+    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary, Qⱼ/zⱼ of Wipf 2023, eq. 18.
+
+    Above 1, a latent whose column is fixed would pay if it came back.
+    """
+    identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
+    model_covariance = decoder @ decoder.mT + noise * identity
+    columns = dictionary.to(decoder)
+    solved = torch.linalg.solve(model_covariance, columns)
+    power = torch.sum(columns * solved, 0)
+    captured = torch.sum(solved * (sigma.to(decoder) @ solved), 0)
+    return torch.where(power > 0, captured / power.clamp_min(np.finfo(float).tiny), 0.0)
+
+
+def _noise_of(model: Any) -> float | None:
+    noise = getattr(model, "noise_variance", None)
+    return None if noise is None else float(noise)

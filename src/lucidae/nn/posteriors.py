@@ -1,0 +1,330 @@
+"""Gaussian posteriors with a diagonal, full or low-rank covariance, and their layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from lucidae.nn.layers import Tensor, full_precision, without_autocast
+from lucidae.validation import check_choice, check_integer, check_number
+
+__all__ = ["DiagonalGaussian", "FullGaussian", "Gaussian", "GaussianHead", "LowRankGaussian"]
+
+Shape = tuple[int, ...]
+
+
+def kl_to_standard(mean: Tensor, trace: Tensor, log_determinant: Tensor) -> Tensor:
+    """Return KL[N(μ, Σ) ‖ N(0, I)] = ½(tr Σ + ‖μ‖² − k − log|Σ|)."""
+    return (trace + torch.sum(mean * mean, -1) - mean.shape[-1] - log_determinant) / 2
+
+
+def marginal_kl(mean: Tensor, variance: Tensor) -> Tensor:
+    """Return the KL of each latent's marginal N(μⱼ, Σⱼⱼ) to N(0, 1)."""
+    return (variance + mean * mean - 1 - torch.log(variance)) / 2
+
+
+def _noise(mean: Tensor, sample_shape: Shape, count: int | None = None) -> Tensor:
+    shape = tuple(sample_shape) + tuple(mean.shape[:-1]) + (count or mean.shape[-1],)
+    return torch.randn(shape, dtype=mean.dtype, device=mean.device)
+
+
+class DiagonalGaussian(NamedTuple):
+    """N(mean, diag(scale²)).
+
+    Parameters
+    ----------
+    mean : tensor of shape (…, k)
+    scale : tensor of shape (…, k)
+        Standard deviations, positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import DiagonalGaussian
+    >>> posterior = DiagonalGaussian(torch.zeros(1, 2), torch.ones(1, 2))
+    >>> posterior.kl()
+    tensor([0.])
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the latents, shape (…, k)."""
+        return torch.square(self.scale).expand(self.mean.shape)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance, shape (…, k, k)."""
+        return torch.diag_embed(self.variance)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw samples of shape (*sample_shape, …, k) that gradients flow through."""
+        return self.mean + self.scale * _noise(self.mean, sample_shape)
+
+    def kl(self) -> Tensor:
+        """Return the KL divergence to N(0, I), shape (…)."""
+        log_determinant = 2 * torch.sum(torch.log(self.scale), -1)
+        return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
+
+    def marginal_kl(self) -> Tensor:
+        """Return the KL divergence of each latent's marginal, shape (…, k)."""
+        return marginal_kl(self.mean, self.variance)
+
+
+class FullGaussian(NamedTuple):
+    """N(mean, LLᵀ) with a lower-triangular factor.
+
+    Parameters
+    ----------
+    mean : tensor of shape (…, k)
+    factor : tensor of shape (…, k, k)
+        L, lower triangular with a positive diagonal; leading axes may broadcast.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import FullGaussian
+    >>> posterior = FullGaussian(torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+    >>> posterior.covariance
+    tensor([[[1., 1.],
+             [1., 2.]]])
+    """
+
+    mean: Tensor
+    factor: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the latents, shape (…, k)."""
+        return torch.sum(torch.square(self.factor), -1).expand(self.mean.shape)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance, shape (…, k, k)."""
+        with without_autocast(self.mean):
+            product = self.factor @ self.factor.mT
+        return product.expand(*self.mean.shape, self.mean.shape[-1])
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw samples of shape (*sample_shape, …, k) that gradients flow through."""
+        noise = _noise(self.mean, sample_shape)
+        with without_autocast(self.mean):
+            return self.mean + (self.factor @ noise[..., None])[..., 0]
+
+    def kl(self) -> Tensor:
+        """Return the KL divergence to N(0, I), shape (…)."""
+        diagonal = torch.diagonal(self.factor, dim1=-2, dim2=-1)
+        trace = torch.sum(torch.square(self.factor), (-2, -1))
+        return kl_to_standard(self.mean, trace, 2 * torch.sum(torch.log(diagonal), -1))
+
+    def marginal_kl(self) -> Tensor:
+        """Return the KL divergence of each latent's marginal, shape (…, k)."""
+        return marginal_kl(self.mean, self.variance)
+
+
+class LowRankGaussian(NamedTuple):
+    """N(mean, diag(scale²) + FFᵀ) with a factor of few columns.
+
+    Parameters
+    ----------
+    mean : tensor of shape (…, k)
+    scale : tensor of shape (…, k)
+        Positive.
+    factor : tensor of shape (…, k, r)
+        F.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import LowRankGaussian
+    >>> ones = torch.ones(1, 2)
+    >>> LowRankGaussian(0 * ones, ones, ones[..., None]).variance
+    tensor([[2., 2.]])
+    """
+
+    mean: Tensor
+    scale: Tensor
+    factor: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the latents, shape (…, k)."""
+        return torch.square(self.scale) + torch.sum(torch.square(self.factor), -1)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance, shape (…, k, k)."""
+        with without_autocast(self.mean):
+            return torch.diag_embed(torch.square(self.scale)) + self.factor @ self.factor.mT
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw samples of shape (*sample_shape, …, k) that gradients flow through."""
+        own = _noise(self.mean, sample_shape)
+        shared = _noise(self.mean, sample_shape, self.factor.shape[-1])
+        with without_autocast(self.mean):
+            return self.mean + self.scale * own + (self.factor @ shared[..., None])[..., 0]
+
+    def kl(self) -> Tensor:
+        """Return the KL divergence to N(0, I), shape (…).
+
+        log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F|, the latter from the triangle of [D⁻¹F; I]:
+        squaring it first would lose the identity beside a large factor.
+        """
+        with without_autocast(self.mean):
+            whitened = self.factor / self.scale[..., None]
+            count = whitened.shape[-1]
+            identity = torch.eye(count, dtype=whitened.dtype, device=whitened.device)
+            identity = identity.expand(*whitened.shape[:-2], count, count)
+            triangle = torch.linalg.qr(torch.cat([whitened, identity], -2)).R
+            pivots = torch.log(torch.abs(torch.diagonal(triangle, dim1=-2, dim2=-1)))
+            log_determinant = 2 * (torch.log(self.scale).sum(-1) + pivots.sum(-1))
+        return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
+
+    def marginal_kl(self) -> Tensor:
+        """Return the KL divergence of each latent's marginal, shape (…, k)."""
+        return marginal_kl(self.mean, self.variance)
+
+
+Gaussian = DiagonalGaussian | FullGaussian | LowRankGaussian
+
+
+FACTOR_INIT = 1e-2
+"""Initial size of what couples latents, relative to the usual initialisation: all kinds of
+covariance start near the identity."""
+
+
+class GaussianHead(nn.Module):
+    """Map features to an amortised Gaussian posterior over the latents.
+
+    Parameters
+    ----------
+    in_features : int
+        Number of features.
+    latent_dim : int
+        Number k of latents.
+    covariance : {"full", "diagonal", "low_rank"}, default="full"
+        ``"full"`` predicts a Cholesky factor L with k(k + 1)/2 entries, ``"diagonal"`` k standard
+        deviations, ``"low_rank"`` k standard deviations and a k × `rank` factor F.
+    rank : int, optional
+        Columns of the low-rank factor; by default the square root of k, rounded up.
+    floor : float, default=1e-6
+        Smallest standard deviation (diagonal of the factor), so that logarithms stay finite.
+
+    Notes
+    -----
+    Standard deviations s are softplus of the prediction plus the floor, and start at 1. What
+    couples latents is predicted relative to them, N with L = diag(s)(I + cN/√k) and
+    F = c diag(s)N/√rank: an optimizer such as Adam moves every entry of N by much the same
+    amount, so entries of L itself would leave a noise of √k such steps in each latent, whatever
+    its own scale, and a latent could not become precise.
+
+    The buffer `coupling` is c, usually 1. At 0 the latents are independent; a run that raises it
+    after some epochs starts from where a diagonal covariance leads (`TrainingSettings`).
+
+    Under autocast this layer computes in float32, from the half-precision features.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import GaussianHead
+    >>> head = GaussianHead(16, 3, covariance="full")
+    >>> posterior = head(torch.randn(5, 16))
+    >>> posterior.mean.shape, posterior.covariance.shape, posterior.kl().shape
+    (torch.Size([5, 3]), torch.Size([5, 3, 3]), torch.Size([5]))
+    >>> posterior.rsample((2,)).shape
+    torch.Size([2, 5, 3])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        latent_dim: int,
+        covariance: str = "full",
+        *,
+        rank: int | None = None,
+        floor: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.in_features = check_integer(in_features, "in_features", low=1)
+        self.latent_dim = check_integer(latent_dim, "latent_dim", low=1)
+        self.covariance = check_choice(covariance, "covariance", _BUILDERS)
+        self.floor = check_number(floor, "floor", low=0.0, high=0.1, open_low=True)
+        if rank is not None and covariance != "low_rank":
+            raise ValueError(
+                f"rank={rank!r} was given with covariance={covariance!r}: it has none."
+            )
+        default = math.ceil(math.sqrt(latent_dim))
+        self.rank = check_integer(default if rank is None else rank, "rank", low=1, high=latent_dim)
+        self.mean = nn.Linear(in_features, latent_dim)
+        self.scale = nn.Linear(in_features, latent_dim)
+        size = self._factor_size()
+        self.factor = nn.Linear(in_features, size) if size else None
+        rows, columns = torch.tril_indices(latent_dim, latent_dim, -1)
+        self.register_buffer("positions", rows * latent_dim + columns, persistent=False)
+        self.register_buffer("coupling", torch.tensor(1.0))
+        self._start_at_the_prior()
+
+    def _start_at_the_prior(self) -> None:
+        """Start with standard deviations near 1 and latents that are nearly independent."""
+        unit = math.log(math.expm1(1.0 - self.floor))
+        with torch.no_grad():
+            for layer in filter(None, (self.scale, self.factor)):
+                layer.weight.mul_(FACTOR_INIT)
+                layer.bias.zero_()
+            self.scale.bias.fill_(unit)
+            if self.factor is not None and self.covariance == "low_rank":
+                self.factor.bias.normal_(std=FACTOR_INIT)  # a factor of zero would never move
+
+    def forward(self, features: Tensor) -> Gaussian:
+        """Return the posterior of each sample, for features of shape (…, in_features)."""
+        with without_autocast(features):
+            features = features.to(self.mean.weight.dtype)
+            mean = full_precision(self.mean(features))
+            scale = nn.functional.softplus(full_precision(self.scale(features))) + self.floor
+            return _BUILDERS[self.covariance](self, mean, scale, features)
+
+    def extra_repr(self) -> str:
+        """Return the settings for the printed module."""
+        shape = f"{self.in_features}, {self.latent_dim}"
+        return f"{shape}, covariance={self.covariance!r}, floor={self.floor:g}"
+
+    def _factor_size(self) -> int:
+        k = self.latent_dim
+        return {"full": k * (k - 1) // 2, "diagonal": 0, "low_rank": k * self.rank}[self.covariance]
+
+
+def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
+    return DiagonalGaussian(mean, scale)
+
+
+def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGaussian:
+    k = head.latent_dim
+    if k == 1:
+        return FullGaussian(mean, scale[..., None])
+    below = _coupled(head, features) / math.sqrt(k)
+    flat = below.new_zeros((*below.shape[:-1], k * k))
+    lower = flat.index_copy(-1, head.positions, below).unflatten(-1, (k, k))
+    return FullGaussian(mean, scale[..., None] * lower + torch.diag_embed(scale))
+
+
+def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRankGaussian:
+    factor = _coupled(head, features) / math.sqrt(head.rank)
+    relative = factor.unflatten(-1, (head.latent_dim, head.rank))
+    return LowRankGaussian(mean, scale, scale[..., None] * relative)
+
+
+def _coupled(head: Any, features: Tensor) -> Tensor:
+    return head.coupling * full_precision(head.factor(features))
+
+
+_BUILDERS: dict[str, Callable[..., Gaussian]] = {
+    "full": _full,
+    "diagonal": _diagonal,
+    "low_rank": _low_rank,
+}

@@ -1,0 +1,97 @@
+"""Dense, partial and iterative spectra agree, also where eigenvalues repeat or vanish."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from lucidae import SecondMoment
+from lucidae.arrays import eigen, to_numpy
+
+SIZE = 60
+SPECTRA = {
+    "distinct": np.arange(SIZE, 0, -1.0),
+    "steep": 10.0 ** -np.arange(0, SIZE / 5, 0.2),
+    "repeated": np.repeat([3.0, 2.0, 1.0], [2, 2, SIZE - 4]),
+    "one value": np.ones(SIZE),
+    "deficient": np.r_[5.0, 4.0, np.zeros(SIZE - 2)],
+    "zero": np.zeros(SIZE),
+}
+
+
+def symmetric(eigenvalues, seed=0):
+    square = np.random.default_rng(seed).standard_normal((len(eigenvalues),) * 2)
+    basis = np.linalg.qr(square)[0]
+    matrix = (basis * eigenvalues) @ basis.T
+    return (matrix + matrix.T) / 2
+
+
+def moment_with(matrix, xp=np):
+    zeros = np.zeros(len(matrix))
+    return SecondMoment(1.0, *(xp.asarray(a) for a in (matrix, zeros, zeros)))
+
+
+def assert_leading(values, vectors, matrix, expected):
+    k, scale = len(values), max(expected[0], 1e-300)
+    assert_allclose(values, expected[:k], atol=1e-12 * scale)
+    assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-10)
+    assert_allclose(matrix @ vectors, vectors * values, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("k", [1, 3, SIZE - 1, SIZE, None])
+def test_dense_spectra_on_every_library(xp, name, k):
+    matrix = symmetric(SPECTRA[name])
+    values, vectors = map(to_numpy, moment_with(matrix, xp).spectrum(k))
+    assert vectors.shape == (SIZE, k or SIZE)
+    assert (values >= 0).all()
+    assert_leading(values, vectors, matrix, SPECTRA[name])
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_lanczos_gives_the_dense_spectrum(monkeypatch, name, k):
+    matrix = symmetric(SPECTRA[name])
+    dense_values, dense_vectors = moment_with(matrix).spectrum(k)
+    monkeypatch.setattr(eigen, "ITERATIVE_FEATURES", SIZE)
+    values, vectors = moment_with(matrix).spectrum(k)
+    assert_leading(values, vectors, matrix, SPECTRA[name])
+    assert_allclose(values, dense_values, atol=1e-12 * max(dense_values[0], 1e-300))
+    if name == "distinct":
+        assert_allclose(vectors, dense_vectors, atol=1e-10)
+
+
+def test_few_of_many_are_found_iteratively_and_the_rest_densely(monkeypatch):
+    calls = []
+    found = eigen.lanczos_eigenpairs
+    monkeypatch.setattr(eigen, "ITERATIVE_FEATURES", SIZE)
+    monkeypatch.setattr(
+        eigen, "lanczos_eigenpairs", lambda matrix, k: calls.append(k) or found(matrix, k)
+    )
+    for k in (1, 3, 4, 30, None):
+        moment_with(symmetric(SPECTRA["distinct"])).spectrum(k)
+    assert calls == [1, 3]
+
+
+def test_an_overlooked_copy_of_an_eigenvalue_is_noticed(monkeypatch):
+    matrix, lanczos = np.diag([2.0, 2.0, 1.0, 0.5, 0.25, 0.1]), eigen._lanczos
+
+    def forgetful(operator, k, seed, **settings):
+        if seed:
+            return lanczos(operator, k, seed, **settings)
+        return np.array([2.0, 1.0]), np.eye(6)[:, [0, 2]]
+
+    assert eigen.lanczos_eigenpairs(matrix, 2) is not None
+    monkeypatch.setattr(eigen, "_lanczos", forgetful)
+    assert eigen.lanczos_eigenpairs(matrix, 2) is None
+
+
+def test_signs_are_fixed_by_the_largest_entry(xp):
+    vectors = np.array([[0.1, -0.9, 0.0], [-0.8, 0.3, 0.0]])
+    fixed = to_numpy(eigen.fix_signs(xp.asarray(vectors)))
+    assert_array_equal(fixed, [[-0.1, 0.9, 0.0], [0.8, -0.3, 0.0]])
+
+
+@pytest.mark.parametrize("k", [0, -1, SIZE + 1, 2.0, "all", True])
+def test_impossible_numbers_of_eigenpairs_are_refused(k):
+    with pytest.raises(ValueError, match=f"k={k!r}"):
+        moment_with(symmetric(SPECTRA["distinct"])).spectrum(k)

@@ -1,0 +1,172 @@
+"""The command as a user types it: output, exit codes, one sentence for every error."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lucidae
+from extras import require
+from lucidae import datasets
+from lucidae.cli import MISSING, main
+
+require("typer")
+require("rich")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Return a function from arguments to (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def short_page(monkeypatch):
+    """Leave only the first and the last chapter; what is in between has tests of its own."""
+    require("jinja2")
+    require("matplotlib")
+    from lucidae.report import page
+
+    monkeypatch.setattr(page, "SECTIONS", (page.SECTIONS[0], page.SECTIONS[-1]))
+
+
+def assert_one_sentence(result, *words):
+    code, out, err = result
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_version(run):
+    assert run("--version") == (0, f"lucidae {lucidae.__version__}\n", "")
+
+
+def test_without_a_command_the_help_is_shown(run):
+    code, out, _ = run()
+    assert code == 0
+    for command in ("report", "list", "data"):
+        assert command in out
+
+
+def test_list_has_one_entry_a_line(run):
+    code, out, _ = run("list")
+    lines = out.splitlines()
+    assert code == 0
+    for name in ("load_digits", "make_sparse_regression"):
+        assert sum(name in line.split() for line in lines) == 1
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+def test_data_where_honours_the_environment(run, tmp_path):
+    assert run("data", "where") == (0, f"{tmp_path / 'cache'}\n", "")
+
+
+def test_data_fetch_takes_files_from_a_folder_and_refuses_wrong_ones(run, tmp_path):
+    assert_one_sentence(run("data", "fetch", "mnist", "--path", tmp_path / "nowhere"), "nowhere")
+
+
+def test_data_fetch_reports_what_was_verified(run, monkeypatch, tmp_path):
+    asked = {}
+
+    def fetch(subset, **options):
+        asked.update(options, subset=subset)
+        return datasets.load_digits()
+
+    monkeypatch.setattr(datasets, "fetch_mnist", fetch)
+    code, out, _ = run("data", "fetch")
+    assert code == 0
+    assert "1797 × 64, verified" in out
+    assert asked["subset"] == "all"
+
+
+def test_unknown_data_set_command_and_option_are_one_sentence(run):
+    assert_one_sentence(run("data", "fetch", "moon"), "moon", "mnist")
+    assert_one_sentence(run("dance"), "dance")
+    assert_one_sentence(run("--dance"), "--dance")
+
+
+def test_bad_file_is_one_sentence_and_leaves_no_page(run, tmp_path):
+    (tmp_path / "words.csv").write_text("a,b\nx,y\n")
+    assert_one_sentence(run("report", "words.csv"), "no column of numbers")
+    assert_one_sentence(run("report", "none.csv"), "There is no file")
+    assert not (tmp_path / "lucidae-report.html").exists()
+
+
+def test_target_that_is_no_column_is_one_sentence(run, tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    assert_one_sentence(run("report", "a.csv", "--target", "c"), "'c'", "a, b")
+
+
+def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path, short_page):
+    (tmp_path / "file").write_text("")
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
+    assert_one_sentence(run("report", "a.npy", "--out", tmp_path / "file" / "page.html"), "file")
+
+
+def test_unforeseen_error_is_one_sentence_with_its_type(run, monkeypatch):
+    def collapse():
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("lucidae.cli.commands.catalogue", collapse)
+    assert_one_sentence(run("list"), "ZeroDivisionError: two lines", "--debug")
+
+
+def test_debug_shows_the_traceback(run):
+    code, _, err = run("--debug", "report", "none.csv")
+    assert code == 2
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "There is no file 'none.csv'."
+
+
+def test_interruption_has_its_own_exit_code(run, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lucidae.cli.commands.catalogue", interrupt)
+    assert run("list")[0] == 130
+
+
+def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
+    code, out, err = run("report", "a.npy", "--out", tmp_path / "deep" / "page.html")
+    assert (code, err) == (0, "")
+    assert str(tmp_path / "deep" / "page.html") in out
+    assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("absent", ["typer", "rich"])
+def test_without_the_extra_one_sentence_says_what_to_install(absent):
+    code = f"import sys; sys.modules[{absent!r}] = None; from lucidae.cli import main; main([])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", MISSING + "\n")
+
+
+@pytest.mark.parametrize("absent", ["jinja2", "matplotlib"])
+def test_report_without_its_packages_says_what_to_install(absent):
+    code = (
+        f"import sys; sys.modules[{absent!r}] = None; "
+        "from lucidae.cli import main; main(['report'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", MISSING + "\n")
+
+
+def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
+    run("report", "a.npy", "--out", "raw.html")
+    run("report", "a.npy", "--out", "even.html", "--standardize")
+    assert "are meant to count" in (tmp_path / "raw.html").read_text(encoding="utf-8")
+    assert "are meant to count" not in (tmp_path / "even.html").read_text(encoding="utf-8")

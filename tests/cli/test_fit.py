@@ -1,0 +1,300 @@
+"""`lucidae fit` as a user types it: what it prints, what it leaves, how it refuses."""
+
+import csv
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lucidae
+from extras import require
+from lucidae._tables import Sheet, read_table, write_sheet
+from lucidae.cli import main
+
+require("typer")
+require("rich")
+
+COLUMNS = ("a", "b", "c", "d", "e", "f")
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Return X whose columns b and e alone explain Y, up to little noise."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((40, 6)) * [6, 5, 4, 3, 2, 1]
+    Y = X[:, [1, 4]] @ [[2.0, 1.0], [-3.0, 4.0]]
+    return X, Y + 0.1 * random.standard_normal(Y.shape)
+
+
+@pytest.fixture
+def folder(samples, tmp_path, monkeypatch):
+    """Go to a folder with the samples as text and as arrays."""
+    X, Y = samples
+    monkeypatch.chdir(tmp_path)
+    with Path("rows.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["who", *COLUMNS, "u", "v"])
+        writer.writerows(["x", *row] for row in np.hstack([X, Y]).tolist())
+    np.save("X.npy", X)
+    np.save("y.npy", Y[:, 0])
+    np.savez("both.npz", X=X, y=Y)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys, folder):
+    """Return a function from arguments to (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return call
+
+
+def rows_of(path):
+    with Path(path).open(newline="") as stream:
+        return list(csv.reader(stream))
+
+
+def test_linear_codes_and_model_are_those_of_the_estimator(run, folder, samples):
+    X, _ = samples
+    code, out, err = run("fit", "linear", "X.npy", "--components", 3)
+    expected = lucidae.LinearAutoencoder(3).fit(X)
+    assert (code, err) == (0, "")
+    assert "all 7 claims hold" in out
+    assert "✓ alignment" in out
+    assert "\x1b" not in out  # no colours where there is no terminal
+    model = lucidae.load("X-linear-model.npz")
+    assert np.array_equal(model.transform(X), expected.transform(X))
+    assert np.array_equal(read_table("X-linear-codes.npz").values, expected.transform(X))
+    assert sorted(path.name for path in folder.glob("X-*")) == [
+        "X-linear-codes.npz",
+        "X-linear-model.npz",
+    ]
+
+
+def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples):
+    run("fit", "linear", "X.npy", "--components", 0.9, "--method", "linear_vae", "--whiten")
+    model = lucidae.load("X-linear-model.npz")
+    assert (model.n_components, model.method, model.whiten) == (0.9, "linear_vae", True)
+    assert model.n_components_ < 6
+    assert np.allclose(read_table("X-linear-codes.npz").values.std(axis=0, ddof=1), 1)
+
+
+def test_columns_of_words_are_named_and_left_out(run):
+    code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
+    assert (code, err) == (0, "Left out, no numbers: who.\n")
+    assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
+
+
+def test_dropout_without_a_target_is_an_autoencoder(run, samples):
+    X, _ = samples
+    assert run("fit", "dropout", "X.npy", "--components", 4, "--dropout", 0.2)[0] == 0
+    expected = lucidae.DropoutAutoencoder(4, dropout=0.2).fit(X)
+    assert isinstance(lucidae.load("X-dropout-model.npz"), lucidae.DropoutAutoencoder)
+    assert np.allclose(read_table("X-dropout-codes.npz").values, expected.transform(X))
+
+
+def test_dropout_with_targets_is_a_regression(run, samples):
+    X, Y = samples
+    arguments = ("--target", "u", "--target", "v", "--dropout", "cv")
+    assert run("fit", "dropout", "rows.csv", *arguments)[0] == 0
+    expected = lucidae.DropoutRegressor(dropout="cv", random_state=0).fit(X, Y)
+    predictions = read_table("rows-dropout-predictions.csv")
+    assert predictions.columns == ("u", "v")
+    assert np.allclose(predictions.values, expected.predict(X))
+    coefficients = read_table("rows-dropout-coefficients.csv")
+    assert np.allclose(coefficients.values, expected.coef_.T)
+    assert [row[0] for row in rows_of("rows-dropout-coefficients.csv")] == ["feature", *COLUMNS]
+
+
+def test_sparse_finds_the_columns_that_explain_the_target(run, samples):
+    X, Y = samples
+    code, out, _ = run("fit", "sparse", "rows.csv", "--target", "u", "--target", "v")
+    assert code == 0
+    assert "Support: b, e\n" in out
+    expected = lucidae.SparseVAE().fit(X, Y)
+    header, *rows = rows_of("rows-sparse-coefficients.csv")
+    assert header == ["feature", "in support", "relevance", "u", "v"]
+    assert [row[0] for row in rows if float(row[1])] == ["b", "e"]
+    table = read_table("rows-sparse-coefficients.csv").values
+    assert np.array_equal(table[:, 1], expected.relevance_)
+    assert np.array_equal(table[:, 2:], expected.coef_.T)
+    predictions = read_table("rows-sparse-predictions.csv").values
+    assert np.array_equal(predictions, expected.predict(X))
+    assert np.array_equal(lucidae.load("rows-sparse-model.npz").predict(X), predictions)
+
+
+@pytest.mark.parametrize(("file", "outputs"), [("y.npy", 1), ("both.npz", 2)])
+def test_target_from_a_second_file(run, samples, file, outputs):
+    X, Y = samples
+    settings = ("--noise-variance", 0.01, "--posterior", "diagonal")
+    assert run("fit", "sparse", "X.npy", "--target", file, *settings)[0] == 0
+    model = lucidae.load("X-sparse-model.npz")
+    assert (model.noise_variance, model.posterior) == (0.01, "diagonal")
+    predictions = read_table("X-sparse-predictions.npz").values
+    assert predictions.shape == (40, outputs)
+    assert np.abs(predictions - Y[:, :outputs]).max() < 1
+    assert model.predict(X).shape == ((40,) if outputs == 1 else (40, 2))
+
+
+def test_column_that_looks_like_a_file_is_a_column(run, folder):
+    text = (folder / "rows.csv").read_text().replace(",u,v", ",u.csv,v")
+    (folder / "rows.csv").write_text(text)
+    assert run("fit", "sparse", "rows.csv", "--target", "u.csv")[0] == 0
+    assert read_table("rows-sparse-predictions.csv").columns == ("u.csv",)
+
+
+@pytest.mark.parametrize("out", ["new/", "."])
+def test_out_names_a_folder(run, folder, out):
+    assert run("fit", "linear", "X.npy", "--out", out)[0] == 0
+    assert (folder / out / "X-linear-model.npz").exists()
+
+
+def test_out_names_a_prefix_and_printed_paths_exist(run, folder):
+    _, out, _ = run("fit", "linear", "X.npy", "--out", "deep/mine.1")
+    written = [line.removeprefix("Written: ") for line in out.splitlines() if "Written" in line]
+    assert written == [str(folder / "deep" / f"mine.1-{name}.npz") for name in ("model", "codes")]
+    assert sorted(map(str, (folder / "deep").iterdir())) == sorted(written)
+
+
+SENTENCES = {
+    "sparse rows.csv": "--target",
+    "sparse X.npy --target short.npy": "'short.npy' has 5 rows, but 'X.npy' has 40",
+    "sparse X.npy --target none.csv": "There is no file 'none.csv'",
+    "sparse rows.csv --target who": "no column of numbers 'who'",
+    "sparse rows.csv --target u --target y.npy": "no column of numbers 'y.npy'",
+    "sparse X.npy --target y.npy --noise-variance -1": "above 0",
+    "sparse X.npy --target y.npy --posterior half": "'diagonal'",
+    "dropout X.npy --dropout 1.5": "dropout=1.5",
+    "dropout X.npy --dropout cv": "dropout='cv'",
+    "dropout X.npy --components few": "--components",
+    "linear X.npy --components 7": "6 features",
+    "linear X.npy --method best": "'nonuniform_l2'",
+    "linear X.npy --target y.npy": "--target",
+    "linear none.npy": "There is no file",
+    "linear words.csv": "no column of numbers",
+    "linear holes.csv": "missing",
+    "cubic X.npy": "cubic",
+}
+
+
+@pytest.mark.parametrize("arguments", SENTENCES)
+def test_bad_file_or_setting_is_one_sentence_and_leaves_no_file(run, folder, arguments):
+    np.save("short.npy", np.arange(5.0))
+    (folder / "words.csv").write_text("a,b\nx,y\n")
+    (folder / "holes.csv").write_text("a,b\n1,\n2,3\n")
+    before = set(folder.iterdir())
+    code, out, err = run("fit", *arguments.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert SENTENCES[arguments] in err
+    assert set(folder.iterdir()) == before
+
+
+def test_debug_shows_the_traceback(run):
+    code, _, err = run("--debug", "fit", "linear", "none.npy")
+    assert code == 2
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "There is no file 'none.npy'."
+
+
+def test_warning_of_a_fit_is_one_sentence(run, monkeypatch):
+    fit = lucidae.LinearAutoencoder.fit
+
+    def warn(self, X, y=None):
+        for _ in range(2):
+            warnings.warn("two\nlines", UserWarning, stacklevel=2)
+        return fit(self, X)
+
+    monkeypatch.setattr(lucidae.LinearAutoencoder, "fit", warn)
+    assert run("fit", "linear", "X.npy")[2] == "two lines\n"
+
+
+def test_failed_write_leaves_the_old_file(run, folder, monkeypatch):
+    run("fit", "linear", "rows.csv", "--components", 1)
+    old = (folder / "rows-linear-codes.csv").read_bytes()
+
+    monkeypatch.setattr("lucidae._tables.writing.csv.writer", lambda *_, **__: Torn())
+    code, _, err = run("fit", "linear", "rows.csv", "--components", 2)
+    assert code == 2
+    assert err.splitlines()[-1] == "disk full"
+    assert (folder / "rows-linear-codes.csv").read_bytes() == old
+    assert not list(folder.glob(".*"))
+
+
+class Torn:
+    """A writer whose disk is full after the header."""
+
+    def writerow(self, row):
+        pass
+
+    def writerows(self, rows):
+        raise OSError("disk full")
+
+
+def terminal(**options):
+    from rich.console import Console
+
+    return Console(force_terminal=True, width=60, highlight=False, **options)
+
+
+def test_terminal_gets_a_table_that_fits_it(folder, monkeypatch, capsys):
+    from lucidae.cli import console
+
+    monkeypatch.setattr(console, "output", terminal(soft_wrap=True, color_system=None))
+    model = lucidae.LinearAutoencoder(3).fit(np.load("X.npy"))
+    console.tell_certificate(model.certificate_)
+    out = capsys.readouterr().out
+    assert all(len(line) <= 60 for line in out.splitlines())
+    for claim in model.certificate_:
+        assert claim.name in out
+        assert claim.figure in out
+
+
+def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, capsys):
+    from lucidae.cli import console
+
+    monkeypatch.setattr(console, "errors", terminal(stderr=True))
+    with console.waiting("Fitting [b]", patience=60):
+        pass
+    assert "Fitting" not in capsys.readouterr().err
+    seen, end = "", time.monotonic() + 30
+    with console.waiting("Fitting [b]", patience=0.0):
+        while "Fitting [b]" not in seen and time.monotonic() < end:
+            seen += capsys.readouterr().err
+    assert "Fitting [b]" in seen
+    capsys.readouterr()
+    time.sleep(0.3)  # three of its turns
+    assert capsys.readouterr().err == ""
+
+
+def test_parquet_in_parquet_out(run, samples):
+    pyarrow = require("pyarrow")
+    parquet = require("pyarrow.parquet")
+    X, Y = samples
+    columns = np.hstack([X, Y[:, :1]]).T
+    parquet.write_table(
+        pyarrow.table(dict(zip([*COLUMNS, "u"], columns, strict=True))), "p.parquet"
+    )
+    assert run("fit", "sparse", "p.parquet", "--target", "u")[0] == 0
+    table = parquet.read_table("p-sparse-coefficients.parquet")
+    assert table.column_names == ["feature", "in support", "relevance", "u"]
+    assert table["feature"].to_pylist() == list(COLUMNS)
+    expected = lucidae.SparseVAE().fit(X, Y[:, 0])
+    assert np.array_equal(table["u"].to_numpy(), expected.coef_)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".npy", ".parquet"])
+def test_what_is_written_is_read_back_exactly(tmp_path, kind):
+    if kind == ".parquet":
+        require("pyarrow")
+    values = np.random.default_rng(0).standard_normal((5, 3)) * [1e-300, 1, 1e300]
+    path = write_sheet(tmp_path / "a.b", Sheet(values, ('o"ne', "t,wo", "three")), kind)
+    table = read_table(path)
+    assert np.array_equal(table.values, values)
+    assert kind == ".npy" or table.columns == ('o"ne', "t,wo", "three")

@@ -1,0 +1,143 @@
+"""Files are whole or absent, hold no code, and a damaged one is refused in one sentence."""
+
+import pickle
+import stat
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from lucidae.io.atomic import atomic_path, load_arrays, save_arrays
+
+ARRAYS = {"number": np.array(3), "vector": np.arange(5.0), "empty": np.empty((0, 2))}
+
+
+def archive() -> bytes:
+    stream = BytesIO()
+    np.savez(stream, **ARRAYS)
+    return stream.getvalue()
+
+
+def test_a_finished_block_replaces_the_file(tmp_path):
+    target = tmp_path / "deep" / "note.txt"
+    for text in ("first", "second"):
+        with atomic_path(target) as path:
+            assert path.parent == target.parent
+            assert path.suffix == ".txt"
+            path.write_text(text)
+        assert target.read_text() == text
+    assert [*target.parent.iterdir()] == [target]
+
+
+def test_a_failed_block_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+
+    def fail():
+        with atomic_path(target) as path:
+            path.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert target.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_the_file_gets_the_mode_that_the_user_asks_for(tmp_path):
+    plain, target = tmp_path / "plain", tmp_path / "atomic"
+    plain.write_text("")
+    with atomic_path(target) as path:
+        path.write_text("")
+    assert stat.S_IMODE(target.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_arrays_come_back_under_the_given_name(tmp_path):
+    target = tmp_path / "no-suffix"
+    save_arrays(target, ARRAYS)
+    loaded = load_arrays(str(target), "a test file")
+    assert loaded.keys() == ARRAYS.keys()
+    for name, values in ARRAYS.items():
+        assert_array_equal(loaded[name], values)
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_objects_are_neither_written_nor_read(tmp_path):
+    objects = np.array([{"a": 1}, None], dtype=object)
+    with pytest.raises(ValueError, match="values holds Python objects"):
+        save_arrays(tmp_path / "a.npz", {"values": objects})
+    np.savez(tmp_path / "b.npz", values=objects)
+    with pytest.raises(ValueError, match="not a test file"):
+        load_arrays(tmp_path / "b.npz", "a test file")
+    assert not (tmp_path / "a.npz").exists()
+
+
+def encrypted() -> bytes:
+    data = bytearray(archive())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        position = data.find(signature)
+        while position >= 0:
+            data[position + flags] |= 1
+            position = data.find(signature, position + 4)
+    return bytes(data)
+
+
+def lone_array() -> bytes:
+    stream = BytesIO()
+    np.save(stream, np.arange(3.0))
+    return stream.getvalue()
+
+
+def foreign_archive() -> bytes:
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as bundle:
+        bundle.writestr("vector.npy", b"not an array")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"plain text",
+        pickle.dumps([1]),
+        lone_array(),
+        foreign_archive(),
+        encrypted(),
+        archive()[:-30],
+    ],
+    ids=["empty", "text", "pickle", "lone array", "no arrays", "encrypted", "cut short"],
+)
+def test_another_file_is_refused(tmp_path, content):
+    path = tmp_path / "file.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"file\.npz' is not a test file, or it is damaged"):
+        load_arrays(path, "a test file")
+
+
+def test_an_absent_file_is_named_as_such(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_arrays(tmp_path / "absent.npz", "a test file")
+
+
+@given(st.data())
+def test_a_damaged_archive_is_refused_or_read_as_it_was(tmp_path_factory, data):
+    content = bytearray(archive())
+    if data.draw(st.booleans(), label="cut"):
+        content = content[: data.draw(st.integers(0, len(content) - 1), label="length")]
+    else:
+        position = data.draw(st.integers(0, len(content) - 1), label="position")
+        content[position] ^= 1 << data.draw(st.integers(0, 7), label="bit")
+    path = Path(tmp_path_factory.mktemp("damaged")) / "file.npz"
+    path.write_bytes(content)
+    try:
+        loaded = load_arrays(path, "a test file")
+    except ValueError:
+        return
+    for name in loaded.keys() & ARRAYS.keys():
+        assert_array_equal(loaded[name], ARRAYS[name])

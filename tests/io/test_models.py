@@ -1,0 +1,192 @@
+"""A saved estimator comes back as it was, and a file can build nothing but our own records."""
+
+import json
+import pickle
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lucidae
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutFactorization,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SparseVAE,
+)
+from lucidae.io.models import saved_as
+
+OLD = Path(__file__).parents[1] / "data" / "0.1.0"
+
+ESTIMATORS = [
+    LinearAutoencoder(3),
+    LinearAutoencoder(3, method="nonuniform_l2", l2=[0.3, 0.1, 0.2], whiten=True),
+    LinearAutoencoder(2, solver="gradient", max_iter=30, random_state=0),
+    LinearAutoencoder(2, method="linear_vae", solver="gradient", max_iter=30, random_state=0),
+    LinearAutoencoder(
+        2, method="nested_dropout", solver="stochastic", max_iter=9, random_state=np.int64(3)
+    ),
+    DropoutRegressor(2),
+    DropoutAutoencoder(2),
+    DropoutFactorization(2),
+    SparseVAE(noise_variance=0.1),
+    SparseVAE(posterior="diagonal"),
+]
+
+
+@pytest.fixture(scope="module")
+def data():
+    random = np.random.default_rng(0)
+    X = random.standard_normal((40, 6))
+    return X, X @ random.standard_normal((6, 3)) + random.standard_normal((40, 3)) / 10
+
+
+def fitted(estimator, data):
+    X, Y = data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return estimator.fit(X) if hasattr(estimator, "transform") else estimator.fit(X, Y)
+
+
+def output(estimator, X):
+    return estimator.transform(X) if hasattr(estimator, "transform") else estimator.predict(X)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_a_saved_estimator_comes_back_bit_by_bit(estimator, data, tmp_path):
+    model = fitted(estimator, data)
+    lucidae.save(model, tmp_path / "model.npz")
+    again = lucidae.load(tmp_path / "model.npz")
+    assert str(again) == str(model)
+    assert np.array_equal(output(again, data[0]), output(model, data[0]))
+    assert again.certificate_ == model.certificate_
+    assert again.n_features_in_ == model.n_features_in_
+
+
+def test_a_loaded_stream_goes_on(data, tmp_path):
+    X, _ = data
+    model = LinearAutoencoder(2).partial_fit(X[:15])
+    lucidae.save(model, tmp_path / "model.npz")
+    again = lucidae.load(tmp_path / "model.npz").partial_fit(X[15:])
+    np.testing.assert_allclose(
+        again.components_, LinearAutoencoder(2).fit(X).components_, atol=1e-12
+    )
+
+
+def test_feature_names_survive(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.eye(4) + np.arange(4), columns=list("abcd"))
+    lucidae.save(LinearAutoencoder(2).fit(frame), tmp_path / "model.npz")
+    assert list(lucidae.load(tmp_path / "model.npz").feature_names_in_) == list("abcd")
+
+
+def test_an_unfitted_estimator_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="not fitted"):
+        lucidae.save(LinearAutoencoder(2), tmp_path / "model.npz")
+    assert not (tmp_path / "model.npz").exists()
+
+
+OLD_MODELS = [*sorted(path.stem for path in OLD.glob("*-*.npz")), "sparse"]
+
+
+@pytest.mark.parametrize("name", OLD_MODELS)
+def test_a_model_saved_by_the_first_version_loads_and_works(name, tmp_path):
+    known = np.load(OLD / "expected.npz")
+    model = lucidae.load(OLD / f"{name}.npz")
+    checked = 0
+    for key in known.files:
+        owner, _, attribute = key.partition(":")
+        if owner == name:
+            np.testing.assert_array_equal(getattr(model, attribute), known[key])
+            checked += 1
+    assert checked
+    assert model.certificate_.holds is not False
+    rows = known["Phi"] if name.startswith("sparse") else known["X"]
+    assert np.isfinite(output(model, rows)).all()
+    lucidae.save(model, tmp_path / "again.npz")
+    again = lucidae.load(tmp_path / "again.npz")
+    assert np.array_equal(output(again, rows), output(model, rows))
+
+
+def test_an_old_model_can_be_fitted_on(tmp_path):
+    known = np.load(OLD / "expected.npz")
+    stream = lucidae.load(OLD / "linear-stream.npz").partial_fit(known["X"])
+    assert stream.n_samples_seen_ == 60
+    model = lucidae.load(OLD / "linear-exact.npz").partial_fit(known["X"])
+    twice = LinearAutoencoder(2).fit(np.repeat(known["X"], 2, axis=0))
+    np.testing.assert_allclose(model.components_, twice.components_, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", sorted(OLD.glob("*.pickle")), ids=lambda path: path.stem)
+def test_a_pickle_of_the_first_version_says_what_to_do(path):
+    with pytest.raises(ModuleNotFoundError, match=r"fit the estimator again, or .* lucidae\.save"):
+        pickle.loads(path.read_bytes())
+
+
+def test_no_file_names_a_module(data, tmp_path):
+    for number, estimator in enumerate(ESTIMATORS):
+        path = tmp_path / f"{number}.npz"
+        lucidae.save(fitted(estimator, data), path)
+        header = str(np.load(path)["header"])
+        tags = [part.split('"')[0] for part in header.split('"record": "')[1:]]
+        assert tags
+        assert all(tag.rpartition("/")[2].isdigit() and ":" not in tag for tag in tags)
+
+
+def test_a_type_that_nobody_registered_is_refused(data, tmp_path):
+    @dataclass
+    class Stranger:
+        value: float
+
+    model = SparseVAE(noise_variance=0.1).fit(*data)
+    model.penalty = Stranger(1.0)
+    with pytest.raises(ValueError, match=r"Stranger cannot be written.*saved_as"):
+        lucidae.save(model, tmp_path / "model.npz")
+    saved_as("tests.stranger/1")(Stranger)
+    lucidae.save(model, tmp_path / "model.npz")
+    assert lucidae.load(tmp_path / "model.npz").penalty == Stranger(1.0)
+
+
+def write_header(path, tree, **arrays):
+    header = {"format": 1, "version": "0", "estimator": tree}
+    np.savez(path, header=np.array(json.dumps(header)), **arrays)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"record": "os:system", "fields": {"command": "true"}},
+        {"record": "subprocess:Popen", "fields": {"args": ["true"]}},
+        {"record": "lucidae.io.atomic:Path", "fields": {}},
+        {"record": "lucidae.io.models:importlib.import_module", "fields": {}},
+        {"record": "lucidae.io.models:load", "fields": {"path": "x"}},
+        {"record": "lucidae.linear.fitted/99", "fields": {}},
+        {"record": "lucidae.status/1", "fields": {"value": "converged"}},
+        {"member": "lucidae.linear.fitted/1", "name": "moment"},
+        {"record": "lucidae.iteration.status:State", "fields": {}},
+        {"member": "lucidae.iteration.status:Solution", "name": "value"},
+        {"record": "lucidae.linear.estimator:BaseEstimator", "fields": {}},
+        {"array": "absent"},
+        {"nonsense": 1},
+    ],
+)
+def test_a_file_cannot_build_anything_else(tree, tmp_path):
+    write_header(tmp_path / "evil.npz", tree)
+    with pytest.raises(ValueError, match="not a saved estimator"):
+        lucidae.load(tmp_path / "evil.npz")
+
+
+def test_a_newer_format_and_damage_are_refused(data, tmp_path):
+    path = tmp_path / "model.npz"
+    np.savez(path, header=np.array(json.dumps({"format": 99, "estimator": None})))
+    with pytest.raises(ValueError, match="update lucidae"):
+        lucidae.load(path)
+    lucidae.save(fitted(LinearAutoencoder(2), data), path)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ValueError, match="damaged"):
+        lucidae.load(path)
+    with pytest.raises(FileNotFoundError):
+        lucidae.load(tmp_path / "absent.npz")

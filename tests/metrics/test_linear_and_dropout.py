@@ -1,0 +1,240 @@
+"""Every metric against its definition, written out by loops, and against its theorems."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from extras import require
+from lucidae import metrics
+from lucidae.arrays import to_numpy
+
+SEEDS = st.integers(0, 2**32 - 1)
+RNG = np.random.default_rng
+
+
+def orthonormal(m, k, rng):
+    return np.linalg.qr(rng.standard_normal((m, k)))[0]
+
+
+def alignment_by_loops(decoder, U):
+    total = 0.0
+    for u in U.T:
+        cosines = [(u @ w) ** 2 / ((u @ u) * (w @ w)) if np.any(w) else 0.0 for w in decoder.T]
+        total += max(cosines)
+    return 1 - total / U.shape[1]
+
+
+def subspace_by_projectors(decoder, U):
+    projector = decoder @ np.linalg.pinv(decoder, rcond=1e-6)
+    return 1 - np.trace(U @ U.T @ projector) / U.shape[1]
+
+
+PAIRED = {
+    "axis_alignment_distance": alignment_by_loops,
+    "subspace_distance": subspace_by_projectors,
+    "imbalance": lambda decoder, U: np.sum((decoder - U) ** 2) / U.shape[1],
+    "equalization_variance": lambda U, V: np.var(
+        [np.linalg.norm(u) * np.linalg.norm(v) for u, v in zip(U.T, V.T, strict=True)]
+    ),
+    "path_norm": lambda U, V: math.sqrt(
+        sum(
+            U[j, i] ** 2 * V[k, i] ** 2
+            for i, j, k in itertools.product(range(U.shape[1]), range(len(U)), range(len(V)))
+        )
+    ),
+}
+
+
+def call(name, first, second):
+    if name == "imbalance":  # the encoder comes first, transposed
+        return metrics.imbalance(first.mT if hasattr(first, "mT") else first.T, second)
+    return getattr(metrics, name)(first, second)
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_metric_equals_its_definition_on_every_library(name, xp):
+    rng = RNG(0)
+    first, second = rng.standard_normal((7, 3)), orthonormal(7, 3, rng)
+    value = call(name, xp.asarray(first), xp.asarray(second))
+    assert type(value) is float
+    assert_allclose(value, PAIRED[name](first, second), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_stack_of_problems_equals_one_by_one_with_its_dtype(name, xp):
+    rng = RNG(1)
+    first = rng.standard_normal((4, 2, 6, 3)).astype(np.float32)
+    second = np.stack([orthonormal(6, 3, rng) for _ in range(8)]).reshape(4, 2, 6, 3)
+    second = second.astype(np.float32)
+    values = call(name, xp.asarray(first), xp.asarray(second))
+    assert values.dtype == xp.float32
+    assert tuple(values.shape) == (4, 2)
+    expected = [
+        [call(name, a, b) for a, b in zip(*row, strict=True)]
+        for row in zip(first, second, strict=True)
+    ]
+    assert_allclose(to_numpy(values), expected, rtol=1e-4)
+
+
+def test_one_reference_serves_a_stack_of_decoders(xp):
+    rng = RNG(2)
+    decoders, U = rng.standard_normal((5, 6, 2)), orthonormal(6, 2, rng)
+    for metric in (metrics.axis_alignment_distance, metrics.subspace_distance):
+        values = to_numpy(metric(xp.asarray(decoders), xp.asarray(U)))
+        assert_allclose(values, [metric(decoder, U) for decoder in decoders], rtol=1e-12)
+
+
+@given(SEEDS, st.integers(1, 5), st.integers(0, 4))
+def test_alignment_ignores_order_sign_and_scale_and_subspace_any_mixing(seed, k, more):
+    rng = RNG(seed)
+    U = orthonormal(k + more, k, rng)
+    scales = rng.choice([-1, 1], k) * np.exp(rng.uniform(-5, 5, k))
+    aligned = (U * scales)[:, rng.permutation(k)]
+    assert metrics.axis_alignment_distance(aligned, U) < 1e-12
+    mixed = U @ (rng.standard_normal((k, k)) + 3 * k * np.eye(k))
+    assert metrics.subspace_distance(mixed, U) < 1e-12
+
+
+@given(SEEDS, st.integers(1, 5), st.integers(0, 4))
+def test_alignment_is_never_smaller_than_subspace_distance(seed, k, more):
+    rng = RNG(seed)
+    U, decoder = orthonormal(k + more, k, rng), rng.standard_normal((k + more, k))
+    alignment = metrics.axis_alignment_distance(decoder, U)
+    assert alignment >= metrics.subspace_distance(decoder, U) - 1e-12
+    assert 0 <= alignment <= 1
+
+
+@pytest.mark.parametrize("left_over", [0.0, 1e-300, 1e-9])
+def test_dead_latents_cost_their_share(left_over, xp):
+    U = orthonormal(8, 4, RNG(3))
+    decoder = xp.asarray(U * [1.0, left_over, 2.0, left_over])
+    assert_allclose(metrics.axis_alignment_distance(decoder, xp.asarray(U)), 0.5, atol=1e-12)
+    assert_allclose(metrics.subspace_distance(decoder, xp.asarray(U)), 0.5, atol=1e-12)
+
+
+def test_zero_decoder_is_as_far_as_can_be(xp):
+    U = xp.asarray(np.eye(4)[:, :2])
+    assert metrics.axis_alignment_distance(xp.zeros((4, 2)), U) == 1.0
+    assert metrics.subspace_distance(xp.zeros((4, 2)), U) == 1.0
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_distances_and_norms_bear_extreme_scales(scale):
+    rng = RNG(4)
+    U, decoder = orthonormal(5, 2, rng), rng.standard_normal((5, 2))
+    for metric in (metrics.axis_alignment_distance, metrics.subspace_distance):
+        assert_allclose(metric(decoder * scale, U), metric(decoder, U), rtol=1e-12)
+    assert_allclose(metrics.path_norm(decoder * scale, U), scale * metrics.path_norm(decoder, U))
+
+
+def test_alignment_of_a_rotated_pair_is_known():
+    angle = 0.3
+    turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    assert_allclose(metrics.axis_alignment_distance(turn, np.eye(2)), math.sin(angle) ** 2)
+    assert metrics.subspace_distance(turn, np.eye(2)) < 1e-15
+
+
+def test_non_diagonality_adds_off_diagonal_entries_alone(xp):
+    M = RNG(5).standard_normal((3, 4, 4))
+    expected = [sum(abs(m[i, j]) for i in range(4) for j in range(4) if i != j) for m in M]
+    assert_allclose(to_numpy(metrics.non_diagonality(xp.asarray(M))), expected)
+    assert metrics.non_diagonality(xp.asarray(np.diag([1e300, -2.0]))) == 0.0
+
+
+@given(SEEDS, st.integers(1, 6))
+def test_path_norm_is_least_when_equalized_among_equal_total_importance(seed, r):
+    rng = RNG(seed)
+    U, V = rng.standard_normal((5, r)), rng.standard_normal((4, r))
+    scores = metrics.importance_scores(U, V)
+    assert scores.shape == (r,)
+    # Σs² = r·var(s) + (Σs)²/r, Mianjy et al. 2018, proof of Theorem 3.4
+    split = r * metrics.equalization_variance(U, V) + scores.sum() ** 2 / r
+    assert_allclose(metrics.path_norm(U, V) ** 2, split, rtol=1e-10)
+
+
+def test_importance_scores_are_products_of_column_norms(xp):
+    U, V = [[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0], [0.0, 12.0]]
+    assert_allclose(to_numpy(metrics.importance_scores(xp.asarray(U), xp.asarray(V))), [5.0, 26.0])
+
+
+ONES = np.ones((4, 2))
+PAIRWISE = ["axis_alignment_distance", "subspace_distance", "imbalance", "importance_scores",
+            "equalization_variance", "path_norm", "support_recovery", "exact_recovery",
+            "active_dimensions"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.full((4, 2), np.nan),
+        np.full((4, 2), np.inf),
+        np.ones((4, 0)),
+        np.float64(1.0),
+        np.ones((4, 2), dtype=complex),
+        np.array([["a", "b"]]),
+        [[1.0], [1.0, 2.0]],
+    ],
+    ids=["nan", "inf", "empty", "scalar", "complex", "text", "ragged"],
+)
+def test_nonsense_values_are_refused_by_name(name, bad):
+    metric = getattr(metrics, name)
+    with pytest.raises(ValueError, match=r"must|holds"):
+        metric(bad, ONES)
+    with pytest.raises(ValueError, match=r"must|holds"):
+        metric(ONES, bad)
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+def test_shapes_that_do_not_belong_together_are_refused(name):
+    with pytest.raises(ValueError, match=r"expected .* got shapes \(4, 2\) and \(5, 3\)"):
+        getattr(metrics, name)(ONES, np.ones((5, 3)))
+
+
+def test_leading_axes_must_match():
+    with pytest.raises(ValueError, match="leading axes"):
+        metrics.path_norm(np.ones((3, 4, 2)), np.ones((2, 4, 2)))
+
+
+def test_other_refusals_say_what_to_do():
+    with pytest.raises(ValueError, match="square"):
+        metrics.non_diagonality(ONES)
+    with pytest.raises(ValueError, match="orthonormal"):
+        metrics.subspace_distance(ONES, ONES)
+    with pytest.raises(ValueError, match="criterion"):
+        metrics.exact_recovery(ONES, ONES, criterion="columns")
+    with pytest.raises(ValueError, match="rtol"):
+        metrics.exact_recovery(ONES, ONES, rtol=math.nan)
+    with pytest.raises(ValueError, match="one sample"):
+        metrics.active_dimensions(ONES[:1], ONES[:1])
+    with pytest.raises(ValueError, match="negative"):
+        metrics.active_dimensions(ONES, -ONES)
+
+
+def test_inputs_are_left_alone_and_lists_and_integers_welcome():
+    decoder, U = RNG(7).standard_normal((5, 2)), orthonormal(5, 2, RNG(8))
+    before = decoder.copy(), U.copy()
+    metrics.axis_alignment_distance(decoder, U)
+    metrics.subspace_distance(decoder, U)
+    assert (decoder == before[0]).all()
+    assert (before[1] == U).all()
+    assert metrics.axis_alignment_distance([[2, 0], [0, 1]], np.eye(2, dtype=int)) == 0.0
+
+
+def test_reference_may_come_from_another_library(xp):
+    decoder, U = RNG(9).standard_normal((5, 2)), orthonormal(5, 2, RNG(10))
+    mixed = metrics.axis_alignment_distance(xp.asarray(decoder), U)
+    assert_allclose(mixed, metrics.axis_alignment_distance(decoder, U), rtol=1e-12)
+
+
+def test_weights_of_a_torch_layer_are_welcome():
+    torch = require("torch")
+    layer = torch.nn.Linear(2, 5, bias=False)
+    value = metrics.axis_alignment_distance(layer.weight, np.eye(5)[:, :2])
+    assert type(value) is float
+    assert not metrics.importance_scores(layer.weight, layer.weight).requires_grad
