@@ -24,13 +24,13 @@ from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import load_mnist
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
-from lucidae.linear.methods import Settings, make_method
+from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.simulation.dynamics import Plan, Run, simulate
-from lucidae.linear.solvers import Training, solve_gradient
+from lucidae.linear.solvers import DescentSettings, solve_gradient
 from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
-from lucidae.linear.weights import TiedWeights, Weights
+from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 
 K = 20
@@ -83,7 +83,7 @@ def verdict(asked: str, holds: bool) -> str:
 class TorchTraining:
     """Full-batch training on the rows: autograd of the loss, the rotation, SGD with momentum."""
 
-    def __init__(self, X: np.ndarray, start: Weights, dtype: torch.dtype) -> None:
+    def __init__(self, X: np.ndarray, start: UntiedWeights, dtype: torch.dtype) -> None:
         self.X = torch.tensor(X, dtype=dtype)
         self.encoder = torch.tensor(start.encoder, dtype=dtype, requires_grad=True)
         self.decoder = torch.tensor(start.atoms.T.copy(), dtype=dtype, requires_grad=True)
@@ -105,21 +105,21 @@ class TorchTraining:
         self.optimizer.step()
 
 
-def start_of(m: int) -> Weights:
+def start_of(m: int) -> UntiedWeights:
     random = np.random.default_rng(0)
-    return Weights(*(START * random.standard_normal((K, m)) for _ in range(2)))
+    return UntiedWeights(*(START * random.standard_normal((K, m)) for _ in range(2)))
 
 
 def solver_epochs(
-    covariance: DenseCovariance, start: Weights | TiedWeights, n_epochs: int
-) -> Weights:
+    covariance: DenseCovariance, start: UntiedWeights | TiedWeights, n_epochs: int
+) -> UntiedWeights:
     tied = isinstance(start, TiedWeights)
-    method = make_method("rag", Settings(np.zeros(K), geometric_prior(K), None, tied))
-    training = Training(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
+    method = make_method("rag", MethodSettings(np.zeros(K), geometric_prior(K), None, tied))
+    training = DescentSettings(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
     return solve_gradient(method, covariance, start, training).value
 
 
-def engine_epochs(spectrum: Spectrum, n_epochs: int) -> Weights:
+def engine_epochs(spectrum: Spectrum, n_epochs: int) -> UntiedWeights:
     plan = Plan(spectrum, K, n_epochs, init_scale=START, momentum=MOMENTUM, record_at=(n_epochs,))
     (trajectory,) = simulate([Run("rag", "nesterov", RATE, seed=0, tied=False)], plan)
     return trajectory.weights
@@ -175,10 +175,10 @@ def training(X: np.ndarray) -> None:
 
 
 def same_trajectory(
-    centred: np.ndarray, start: Weights, covariance: DenseCovariance, spectrum: Spectrum
+    centred: np.ndarray, start: UntiedWeights, covariance: DenseCovariance, spectrum: Spectrum
 ) -> None:
     """Compare the weights after some steps, from a start of order one so that they move."""
-    large = Weights(*(1000 * field for field in start))
+    large = UntiedWeights(*(1000 * field for field in start))
     naive = TorchTraining(centred, large, torch.float64)
     for _ in range(STEPS):
         naive.step()
@@ -275,7 +275,7 @@ def fitting_features(m: int) -> Work:
 
 def descending(m: int) -> Work:
     covariance = DenseCovariance(np.diag(np.linspace(3, 0.1, m)))
-    start = Weights(*(START * np.random.default_rng(0).standard_normal((2, K, m))))
+    start = UntiedWeights(*(START * np.random.default_rng(0).standard_normal((2, K, m))))
     return lambda: solver_epochs(covariance, start, 100)
 
 

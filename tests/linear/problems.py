@@ -4,7 +4,7 @@ import numpy as np
 
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import TiedWeights, VariationalWeights, Weights
+from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 
 
 def orthogonal(random, m):
@@ -34,7 +34,9 @@ def centred_rows(values, n=60, seed=0):
 
 def free(random, shape, scale=1.0):
     """Draw weights whose layers are free of each other."""
-    return Weights(scale * random.standard_normal(shape), scale * random.standard_normal(shape))
+    return UntiedWeights(
+        scale * random.standard_normal(shape), scale * random.standard_normal(shape)
+    )
 
 
 def tied(random, shape, scale=1.0):

@@ -31,7 +31,7 @@ from lucidae.linear.theory import (
     smallest_gap,
     unidentifiable,
 )
-from lucidae.linear.weights import Weights
+from lucidae.linear.weights import UntiedWeights
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -49,7 +49,9 @@ def dense_eigenvalues(objective, weights, values):
     basis = np.eye(size).reshape(size, 2, *shape)
 
     def gradients(step):
-        moved = Weights(weights.encoder + step * basis[:, 0], weights.atoms + step * basis[:, 1])
+        moved = UntiedWeights(
+            weights.encoder + step * basis[:, 0], weights.atoms + step * basis[:, 1]
+        )
         return np.stack(objective.gradient(moved, covariance), axis=1).reshape(size, size)
 
     # Two central differences cancel the third derivative, the highest that a gradient has.
@@ -71,7 +73,7 @@ def test_blocks_give_all_eigenvalues_of_the_dense_hessian(seed, k, outside):
         (ExpectedNestedDropout(prior), AlignedPoint.nested(values, prior)),
     )
     for objective, point in cases:
-        weights = Weights(point.encoder[:, None] * axes, point.decoder[:, None] * axes)
+        weights = UntiedWeights(point.encoder[:, None] * axes, point.decoder[:, None] * axes)
         found, expected = hessian_eigenvalues(point), dense_eigenvalues(objective, weights, values)
         assert len(found) == 2 * k * (k + outside)
         assert_allclose(found, expected, atol=1e-10 * expected[-1])

@@ -8,11 +8,11 @@ from linear.problems import covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
 from lucidae.iteration import Status
 from lucidae.linear.data import ritz_spectrum
-from lucidae.linear.methods import METHODS, Settings, make_method
+from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS, largest_stable_product
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.solvers import Training, random_start, solve_gradient, stiffness
+from lucidae.linear.solvers import DescentSettings, random_start, solve_gradient, stiffness
 from lucidae.metrics import subspace_distance
 
 M, K = 12, 4
@@ -25,14 +25,14 @@ def method_for(name, values, k):
     penalties = np.full(k, values[k - 1] / 2)
     if name == "nonuniform_l2":
         penalties = best_penalties(values, k)
-    return make_method(name, Settings(penalties, geometric_prior(k), None))
+    return make_method(name, MethodSettings(penalties, geometric_prior(k), None))
 
 
 def trained(name, values, k=K, start=1e-2, optimizer="nesterov", limit=20_000, seed=0):
     spectrum = spectrum_from(values, seed)
     method = method_for(name, values, k)
     first = random_start(method, k, len(values), start, np.random.default_rng(seed), values)
-    training = Training(optimizer, max_iter=limit)
+    training = DescentSettings(optimizer, max_iter=limit)
     return spectrum, method, solve_gradient(method, covariance_from(spectrum), first, training)
 
 
@@ -133,13 +133,13 @@ class _Line(tuple):
 
 
 def test_a_given_step_is_taken_as_it_is():
-    assert Training(learning_rate=0.3).rate(1e9) == 0.3
-    assert Training("adam").rate(1e9) == Training("adam").rate(1.0)
+    assert DescentSettings(learning_rate=0.3).rate(1e9) == 0.3
+    assert DescentSettings("adam").rate(1e9) == DescentSettings("adam").rate(1.0)
 
 
 def test_stiffness_of_no_variance_is_harmless():
     covariance = covariance_from(spectrum_from(np.zeros(4)))
-    method = make_method("rag", Settings(np.zeros(2), geometric_prior(2), None))
+    method = make_method("rag", MethodSettings(np.zeros(2), geometric_prior(2), None))
     start = random_start(method, 2, 4, 0.1, np.random.default_rng(0), np.zeros(4))
     assert stiffness(method, covariance, start).curvature == 1.0
 

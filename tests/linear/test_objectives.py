@@ -14,19 +14,19 @@ from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
     NonUniformL2,
-    Plain,
+    Reconstruction,
     geometric_prior,
     keep_probabilities,
     uniform_prior,
 )
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import TiedWeights, Weights, map_fields
+from lucidae.linear.weights import TiedWeights, UntiedWeights, map_fields
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
 K, M = 3, len(VALUES)
 
 OBJECTIVES = {
-    "plain": Plain(),
+    "plain": Reconstruction(),
     "uniform": NonUniformL2(np.full(K, 0.4)),
     "ascending": NonUniformL2(np.array([0.2, 0.5, 0.9])),
     "any order": NonUniformL2(np.array([0.9, 0.2, 0.5])),
@@ -256,6 +256,6 @@ def test_without_variance_outside_the_likelihood_is_unbounded():
 def test_balanced_weights_have_the_value_of_their_definition():
     """All values use tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), not half of it."""
     sigma = np.diag(VALUES)
-    weights = Weights(np.zeros((K, M)), np.zeros((K, M)))
+    weights = UntiedWeights(np.zeros((K, M)), np.zeros((K, M)))
     for name in ("plain", "ascending", "geometric prior"):
         assert_allclose(OBJECTIVES[name].value(weights, DenseCovariance(sigma)), VALUES.sum())

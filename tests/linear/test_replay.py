@@ -7,12 +7,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from lucidae.arrays.graphs import Replay, copied, keeper, replayable
 from lucidae.linear.data import rows_covariance
 from lucidae.linear.objectives import geometric_prior, uniform_prior
-from lucidae.linear.rules import NestedDropout
+from lucidae.linear.rules import NestedDropoutRule
 from lucidae.linear.simulation import ensemble as crew
 from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
 from lucidae.linear.simulation.ensemble import Draws
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import TiedWeights, Weights
+from lucidae.linear.weights import TiedWeights, UntiedWeights
 from tape import Tape
 
 N, M, K = 60, 8, 3
@@ -99,7 +99,7 @@ def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
     assert_array_equal(following, [one_by_one.random((2, N)) for _ in range(4)])
 
 
-@pytest.mark.parametrize("kind", [Weights, TiedWeights])
+@pytest.mark.parametrize("kind", [UntiedWeights, TiedWeights])
 def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind):
     random = np.random.default_rng(0)
     k, prior = 100, geometric_prior(100)
@@ -109,7 +109,7 @@ def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind
     draws = Draws(prior, np.random.default_rng(1), N)
     (drawn,), width = draws(1, 1)
     assert 32 <= width < k, "a case in which some latents are out of reach"
-    rule = NestedDropout(prior)
+    rule = NestedDropoutRule(prior)
     narrow = rule.sampled(weights, covariance, drawn[0], width)
     for found, expected in zip(narrow, rule.sampled(weights, covariance, drawn[0]), strict=True):
         assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

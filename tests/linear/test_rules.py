@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
-from lucidae.linear.methods import METHODS, Settings, make_method
-from lucidae.linear.objectives import Plain, geometric_prior
-from lucidae.linear.rules import GeneralizedHebbian, RotationAugmented, rotation_generator
+from lucidae.linear.methods import METHODS, MethodSettings, make_method
+from lucidae.linear.objectives import Reconstruction, geometric_prior
+from lucidae.linear.rules import GeneralizedHebbianRule, RotationAugmentedRule, rotation_generator
 from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
-from lucidae.linear.solvers import Training, random_start, solve_gradient
+from lucidae.linear.solvers import DescentSettings, random_start, solve_gradient
 from lucidae.linear.theory import alignment_rate, predicted_epochs
-from lucidae.linear.weights import TiedWeights, Weights, frobenius
+from lucidae.linear.weights import TiedWeights, UntiedWeights, frobenius
 from lucidae.metrics import axis_alignment_distance
 
 VALUES = np.array([4.0, 2.6, 1.7, 1.0, 0.5, 0.2, 0.1, 0.05])
@@ -23,7 +23,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def settings_of(penalties=None):
     penalties = np.linspace(0.1, 0.6, K) if penalties is None else penalties
-    return Settings(penalties, geometric_prior(K), np.random.default_rng(0))
+    return MethodSettings(penalties, geometric_prior(K), np.random.default_rng(0))
 
 
 @settings(max_examples=30)
@@ -45,12 +45,12 @@ def test_untied_rag_rests_at_points_that_are_not_aligned_and_tied_rag_does_not(s
     covariance = covariance_from(spectrum)
     turn = orthogonal(np.random.default_rng(seed), K)
     axes, root = spectrum.vectors[:, :K].T, np.sqrt(VALUES[:K])[:, None]
-    stuck = Weights(turn @ (axes / root), turn @ (axes * root))
+    stuck = UntiedWeights(turn @ (axes / root), turn @ (axes * root))
     assert axis_alignment_distance(stuck.atoms.T, axes.T) > 1e-3
-    assert frobenius(RotationAugmented().direction(stuck, covariance)) < 1e-12
+    assert frobenius(RotationAugmentedRule().direction(stuck, covariance)) < 1e-12
     turned = TiedWeights(turn @ axes)
-    assert frobenius(Plain().gradient(turned, covariance)) < 1e-12
-    assert frobenius(RotationAugmented().direction(turned, covariance)) > 1e-3
+    assert frobenius(Reconstruction().gradient(turned, covariance)) < 1e-12
+    assert frobenius(RotationAugmentedRule().direction(turned, covariance)) > 1e-3
 
 
 @settings(max_examples=30)
@@ -58,12 +58,12 @@ def test_untied_rag_rests_at_points_that_are_not_aligned_and_tied_rag_does_not(s
 def test_the_rotation_leaves_the_loss_unchanged_to_first_order(seed):
     random = np.random.default_rng(seed)
     covariance = covariance_from(spectrum_from(VALUES, seed))
-    weights = Weights(*random.standard_normal((2, K, len(VALUES))))
-    full = RotationAugmented().direction(weights, covariance)
-    slope = Plain().gradient(weights, covariance)
+    weights = UntiedWeights(*random.standard_normal((2, K, len(VALUES))))
+    full = RotationAugmentedRule().direction(weights, covariance)
+    slope = Reconstruction().gradient(weights, covariance)
     turn = [a - b for a, b in zip(full, slope, strict=True)]
     change = sum(float(np.sum(a * b)) for a, b in zip(turn, slope, strict=True))
-    assert abs(change) < 1e-12 * float(frobenius(Weights(*turn)) * frobenius(slope))
+    assert abs(change) < 1e-12 * float(frobenius(UntiedWeights(*turn)) * frobenius(slope))
 
 
 def test_discrete_untied_steps_drift_from_balance_and_end_unaligned():
@@ -72,8 +72,8 @@ def test_discrete_untied_steps_drift_from_balance_and_end_unaligned():
     covariance = covariance_from(spectrum)
     start = 0.5 * np.random.default_rng(3).standard_normal((K, len(VALUES)))
     ends = {}
-    for weights in (Weights(start, start), TiedWeights(start)):
-        rule = RotationAugmented()
+    for weights in (UntiedWeights(start, start), TiedWeights(start)):
+        rule = RotationAugmentedRule()
         for _ in range(12_000):
             direction = rule.direction(weights, covariance)
             weights = type(weights)(
@@ -81,7 +81,7 @@ def test_discrete_untied_steps_drift_from_balance_and_end_unaligned():
             )
         assert frobenius(rule.direction(weights, covariance)) < 1e-8
         ends[type(weights)] = axis_alignment_distance(weights.atoms.T, spectrum.vectors[:, :K])
-    assert ends[Weights] > 1e-3
+    assert ends[UntiedWeights] > 1e-3
     assert ends[TiedWeights] < 1e-9
 
 
@@ -91,7 +91,7 @@ def test_rules_align_in_order_from_random_starts(name, seed):
     spectrum = spectrum_from(VALUES, seed)
     method = make_method(name, settings_of())
     start = random_start(method, K, len(VALUES), 0.1, np.random.default_rng(seed), spectrum.values)
-    solution = solve_gradient(method, covariance_from(spectrum), start, Training(tol=1e-8))
+    solution = solve_gradient(method, covariance_from(spectrum), start, DescentSettings(tol=1e-8))
     assert solution.status.ok
     cosines = np.abs(spectrum.vectors[:, :K].T @ solution.value.atoms.T)
     cosines /= np.linalg.norm(solution.value.atoms, axis=1)
@@ -104,7 +104,7 @@ def test_one_latent_of_sangers_rule_is_ojas():
     row = random.standard_normal((1, len(VALUES)))
     sigma = covariance.matrix
     oja = sigma @ row[0] - (row[0] @ sigma @ row[0]) * row[0]
-    direction = GeneralizedHebbian().direction(TiedWeights(row), covariance)
+    direction = GeneralizedHebbianRule().direction(TiedWeights(row), covariance)
     assert_allclose(direction.encoder[0], -oja, rtol=1e-12)
 
 
@@ -112,7 +112,7 @@ def local_rate(name, values, k, seed=0):
     """Measure the slowest decay of misalignment per unit of training time, near the optimum."""
     spectrum = spectrum_from(values, seed)
     covariance, step = covariance_from(spectrum), 5e-3
-    method = make_method(name, Settings(np.linspace(0.1, 0.5, k), geometric_prior(k), None))
+    method = make_method(name, MethodSettings(np.linspace(0.1, 0.5, k), geometric_prior(k), None))
     best = method.objective.minimizer(spectrum, k)
     random = np.random.default_rng(seed)
     nudge = 1e-2 * random.standard_normal(best.encoder.shape)
@@ -138,7 +138,7 @@ def axis_error(atoms, axes):
 @pytest.mark.parametrize("values", [[2.0, 1.6, 0.3, 0.1], [2.0, 1.0, 0.8, 0.1]])
 @pytest.mark.parametrize("name", ["rag", "gha", "brockett", "nonuniform_l2"])
 def test_misalignment_decays_at_the_predicted_rate(name, values):
-    method = make_method(name, Settings(np.linspace(0.1, 0.5, 2), geometric_prior(2), None))
+    method = make_method(name, MethodSettings(np.linspace(0.1, 0.5, 2), geometric_prior(2), None))
     predicted = alignment_rate(method, np.array(values), 2)
     assert_allclose(local_rate(name, values, 2), predicted, rtol=0.02)
 
@@ -154,7 +154,7 @@ def test_the_predicted_epochs_are_those_of_a_simulation():
     plan = Plan(spectrum, 2, 20_000, init_scale=1e-2, momentum=0.9)
     run = Run("rag", "nesterov", 0.002, seed=1)
     near, far = (float(epochs_to_alignment([run], plan, t, 1)[0]) for t in (1e-3, 1e-6))
-    method = make_method("rag", Settings(np.zeros(2), geometric_prior(2), None))
+    method = make_method("rag", MethodSettings(np.zeros(2), geometric_prior(2), None))
     rate = alignment_rate(method, spectrum.values, 2)
     assert_allclose(far - near, predicted_epochs(rate, 0.002, 0.9, 1e-6, 1e-3), rtol=0.05)
 
@@ -198,7 +198,7 @@ def test_adam_is_refused_for_the_rules_with_the_reason(name):
 )
 def test_a_tying_that_contradicts_the_method_is_refused(name, tied):
     with pytest.raises(ValueError, match=f"tied={tied} was given"):
-        make_method(name, Settings(np.ones(2), np.ones(2) / 2, None, tied))
+        make_method(name, MethodSettings(np.ones(2), np.ones(2) / 2, None, tied))
 
 
 def test_every_method_has_a_name_that_others_do_not():

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows
 from lucidae.linear.data import DenseCovariance, StreamCovariance, rows_covariance
-from lucidae.linear.methods import METHODS, Settings, brockett_ranks, make_method
+from lucidae.linear.methods import METHODS, MethodSettings, brockett_ranks, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.simulation.dynamics import Plan, Run, simulate
@@ -178,7 +178,7 @@ def naive_run(X, name, is_tied, optimizer, n_steps, random):
 
 def library_run(X, name, is_tied, optimizer, n_steps, random, covariance):
     penalties = np.full(K, 0.1) if name == "uniform_l2" else PENALTIES
-    method = make_method(name, Settings(penalties, PRIOR, random, is_tied))
+    method = make_method(name, MethodSettings(penalties, PRIOR, random, is_tied))
     start = np.random.default_rng(SEED)
     weights = method.start(*(START * start.standard_normal((K, M)) for _ in range(2)))
     rule = OPTIMIZERS[optimizer](RATE, MOMENTUM)

@@ -10,7 +10,7 @@ torch = require("torch")
 
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout, keep_probabilities
-from lucidae.linear.weights import Weights
+from lucidae.linear.weights import UntiedWeights
 from lucidae.nn import NestedDropout, prefix_losses
 from lucidae.nn.nested import prefix_prior
 
@@ -72,7 +72,7 @@ def test_weighted_prefix_losses_are_the_expected_nested_dropout_loss(prior, dtyp
     loss.backward()
     rows = x.double().numpy()
     covariance = DenseCovariance(rows.T @ rows / len(rows))
-    weights = Weights(
+    weights = UntiedWeights(
         encoder.weight.detach().double().numpy(), decoder.weight.detach().double().numpy().T
     )
     objective = ExpectedNestedDropout(probabilities)

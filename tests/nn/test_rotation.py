@@ -13,7 +13,7 @@ torch = require("torch")
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.rules import RotationAugmented as Rule
-from lucidae.linear.weights import TiedWeights, Weights
+from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import RotationAugmented
 
@@ -57,7 +57,7 @@ def test_equals_the_rule_of_the_linear_family_step_by_step(name, tied):
         sgd(encoder, decoder, 0.005, **SETTINGS[name]), encoder, decoder, tied=tied
     )
     start = encoder.weight.detach().numpy().copy(), decoder.weight.detach().numpy().T.copy()
-    weights = TiedWeights(start[0]) if tied else Weights(*start)
+    weights = TiedWeights(start[0]) if tied else UntiedWeights(*start)
     reference = OPTIMIZERS[name](0.005, 0.9)
     state, covariance = reference.start(weights), DenseCovariance(X.T @ X / len(X))
     for _ in range(100):

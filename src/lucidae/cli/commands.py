@@ -34,7 +34,7 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 @dataclass(slots=True)
-class Settings:
+class CommandState:
     """What the options before the command have set."""
 
     debug: bool = False
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     int
         0 when all went well, 2 on an error, 130 when interrupted.
     """
-    settings = Settings(debug="--debug" in arguments)
+    settings = CommandState(debug="--debug" in arguments)
     command = typer.main.get_command(app)
     try:
         code = command.main(

@@ -11,8 +11,8 @@ import numpy as np
 import lucidae
 from lucidae import datasets
 from lucidae.experiments.catalogue import NAMES, experiments
-from lucidae.linear.methods import METHODS, Settings
-from lucidae.linear.rules import Descent
+from lucidae.linear.methods import METHODS, MethodSettings
+from lucidae.linear.rules import GradientRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ def _estimators() -> Iterator[Entry]:
 
 
 def _methods() -> Iterator[Entry]:
-    settings = Settings(np.ones(1), np.ones(1), np.random.default_rng(0))
+    settings = MethodSettings(np.ones(1), np.ones(1), np.random.default_rng(0))
     for name, make in METHODS.items():
         method = make(settings)
-        subject = method.objective if isinstance(method.rule, Descent) else method.rule
+        subject = method.objective if isinstance(method.rule, GradientRule) else method.rule
         yield Entry("method", name, _first_sentence(type(subject)))
 
 

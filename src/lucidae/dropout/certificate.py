@@ -52,7 +52,7 @@ MOST_WEIGHTS = 20_000
 
 @saved_as("lucidae.dropout.figures/1", formerly="lucidae.dropout.measurement:Measurement")
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class DropoutFigures:
     """Figures about weights; relative ones are dimensionless, None does not apply."""
 
     strength: float
@@ -87,7 +87,7 @@ def measure(
     tied: bool = False,
     tolerance: float = 1e-6,
     optimum: ExactSolution | None = None,
-) -> Measurement:
+) -> DropoutFigures:
     """Measure weights against the optimum; `optimum` saves solving for it again."""
     objective = DropoutObjective(problem, strength)
     white = whiten(problem)
@@ -104,7 +104,7 @@ def measure(
         if solved
         else _measured_curvature(objective, weights, tied, stationarity, tolerance)
     )
-    return Measurement(
+    return DropoutFigures(
         strength,
         width,
         tied,
@@ -220,12 +220,12 @@ def _paper_bound(problem: LinearProblem, width: int) -> float:
 _EXACT = "solver='exact' reaches the optimum in one decomposition."
 
 
-def judge(figures: Measurement, tolerance: float, title: str) -> Certificate:
+def judge(figures: DropoutFigures, tolerance: float, title: str) -> Certificate:
     """Return the certificate that the figures support.
 
     Parameters
     ----------
-    figures : Measurement
+    figures : DropoutFigures
         What was measured.
     tolerance : float
         Relative gap that counts as none; relative distances are judged by its square root, since
@@ -246,7 +246,7 @@ def judge(figures: Measurement, tolerance: float, title: str) -> Certificate:
     return Certificate(title, claims)
 
 
-def _gap(figures: Measurement, tolerance: float) -> Claim:
+def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     reference = f"Mianjy et al. 2018, Theorem {'2.4' if figures.tied else '3.6'}"
     statement = "the expected dropout loss is its global minimum"
     if figures.gap is None:
@@ -256,7 +256,7 @@ def _gap(figures: Measurement, tolerance: float) -> Claim:
     return at_most("gap", statement, reference, figures.gap, tolerance, advice)
 
 
-def _product(figures: Measurement, tolerance: float) -> Claim:
+def _product(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "the network is the optimal one: singular values shrunk by one threshold"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.product_distance is None:
@@ -272,7 +272,7 @@ def _product(figures: Measurement, tolerance: float) -> Claim:
     )
 
 
-def _equalized(figures: Measurement, tolerance: float) -> Claim:
+def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "all hidden units weigh the same (variance over squared mean)"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     if figures.strength == 0:
@@ -282,7 +282,7 @@ def _equalized(figures: Measurement, tolerance: float) -> Claim:
     return at_most("equalized", statement, reference, variance, tolerance, advice)
 
 
-def _path_norm(figures: Measurement, tolerance: float) -> Claim:
+def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "the path norm is the least that this product allows"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
     if figures.strength == 0:
@@ -291,7 +291,7 @@ def _path_norm(figures: Measurement, tolerance: float) -> Claim:
     return at_most("path norm", statement, reference, figures.path_excess, tolerance, advice)
 
 
-def _rank(figures: Measurement) -> Claim:
+def _rank(figures: DropoutFigures) -> Claim:
     statement = f"at width {figures.width} the network has the rank that dropout leaves"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.optimal_rank is None:
@@ -309,7 +309,7 @@ def _rank(figures: Measurement) -> Claim:
     )
 
 
-def _stationary(figures: Measurement, tolerance: float) -> Claim:
+def _stationary(figures: DropoutFigures, tolerance: float) -> Claim:
     return at_most(
         "stationary",
         "the gradient of the expected dropout loss vanishes",
@@ -320,7 +320,7 @@ def _stationary(figures: Measurement, tolerance: float) -> Claim:
     )
 
 
-def _curvature(figures: Measurement, tolerance: float) -> Claim:
+def _curvature(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "no direction of negative curvature: not a saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
@@ -330,7 +330,7 @@ def _curvature(figures: Measurement, tolerance: float) -> Claim:
     return at_least("curvature", statement, reference, figures.curvature, level, advice)
 
 
-def _paper_condition(figures: Measurement) -> tuple[Claim, ...]:
+def _paper_condition(figures: DropoutFigures) -> tuple[Claim, ...]:
     """Report the bound of Theorem 4.3; the landscape does not need it."""
     if figures.paper_bound is None:
         return ()

@@ -40,10 +40,10 @@ from lucidae.dropout.theory import rank_tolerance
 from lucidae.validation import check_integer, check_number, check_rows
 
 __all__ = [
+    "Classification",
     "CriticalPoint",
     "Kind",
     "Surface",
-    "Verdict",
     "classify",
     "equalized_critical_points",
     "escape_directions",
@@ -63,7 +63,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
+class Classification:
     """What `classify` found at a point.
 
     Parameters
@@ -102,7 +102,7 @@ def tied_objective(M: Any, strength: float) -> DropoutObjective:
 
 def classify(
     U: Any, M: Any, strength: float, *, tolerance: float = 1e-6, critical: float | None = None
-) -> Verdict:
+) -> Classification:
     """Say what the point `U` is in the tied landscape, and which way is down.
 
     Parameters
@@ -121,7 +121,7 @@ def classify(
 
     Returns
     -------
-    Verdict
+    Classification
 
     Examples
     --------
@@ -142,16 +142,18 @@ def classify(
     if gap <= tolerance * objective.problem.energy:
         nowhere = zeros_like_shape(factor.shape, factor)
         reason = "The value equals the global minimum of Theorem 2.4."
-        return Verdict(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, nowhere, reason)
+        return Classification(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, nowhere, reason)
     if stationarity > (tolerance if critical is None else critical):
         downhill = _unit(-objective.tied_gradient(factor))
         bend = _bend(objective, factor, downhill)
         reason = "The gradient does not vanish: its negative leads down."
-        return Verdict(Kind.NOT_CRITICAL, gap, stationarity, bend, downhill, reason)
+        return Classification(Kind.NOT_CRITICAL, gap, stationarity, bend, downhill, reason)
     return _saddle(objective, factor, gap, stationarity)
 
 
-def _saddle(objective: DropoutObjective, factor: Array, gap: float, stationarity: float) -> Verdict:
+def _saddle(
+    objective: DropoutObjective, factor: Array, gap: float, stationarity: float
+) -> Classification:
     """Pick the direction of the proof along which the curvature is most negative."""
     found = {
         name: (_bend(objective, factor, direction), direction)
@@ -161,7 +163,7 @@ def _saddle(objective: DropoutObjective, factor: Array, gap: float, stationarity
     curvature, direction = found[name]
     level = objective.strength == 0 or is_equalized(factor)
     kind = Kind.EQUALIZED_SADDLE if level else Kind.UNEQUALIZED_SADDLE
-    return Verdict(kind, gap, stationarity, curvature, direction, _REASONS[name])
+    return Classification(kind, gap, stationarity, curvature, direction, _REASONS[name])
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:

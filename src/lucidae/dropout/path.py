@@ -122,7 +122,7 @@ def _loss_of(values: Array, shrunk: Array, total: float) -> float:
     return unseen + scalar(xp.sum((values - shrunk) ** 2))
 
 
-class Fold(NamedTuple):
+class MomentFold(NamedTuple):
     """Moments of [x | y] over the rows that a fold trains on and those that it holds out."""
 
     training: SecondMoment
@@ -162,7 +162,7 @@ class CrossValidation:
 
 
 def cross_validate(
-    folds: Sequence[Fold],
+    folds: Sequence[MomentFold],
     n_features: int,
     width: int,
     *,
@@ -183,7 +183,7 @@ def cross_validate(
 
 
 def _fold_errors(
-    fold: Fold, n_features: int, width: int, centered: bool, strengths: Vector
+    fold: MomentFold, n_features: int, width: int, centered: bool, strengths: Vector
 ) -> Vector:
     """Return E‖y − P diag(ŝ) Q'ᵀx‖² over held-out rows: a quadratic in ŝ for each strength."""
     problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
@@ -199,7 +199,7 @@ def _fold_errors(
     return to_numpy(judged.energy - 2 * (found @ agreement) + (found * found) @ spread)
 
 
-def _held_out_problem(fold: Fold, n_features: int, centered: bool) -> LinearProblem:
+def _held_out_problem(fold: MomentFold, n_features: int, centered: bool) -> LinearProblem:
     """Return the held-out moments about the means that the training rows gave."""
     held_out = fold.held_out
     shift = held_out.mean - fold.training.mean if centered else held_out.mean
@@ -209,7 +209,7 @@ def _held_out_problem(fold: Fold, n_features: int, centered: bool) -> LinearProb
     return LinearProblem(second[n_features:, :n_features], second[:n_features, :n_features], energy)
 
 
-def complementary_folds(held_out: Sequence[SecondMoment]) -> list[Fold]:
+def complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
     """Return folds over moments that partition the rows: each trains on the merge of the others.
 
     Merged from both ends, so that the cost is linear in the number of folds.
@@ -218,7 +218,7 @@ def complementary_folds(held_out: Sequence[SecondMoment]) -> list[Fold]:
     after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
     middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
     training = [after[1], *middle, before[-2]]
-    return [Fold(*pair) for pair in zip(training, held_out, strict=True)]
+    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]
 
 
 Rows = np.ndarray[Any, Any]
@@ -227,7 +227,7 @@ Rows = np.ndarray[Any, Any]
 class Folds(NamedTuple):
     """Moments of every fold, and of all rows where the folds partition them."""
 
-    folds: list[Fold]
+    folds: list[MomentFold]
     total: SecondMoment | None
 
 
@@ -247,7 +247,7 @@ def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> Folds:
         folds = complementary_folds(held_out)
         return Folds(folds, folds[0].held_out.merge(folds[0].training))
     training = [_moment(X, Y, weights, train) for train, _ in splits]
-    return Folds([Fold(*pair) for pair in zip(training, held_out, strict=True)], None)
+    return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
 
 
 def _is_partition(splits: list[tuple[Rows, Rows]], n_rows: int) -> bool:

@@ -27,7 +27,7 @@ from lucidae.validation import check_choice, check_number
 Rng = np.random.RandomState
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Where examples come from."""
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
@@ -225,7 +225,7 @@ class DropoutStep:
 
     Parameters
     ----------
-    source : Source
+    source : ExampleSource
         Where examples come from.
     rates : array of shape (n_runs,)
         Learning rate of each run's first step.
@@ -241,7 +241,7 @@ class DropoutStep:
         Draws examples and masks.
     """
 
-    source: Source
+    source: ExampleSource
     rates: Array
     schedule: Schedule
     limit: int
@@ -279,7 +279,7 @@ def stable_rates(
 
 
 def descend(
-    source: Source,
+    source: ExampleSource,
     matrix: Array,
     dropouts: Sequence[float],
     width: int,
@@ -303,7 +303,7 @@ def descend(
 
     Parameters
     ----------
-    source : Source
+    source : ExampleSource
         Draws examples with white inputs.
     matrix : array of shape (d1, d2)
         M = E[yxᵀ] of that source: it sets the scale of the rate and measures the distance to

@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         jobs=options.jobs,
         threads=options.threads,
         seconds=options.seconds,
-        report=_Lines(),
+        report=_PlainLines(),
         page=False,
     )
     if options.pack is not None:
@@ -107,7 +107,7 @@ def _told(done: Reproduction) -> int:
     return 0 if done.holds else 1
 
 
-class _Lines:
+class _PlainLines:
     """Plain lines of progress, not too often."""
 
     def __init__(self) -> None:

@@ -286,7 +286,10 @@ class _MovedModules(MetaPathFinder):
     """
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: Any = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: Any = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if any(name.startswith(f"{fullname}:") for name in (*_BUILDERS, *_MEMBERS)):
             raise ModuleNotFoundError(

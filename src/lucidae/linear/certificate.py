@@ -26,7 +26,7 @@ from lucidae.linear.theory import (
     subspace_determined,
     unidentifiable,
 )
-from lucidae.linear.weights import TiedWeights, VariationalWeights, Weights
+from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_number, check_rows, check_weights
@@ -35,7 +35,7 @@ Vector = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LinearFigures:
     """What a certificate is drawn from.
 
     Parameters
@@ -131,7 +131,7 @@ _TINY = float(np.finfo(float).tiny)
 _DEFINITIONS = "Bao et al. 2020, Definition"
 
 
-def linear_claims(evidence: Evidence) -> Iterator[Claim]:
+def linear_claims(evidence: LinearFigures) -> Iterator[Claim]:
     """Yield every claim, most important first."""
     yield from _distances(evidence)
     yield _order(evidence)
@@ -144,7 +144,7 @@ def linear_claims(evidence: Evidence) -> Iterator[Claim]:
     yield _epochs(evidence)
 
 
-def _distances(evidence: Evidence) -> Iterator[Claim]:
+def _distances(evidence: LinearFigures) -> Iterator[Claim]:
     atoms = as_double(evidence.weights.atoms)
     spectrum, k = evidence.spectrum, evidence.k
     if spectrum is None:
@@ -160,7 +160,7 @@ def _distances(evidence: Evidence) -> Iterator[Claim]:
     yield _alignment(evidence, alignment, how)
 
 
-def _subspace(evidence: Evidence, subspace: float, how: str) -> Claim:
+def _subspace(evidence: LinearFigures, subspace: float, how: str) -> Claim:
     statement = "the decoder spans the principal subspace" + how
     reference = f"{_DEFINITIONS} 7.2"
     if not evidence.determined():
@@ -170,7 +170,7 @@ def _subspace(evidence: Evidence, subspace: float, how: str) -> Claim:
     return at_most("subspace", statement, reference, subspace, DISTANCE, _why_far(evidence))
 
 
-def _alignment(evidence: Evidence, alignment: float, how: str) -> Claim:
+def _alignment(evidence: LinearFigures, alignment: float, how: str) -> Claim:
     statement = "each latent is one principal direction" + how
     reference = f"{_DEFINITIONS} 7.1"
     if not evidence.method.aligns:
@@ -183,7 +183,7 @@ def _alignment(evidence: Evidence, alignment: float, how: str) -> Claim:
     return at_most("alignment", statement, reference, alignment, DISTANCE, _why_far(evidence))
 
 
-def _why_far(evidence: Evidence) -> str:
+def _why_far(evidence: LinearFigures) -> str:
     dead = evidence.dead()
     if len(dead):
         cost = len(dead) / evidence.k
@@ -194,7 +194,7 @@ def _why_far(evidence: Evidence) -> str:
     return "Train longer (max_iter), or use solver='exact'."
 
 
-def _order(evidence: Evidence) -> Claim:
+def _order(evidence: LinearFigures) -> Claim:
     statement = "latents come in descending order of variance"
     reference = "Bao et al. 2020, Theorem 3"
     if not evidence.method.orders:
@@ -205,7 +205,7 @@ def _order(evidence: Evidence) -> Claim:
     return at_most("order", statement, reference, rise, 1e-6, "Train longer, or relabel latents.")
 
 
-def _stationarity(evidence: Evidence) -> Claim:
+def _stationarity(evidence: LinearFigures) -> Claim:
     return at_most(
         "stationarity",
         "the weights are a fixed point of the rule",
@@ -216,7 +216,7 @@ def _stationarity(evidence: Evidence) -> Claim:
     )
 
 
-def _gap(evidence: Evidence) -> Claim:
+def _gap(evidence: LinearFigures) -> Claim:
     statement = "the loss is its global minimum (excess over the total variance)"
     reference = "Bao et al. 2020, Theorem 3"
     objective, spectrum = evidence.method.objective, evidence.spectrum
@@ -236,7 +236,7 @@ def _gap(evidence: Evidence) -> Claim:
     return at_most("gap", statement, reference, excess, GAP, "Train longer, or solver='exact'.")
 
 
-def _balance(evidence: Evidence) -> Claim:
+def _balance(evidence: LinearFigures) -> Claim:
     statement = "encoder and decoder are balanced, W₁W₁ᵀ = W₂ᵀW₂"
     reference = "Bao et al. 2020, Theorem 1"
     if evidence.method.name not in ("rag", "gha", "brockett", "uniform_l2", "nonuniform_l2"):
@@ -257,7 +257,7 @@ def _balance(evidence: Evidence) -> Claim:
     )
 
 
-def _alive(evidence: Evidence) -> Claim:
+def _alive(evidence: LinearFigures) -> Claim:
     statement = "no penalty exceeds its eigenvalue, λ_k < σ_k²"
     reference = "Bao et al. 2020, Theorem 2 (assumption)"
     objective = evidence.method.objective
@@ -273,7 +273,7 @@ def _alive(evidence: Evidence) -> Claim:
     return at_most("alive", statement, reference, float(len(dead)), 0.0, advice)
 
 
-def _eigengap(evidence: Evidence) -> Claim:
+def _eigengap(evidence: LinearFigures) -> Claim:
     statement = "neighbouring eigenvalues differ, so the components are identifiable"
     reference = "Bao et al. 2020, Section 2 (assumption)"
     if evidence.spectrum is None:
@@ -287,7 +287,7 @@ def _eigengap(evidence: Evidence) -> Claim:
     )
 
 
-def _conditioning(evidence: Evidence) -> Claim:
+def _conditioning(evidence: LinearFigures) -> Claim:
     statement = "condition number of the Hessian at the optimum (zero eigenvalues left out)"
     reference = "Bao et al. 2020, Sections 4.3 and 5"
     curvatures = evidence.curvatures()
@@ -299,7 +299,7 @@ def _conditioning(evidence: Evidence) -> Claim:
     return reported("conditioning", statement, reference, ratio)
 
 
-def _epochs(evidence: Evidence) -> Claim:
+def _epochs(evidence: LinearFigures) -> Claim:
     statement = f"predicted epochs of descent to an alignment distance of {DISTANCE:g}"
     reference = "Bao et al. 2020, Theorem 5 (with the rate g/2) and Section 4.3"
     if evidence.spectrum is None:
@@ -347,7 +347,7 @@ def certify_pair(
         weights = _with_variances(weights, noise_variance)
     training = options.training
     rate = None if spectrum is None else training.rate(method.curvature(spectrum))
-    evidence = Evidence(
+    evidence = LinearFigures(
         method,
         weights,
         source.covariance,
@@ -383,10 +383,10 @@ def _weights(encoder: Array, decoder: Array, ref: Array, tied: bool) -> Any:
     rows, atoms = like(as_double(encoder), ref), like(as_double(decoder), ref).mT
     xp = namespace(rows)
     same = bool(xp.all(rows == atoms))
-    return TiedWeights(rows) if tied and same else Weights(rows, atoms)
+    return TiedWeights(rows) if tied and same else UntiedWeights(rows, atoms)
 
 
-def _with_variances(weights: Weights, noise_variance: float | None) -> VariationalWeights:
+def _with_variances(weights: UntiedWeights, noise_variance: float | None) -> VariationalWeights:
     """Complete the weights of a linear VAE: D = s²/(diag(WᵀW) + s²)."""
     noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
     xp = namespace(weights.atoms)

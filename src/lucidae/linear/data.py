@@ -66,7 +66,7 @@ class DenseCovariance:
 
 
 @dataclass(frozen=True, slots=True)
-class DiagonalCovariance:
+class EigenbasisCovariance:
     """Σ in its own eigenbasis: an epoch costs O(mk²)."""
 
     values: Array

@@ -13,7 +13,7 @@ from lucidae.arrays import Array, as_double, device, like, namespace
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
 from lucidae.certificate import Certificate, certifies, does_not_apply
 from lucidae.io.models import saved_as
-from lucidae.linear.certificate import Evidence, certify_pair, data_source, linear_claims
+from lucidae.linear.certificate import LinearFigures, certify_pair, data_source, linear_claims
 from lucidae.linear.data import EXACT_FEATURES, KEPT_FEATURES, MomentSource, Source, source_of
 from lucidae.linear.fitting import solve
 from lucidae.linear.model import Model
@@ -151,7 +151,7 @@ class LinearState(FittedState):
         rate = outcome.learning_rate
         if rate is None and spectrum is not None and spectrum.trace > 0.0:
             rate = training.rate(outcome.method.curvature(spectrum.leading(k)))
-        evidence = Evidence(
+        evidence = LinearFigures(
             outcome.method,
             weights,
             source.covariance,

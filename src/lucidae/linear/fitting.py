@@ -13,7 +13,7 @@ from lucidae.arrays import Array, namespace, to_numpy
 from lucidae.iteration import History, Status
 from lucidae.linear.data import DenseCovariance, RowsSource, Source, StreamCovariance
 from lucidae.linear.methods import Method
-from lucidae.linear.model import Model, Outcome, build_model
+from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.options import Options
 from lucidae.linear.solvers import (
     batch_noise,
@@ -99,9 +99,9 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
 
 
-def _exact_outcome(method: Method, spectrum: Spectrum, k: int) -> Outcome:
+def _exact_outcome(method: Method, spectrum: Spectrum, k: int) -> TrainedWeights:
     weights = solve_exact(method, spectrum, k)
-    return Outcome(weights, method, Status.CONVERGED, 1, History(np.empty(0, dtype=int)))
+    return TrainedWeights(weights, method, Status.CONVERGED, 1, History(np.empty(0, dtype=int)))
 
 
 def _trained_outcome(
@@ -112,7 +112,7 @@ def _trained_outcome(
     random: np.random.Generator,
     previous: Any,
     solver: str,
-) -> Outcome:
+) -> TrainedWeights:
     covariance = source.covariance
     unit = _unit_of(method, options, covariance)
     covariance = _scaled(covariance, unit)
@@ -129,7 +129,7 @@ def _trained_outcome(
         solution = solve_stochastic(method, covariance, start, training, size, random, stiff)
     if not solution.status.ok:
         warnings.warn(solution.advice, ConvergenceWarning, stacklevel=4)
-    return Outcome(
+    return TrainedWeights(
         _rescaled(solution.value, unit),
         method,
         solution.status,

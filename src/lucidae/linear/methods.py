@@ -15,20 +15,20 @@ from lucidae.linear.objectives import (
     LinearVAE,
     NonUniformL2,
     Objective,
-    Plain,
+    Reconstruction,
 )
 from lucidae.linear.rules import (
     NOISE_FLOOR,
-    Brockett,
-    Descent,
-    GeneralizedHebbian,
-    NestedDropout,
-    RotationAugmented,
+    BrockettRule,
+    GeneralizedHebbianRule,
+    GradientRule,
+    NestedDropoutRule,
+    RotationAugmentedRule,
     Rule,
-    VariationalDescent,
+    VariationalRule,
 )
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import TiedWeights, VariationalWeights, Weights, frobenius
+from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights, frobenius
 from lucidae.validation import check_choice
 
 SILENT = 1e-8
@@ -80,7 +80,7 @@ class Method:
 
     def expected(self) -> Method:
         """Return descent on the expected loss, of which a sampling rule is a noisy form."""
-        return Method(self.name, Descent(self.objective), self.objective, self.tied)
+        return Method(self.name, GradientRule(self.objective), self.objective, self.tied)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
         """Return first weights of the right kind from random rows."""
@@ -88,20 +88,20 @@ class Method:
             k = encoder.shape[-2]
             zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
             return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
-        weights = TiedWeights(encoder) if self.tied else Weights(encoder, atoms)
+        weights = TiedWeights(encoder) if self.tied else UntiedWeights(encoder, atoms)
         return self.rule.retract(weights)
 
     def curvature(self, spectrum: Spectrum) -> float:
         """Return a bound on the curvature near the optimum, from the leading eigenvalues.
 
         At a balanced optimum the reconstruction loss curves with 4σ₁², a penalty adds up to 4λ,
-        Sanger's rule contracts with 2σ₁² and Brockett's with 4d₁σ₁². The ELBO curves with about
+        Sanger's rule contracts with 2σ₁² and BrockettRule's with 4d₁σ₁². The ELBO curves with about
         σ₁⁴/s² in the encoder, 1/s² in the decoder and m/2 in the noise.
         """
         top = scalar(spectrum.values[0])
         if self.name == "gha":
             return 2 * top
-        if isinstance(self.rule, Brockett):
+        if isinstance(self.rule, BrockettRule):
             return 4 * top * float(np.max(self.rule.ranks))
         if isinstance(self.objective, NonUniformL2):
             return 4 * top + 4 * largest(self.objective.penalties)
@@ -123,7 +123,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MethodSettings:
     """What a method is made of: penalties (k,), prefix prior (k,), a random source, tying."""
 
     penalties: Array
@@ -136,52 +136,52 @@ class Settings:
         return default if self.tied == "auto" else bool(self.tied)
 
 
-def _descent(name: str, objective: Objective, settings: Settings) -> Method:
-    return Method(name, Descent(objective), objective, settings.ties(False))
+def _descent(name: str, objective: Objective, settings: MethodSettings) -> Method:
+    return Method(name, GradientRule(objective), objective, settings.ties(False))
 
 
-def _rag(settings: Settings) -> Method:
-    return Method("rag", RotationAugmented(), Plain(), settings.ties(True))
+def _rag(settings: MethodSettings) -> Method:
+    return Method("rag", RotationAugmentedRule(), Reconstruction(), settings.ties(True))
 
 
-def _gha(settings: Settings) -> Method:
-    return Method("gha", GeneralizedHebbian(), Plain(), settings.ties(True))
+def _gha(settings: MethodSettings) -> Method:
+    return Method("gha", GeneralizedHebbianRule(), Reconstruction(), settings.ties(True))
 
 
-def _brockett(settings: Settings) -> Method:
+def _brockett(settings: MethodSettings) -> Method:
     ranks = brockett_ranks(len(settings.prior))
-    return Method("brockett", Brockett(ranks), Plain(), settings.ties(True))
+    return Method("brockett", BrockettRule(ranks), Reconstruction(), settings.ties(True))
 
 
-def _plain(settings: Settings) -> Method:
-    return _descent("plain", Plain(), settings)
+def _plain(settings: MethodSettings) -> Method:
+    return _descent("plain", Reconstruction(), settings)
 
 
-def _uniform_l2(settings: Settings) -> Method:
+def _uniform_l2(settings: MethodSettings) -> Method:
     return _descent("uniform_l2", NonUniformL2(settings.penalties), settings)
 
 
-def _nonuniform_l2(settings: Settings) -> Method:
+def _nonuniform_l2(settings: MethodSettings) -> Method:
     return _descent("nonuniform_l2", NonUniformL2(settings.penalties), settings)
 
 
-def _nested_dropout(settings: Settings) -> Method:
-    rule = NestedDropout(settings.prior, settings.random)
+def _nested_dropout(settings: MethodSettings) -> Method:
+    rule = NestedDropoutRule(settings.prior, settings.random)
     expected = ExpectedNestedDropout(settings.prior)
     return Method("nested_dropout", rule, expected, settings.ties(False))
 
 
-def _expected_nested_dropout(settings: Settings) -> Method:
+def _expected_nested_dropout(settings: MethodSettings) -> Method:
     expected = ExpectedNestedDropout(settings.prior)
     return _descent("expected_nested_dropout", expected, settings)
 
 
-def _linear_vae(settings: Settings) -> Method:
+def _linear_vae(settings: MethodSettings) -> Method:
     objective = LinearVAE()
-    return Method("linear_vae", VariationalDescent(objective), objective, settings.ties(False))
+    return Method("linear_vae", VariationalRule(objective), objective, settings.ties(False))
 
 
-METHODS: dict[str, Callable[[Settings], Method]] = {
+METHODS: dict[str, Callable[[MethodSettings], Method]] = {
     "rag": _rag,
     "gha": _gha,
     "brockett": _brockett,
@@ -194,7 +194,7 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
 }
 
 
-def make_method(name: str, settings: Settings) -> Method:
+def make_method(name: str, settings: MethodSettings) -> Method:
     """Return the method `name`, refusing a tying that contradicts it."""
     method = METHODS[check_choice(name, "method", METHODS)](settings)
     if name in ("gha", "brockett") and not method.tied:
@@ -228,7 +228,7 @@ def brockett_ranks(k: int) -> np.ndarray[Any, Any]:
 def relative_direction(method: Method, weights: Any, covariance: Any, scale: Any) -> Array:
     """Return ‖direction‖ / (scale · ‖weights‖): 0 at a fixed point, of order 1 at a start.
 
-    Weights below `SILENT` are compared with it, so that all latents may die.
+    UntiedWeights below `SILENT` are compared with it, so that all latents may die.
     """
     size = frobenius(weights)
     size = where_set(size, size < SILENT, SILENT)

@@ -35,7 +35,7 @@ passes on of any input is this little."""
 
 @saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainedWeights:
     """How the weights were found."""
 
     weights: Any
@@ -69,7 +69,7 @@ class Model:
         Mean variance outside, 0 when nothing is outside.
     weight : float
         Total weight of the data.
-    outcome : Outcome
+    outcome : TrainedWeights
         The weights as trained, before ordering, and how they were found.
     """
 
@@ -84,7 +84,7 @@ class Model:
     inside: Array
     noise_variance: float
     weight: float
-    outcome: Outcome
+    outcome: TrainedWeights
 
     @property
     def degrees(self) -> float:
@@ -141,7 +141,9 @@ def _minus_diagonal(A: Array, value: float) -> Array:
     return A - value * xp.eye(A.shape[0], dtype=A.dtype, device=A.device)
 
 
-def build_model(outcome: Outcome, mean: Array, weight: float, covariance: Covariance) -> Model:
+def build_model(
+    outcome: TrainedWeights, mean: Array, weight: float, covariance: Covariance
+) -> Model:
     """Order the latents of `outcome`, fix their signs and measure them on the data."""
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp = namespace(atoms)

@@ -24,7 +24,7 @@ from lucidae.arrays import (
 from lucidae.io.models import saved_as
 from lucidae.linear.data import Covariance, Products, products
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import AnyWeights, VariationalWeights, Weights
+from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
 
 
 class Objective(Protocol):
@@ -52,7 +52,7 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 
 @saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
-class Plain:
+class Reconstruction:
     """The reconstruction loss alone. Bao et al. 2020, eq. 1."""
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
@@ -63,10 +63,10 @@ class Plain:
         """Return ∇W₁ = 2(W₂ᵀW₂W₁Σ − W₂ᵀΣ) and ∇W₂ = 2(W₂W₁ΣW₁ᵀ − ΣW₁ᵀ)."""
         return weights.gather(*reconstruction_gradient(weights, products(weights, covariance)))
 
-    def minimizer(self, spectrum: Spectrum, k: int) -> Weights:
+    def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
         """Return the balanced minimizer W₁ = Uᵀ, W₂ = U."""
         axes = spectrum.vectors[:, :k].mT
-        return Weights(axes, axes)
+        return UntiedWeights(axes, axes)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
         """Return the sum of the discarded eigenvalues."""
@@ -102,7 +102,7 @@ class NonUniformL2:
         """Return the loss."""
         root = self._root(weights.encoder)
         decay = squared_norm(root * weights.encoder) + squared_norm(root * weights.atoms)
-        return Plain().value(weights, covariance) + decay
+        return Reconstruction().value(weights, covariance) + decay
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return ∇L + 2ΛW₁ and ∇L + 2W₂Λ."""
@@ -110,7 +110,7 @@ class NonUniformL2:
         twice = 2 * self._root(weights.encoder) ** 2
         return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
 
-    def minimizer(self, spectrum: Spectrum, k: int) -> Weights:
+    def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
         """Return W₂ = U(I − ΛS⁻²)₊^½ = W₁ᵀ, the smallest λ on the largest eigenvalue.
 
         Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is dead.
@@ -119,7 +119,7 @@ class NonUniformL2:
         values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
         rows = vectors.mT * namespace(values).sqrt(self.kept_power(values))[:, None]
         assigned = namespace(rows).take(rows, like_index(order, rows), axis=0)
-        return Weights(assigned, assigned)
+        return UntiedWeights(assigned, assigned)
 
     def kept_power(self, values: Array) -> Array:
         """Return 1 − λ/σ² of each eigenvalue under its own penalty, 0 where the latent dies."""
@@ -199,9 +199,9 @@ class ExpectedNestedDropout:
         atoms = 2 * ((data.code_moment * pairs) @ weights.atoms - kept * data.encoded)
         return weights.gather(encoder, atoms)
 
-    def minimizer(self, spectrum: Spectrum, k: int) -> Weights:
+    def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
         """Return the minimizer of unit scale, W₁ = Uᵀ, W₂ = U."""
-        return Plain().minimizer(spectrum, k)
+        return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
         """Return tr Σ − Σᵢ pᵢσᵢ²."""

@@ -25,14 +25,14 @@ class Optimizer(Protocol):
 
 
 @saved_as("lucidae.linear.optimizer.plain/1", formerly="lucidae.linear.optimizers:Plain")
-class Plain(NamedTuple):
+class DescentState(NamedTuple):
     """State of gradient descent."""
 
     weights: Any
 
 
 @saved_as("lucidae.linear.optimizer.momentum/1", formerly="lucidae.linear.optimizers:Momentum")
-class Momentum(NamedTuple):
+class MomentumState(NamedTuple):
     """State of heavy ball and Nesterov."""
 
     weights: Any
@@ -40,7 +40,7 @@ class Momentum(NamedTuple):
 
 
 @saved_as("lucidae.linear.optimizer.adam/1", formerly="lucidae.linear.optimizers:Moments")
-class Moments(NamedTuple):
+class AdamState(NamedTuple):
     """State of Adam."""
 
     weights: Any
@@ -55,14 +55,14 @@ class GradientDescent:
 
     rate: Any
 
-    def start(self, weights: Any) -> Plain:
+    def start(self, weights: Any) -> DescentState:
         """Return the first state."""
-        return Plain(weights)
+        return DescentState(weights)
 
-    def update(self, state: Plain, direction: Any, scale: float = 1.0) -> Plain:
+    def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
         """Return the next state."""
         rate = self.rate * scale
-        return Plain(map_fields(lambda w, g: w - rate * g, state.weights, direction))
+        return DescentState(map_fields(lambda w, g: w - rate * g, state.weights, direction))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,17 @@ class HeavyBall:
     rate: Any
     momentum: float = 0.9
 
-    def start(self, weights: Any) -> Momentum:
+    def start(self, weights: Any) -> MomentumState:
         """Return the first state."""
-        return Momentum(weights, map_fields(lambda w: 0.0 * w, weights))
+        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
-    def update(self, state: Momentum, direction: Any, scale: float = 1.0) -> Momentum:
+    def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
         """Return the next state."""
         rate, momentum = self.rate * scale, self.momentum
         velocity = map_fields(lambda v, g: _accumulate(momentum, v, g), state.velocity, direction)
-        return Momentum(map_fields(lambda w, v: w - rate * v, state.weights, velocity), velocity)
+        return MomentumState(
+            map_fields(lambda w, v: w - rate * v, state.weights, velocity), velocity
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,11 @@ class Nesterov:
     rate: Any
     momentum: float = 0.9
 
-    def start(self, weights: Any) -> Momentum:
+    def start(self, weights: Any) -> MomentumState:
         """Return the first state."""
-        return Momentum(weights, map_fields(lambda w: 0.0 * w, weights))
+        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
-    def update(self, state: Momentum, direction: Any, scale: float = 1.0) -> Momentum:
+    def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
         """Return the next state."""
         rate, momentum = self.rate * scale, self.momentum
         velocity = map_fields(lambda v, g: _accumulate(momentum, v, g), state.velocity, direction)
@@ -105,7 +107,7 @@ class Nesterov:
             ahead += w
             return ahead
 
-        return Momentum(map_fields(move, state.weights, direction, velocity), velocity)
+        return MomentumState(map_fields(move, state.weights, direction, velocity), velocity)
 
 
 def _accumulate(momentum: float, velocity: Any, direction: Any) -> Any:
@@ -124,12 +126,12 @@ class Adam:
     decay_second: float = 0.999
     floor: float = 1e-8
 
-    def start(self, weights: Any) -> Moments:
+    def start(self, weights: Any) -> AdamState:
         """Return the first state."""
         zero = map_fields(lambda w: 0.0 * w, weights)
-        return Moments(weights, zero, zero, zero[0][..., :1, :1])
+        return AdamState(weights, zero, zero, zero[0][..., :1, :1])
 
-    def update(self, state: Moments, direction: Any, scale: float = 1.0) -> Moments:
+    def update(self, state: AdamState, direction: Any, scale: float = 1.0) -> AdamState:
         """Return the next state."""
         steps = state.steps + 1.0
         one, two = self.decay_first, self.decay_second
@@ -141,7 +143,7 @@ class Adam:
         def move(w: Any, a: Any, b: Any) -> Any:
             return w - rate * a / (namespace(b).sqrt(b / correction) + self.floor)
 
-        return Moments(map_fields(move, state.weights, first, second), first, second, steps)
+        return AdamState(map_fields(move, state.weights, first, second), first, second, steps)
 
 
 def _gradient_descent(rate: Any, _: float) -> GradientDescent:

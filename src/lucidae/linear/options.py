@@ -10,11 +10,11 @@ from sklearn.utils import check_random_state
 
 from lucidae.arrays import to_numpy
 from lucidae.io.models import saved_as
-from lucidae.linear.methods import METHODS, Method, Settings, check_optimizer, make_method
+from lucidae.linear.methods import METHODS, Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior, uniform_prior
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.solvers import Training
+from lucidae.linear.solvers import DescentSettings
 from lucidae.linear.spectrum import Spectrum
 from lucidae.validation import check_choice, check_integer, check_number
 
@@ -30,7 +30,7 @@ class Options:
     n_components: Any
     method: str
     solver: str
-    training: Training
+    training: DescentSettings
     l2: Any
     prior: Any
     batch_size: int | None
@@ -48,7 +48,7 @@ class Options:
         tied = _check_tied(estimator.tied)
         if not isinstance(estimator.whiten, bool | np.bool_):
             raise ValueError(f"whiten={estimator.whiten!r} was given, expected True or False.")
-        make_method(method, Settings(np.ones(1), np.ones(1), np.random.default_rng(0), tied))
+        make_method(method, MethodSettings(np.ones(1), np.ones(1), np.random.default_rng(0), tied))
         return cls(
             _check_components(estimator.n_components),
             method,
@@ -74,7 +74,9 @@ class Options:
 
     def make(self, k: int, spectrum: Spectrum | None, random: np.random.Generator) -> Method:
         """Return the method for `k` latents; `spectrum` is needed by ``l2="auto"`` alone."""
-        settings = Settings(self.penalties(k, spectrum), self.prefix_prior(k), random, self.tied)
+        settings = MethodSettings(
+            self.penalties(k, spectrum), self.prefix_prior(k), random, self.tied
+        )
         return make_method(self.method, settings)
 
     @property
@@ -131,14 +133,14 @@ def _check_components(value: Any) -> Any:
     return check_integer(value, "n_components", low=1)
 
 
-def _check_training(estimator: Any, optimizer: str) -> Training:
+def _check_training(estimator: Any, optimizer: str) -> DescentSettings:
     rate = estimator.learning_rate
     if not isinstance(rate, str) or rate != "auto":
         rate = check_number(rate, "learning_rate", low=0.0, open_low=True)
     momentum = check_number(estimator.momentum, "momentum", low=0.0, high=1.0)
     if momentum == 1.0:
         raise ValueError("momentum=1.0 was given, expected a number in [0, 1).")
-    return Training(
+    return DescentSettings(
         optimizer,
         rate,
         momentum,

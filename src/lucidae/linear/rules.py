@@ -44,7 +44,7 @@ def rotation_generator(code_moment: Array) -> Array:
 
 @saved_as("lucidae.linear.rule.gradient/1", formerly="lucidae.linear.rules:Descent")
 @dataclass(frozen=True, slots=True)
-class Descent:
+class GradientRule:
     """Gradient descent on an objective."""
 
     objective: Any
@@ -65,7 +65,7 @@ NOISE_FLOOR = 1e-6
 
 @saved_as("lucidae.linear.rule.variational/1", formerly="lucidae.linear.rules:VariationalDescent")
 @dataclass(frozen=True, slots=True)
-class VariationalDescent:
+class VariationalRule:
     """Gradient descent on the negative ELBO, the noise variance kept off zero."""
 
     objective: Any
@@ -84,7 +84,7 @@ class VariationalDescent:
 
 @saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
-class RotationAugmented:
+class RotationAugmentedRule:
     """The reconstruction gradient plus a rotation of the latents. Bao et al. 2020, Algorithm 1.
 
     With `Weights` it is the paper's untied form, which discrete steps carry away from balance
@@ -107,7 +107,7 @@ class RotationAugmented:
 
 @saved_as("lucidae.linear.rule.gha/1", formerly="lucidae.linear.rules:GeneralizedHebbian")
 @dataclass(frozen=True, slots=True)
-class GeneralizedHebbian:
+class GeneralizedHebbianRule:
     """W ← W + α(WΣ − tril(WΣWᵀ)W), Sanger's rule; Oja's rule when k = 1."""
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
@@ -123,7 +123,7 @@ class GeneralizedHebbian:
 
 @saved_as("lucidae.linear.rule.brockett/1", formerly="lucidae.linear.rules:Brockett")
 @dataclass(frozen=True, slots=True)
-class Brockett:
+class BrockettRule:
     """Riemannian ascent of tr(W₂ᵀΣW₂D) on the Stiefel manifold. Bao et al. 2020, eq. 51.
 
     Parameters
@@ -151,7 +151,7 @@ class Brockett:
 
 @saved_as("lucidae.linear.rule.nested_dropout/1", formerly="lucidae.linear.rules:NestedDropout")
 @dataclass(frozen=True, slots=True)
-class NestedDropout:
+class NestedDropoutRule:
     """Nested dropout with one prefix length drawn per row. Rippel et al. 2014.
 
     It needs rows, not a second moment: each row has its own mask.

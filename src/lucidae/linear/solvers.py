@@ -31,7 +31,7 @@ CHECK_EVERY = 20
 
 @saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")
 @dataclass(frozen=True, slots=True)
-class Training:
+class DescentSettings:
     """How to descend.
 
     Parameters
@@ -118,7 +118,7 @@ def _steepening(start: Any) -> float:
     return max(1.0, 4.0 * size**2 - 3.0)
 
 
-def batch_noise(batch_size: int, n_rows: int, training: Training) -> float:
+def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
     """Return the share of the total variance by which a batch's top eigenvalue may exceed Σ's.
 
     A sample of b rows adds about tr Σ/b, and momentum μ adds up 1/(1 − μ) batches.
@@ -144,7 +144,7 @@ def solve_gradient(
     method: Method,
     covariance: Covariance,
     start: Any,
-    training: Training,
+    training: DescentSettings,
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
     """Descend on the full batch through the second moment; the data are not touched again."""
@@ -199,7 +199,7 @@ def solve_stochastic(
     method: Method,
     rows: StreamCovariance,
     start: Any,
-    training: Training,
+    training: DescentSettings,
     batch_size: int,
     random: np.random.Generator,
     stiff: Stiffness | None = None,

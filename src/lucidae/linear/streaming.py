@@ -13,7 +13,7 @@ from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance, RowsSource, ritz_spectrum, rows_covariance
 from lucidae.linear.fitting import resolve_components
 from lucidae.linear.methods import Method
-from lucidae.linear.model import Model, Outcome, build_model
+from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.options import Options
 from lucidae.linear.solvers import Stream, batch_noise, batch_step, random_start, stiffness
 from lucidae.linear.spectrum import Spectrum
@@ -131,7 +131,7 @@ class StreamFit:
 
     def model(self) -> Model:
         """Return the model as it stands; the stream has no end, so the status is STOPPED."""
-        outcome = Outcome(
+        outcome = TrainedWeights(
             self.state.weights,
             self.method,
             Status.STOPPED,

@@ -29,15 +29,15 @@ class AnyWeights(Protocol):
 
 
 @saved_as("lucidae.linear.weights.untied/1", formerly="lucidae.linear.weights:Weights")
-class Weights(NamedTuple):
+class UntiedWeights(NamedTuple):
     """Encoder and decoder, free of each other."""
 
     encoder: Array
     atoms: Array
 
-    def gather(self, encoder: Array, atoms: Array) -> Weights:
+    def gather(self, encoder: Array, atoms: Array) -> UntiedWeights:
         """Return a change of both layers, kept apart."""
-        return Weights(encoder, atoms)
+        return UntiedWeights(encoder, atoms)
 
 
 @saved_as("lucidae.linear.weights.tied/1", formerly="lucidae.linear.weights:TiedWeights")

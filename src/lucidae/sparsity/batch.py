@@ -24,7 +24,7 @@ from lucidae.arrays import (
 )
 from lucidae.iteration import BatchSolution, Below, Solution, Status, iterate_batch, limited_blas
 from lucidae.sparsity.noise import learn_noise
-from lucidae.sparsity.objectives import Autoencoder, FullCovariance, Marginal, Objective
+from lucidae.sparsity.objectives import Autoencoder, Energy, FullCovariance, Marginal
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
 from lucidae.sparsity.solvers import (
@@ -45,7 +45,7 @@ from lucidae.validation import check_choice, check_integer, check_number
 __all__ = ["SparseBatch", "solve_batch"]
 
 
-class Settings(NamedTuple):
+class BatchSettings(NamedTuple):
     """How a stack is solved."""
 
     posterior: str
@@ -54,7 +54,7 @@ class Settings(NamedTuple):
     tol: float
     max_iter: int
 
-    def checked(self) -> Settings:
+    def checked(self) -> BatchSettings:
         """Refuse what cannot be meant, and give the penalty by its object."""
         check_choice(self.posterior, "posterior", POSTERIORS)
         check_choice(self.solver, "solver", ("auto", *UPDATES))
@@ -133,7 +133,7 @@ def first_noise(problem: Problem) -> Array:
 
 
 def solve_each(
-    problem: Problem, objective: Objective, settings: Settings, learn: bool
+    problem: Problem, objective: Energy, settings: BatchSettings, learn: bool
 ) -> BatchSolution[State]:
     """Solve one problem after the other; a processor is no faster on all of them at once."""
 
@@ -157,7 +157,7 @@ def solve_each(
 
 
 def solve_together(
-    problem: Problem, objective: Objective, settings: Settings, learn: bool
+    problem: Problem, objective: Energy, settings: BatchSettings, learn: bool
 ) -> BatchSolution[State]:
     """Update to the basin, then take Newton steps if κ × κ is small."""
     reachable = max(settings.tol, rounding_distance(problem))
@@ -177,7 +177,9 @@ def solve_together(
     return replace(basin, status=status, tolerance=reachable)
 
 
-def _rule(problem: Problem, objective: Objective, settings: Settings) -> tuple[Settings, int]:
+def _rule(
+    problem: Problem, objective: Energy, settings: BatchSettings
+) -> tuple[BatchSettings, int]:
     """Return the update that chooses the basin, and how often it may be repeated."""
     if settings.solver == "auto" and isinstance(objective, FullCovariance):
         if problem.responses.shape[-1] <= FEW_RESPONSES:
@@ -187,7 +189,7 @@ def _rule(problem: Problem, objective: Objective, settings: Settings) -> tuple[S
 
 
 def _updated(
-    problem: Problem, objective: Objective, settings: Settings, tolerance: float, limit: int,
+    problem: Problem, objective: Energy, settings: BatchSettings, tolerance: float, limit: int,
     learn: bool,
 ) -> BatchSolution[State]:  # fmt: skip
     update = update_of(objective, settings.solver)
@@ -312,7 +314,7 @@ def solve_batch(
     array([0, 1])
     """
     Phi, X = checked_stack(Phi, X)
-    settings = Settings(posterior, solver, penalty, tol, max_iter)
+    settings = BatchSettings(posterior, solver, penalty, tol, max_iter)
     noise = checked_noise(noise_variance, X, posterior)
     if n_jobs in (None, 1):
         return _solve_stack(Phi, X, noise, settings)
@@ -337,7 +339,7 @@ def _cores(n_jobs: Any) -> int:
     return int(Parallel(n_jobs=n_jobs)._effective_n_jobs())
 
 
-def _solve_stack(Phi: Array, X: Array, noise: Any, settings: Settings) -> BatchSolution[Any]:
+def _solve_stack(Phi: Array, X: Array, noise: Any, settings: BatchSettings) -> BatchSolution[Any]:
     settings = settings.checked()
     objective = make_objective(settings.posterior, settings.penalty, None)
     dictionary, responses = as_double(Phi), as_double(X)
@@ -355,7 +357,7 @@ def _solve_stack(Phi: Array, X: Array, noise: Any, settings: Settings) -> BatchS
 
 
 def _finished(
-    dictionary: Array, responses: Array, state: State, units: Units, objective: Objective
+    dictionary: Array, responses: Array, state: State, units: Units, objective: Energy
 ) -> SparseBatch:
     """Bring relevances, coefficients and energies back to the units of the data."""
     xp = namespace(state.noise)

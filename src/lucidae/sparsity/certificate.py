@@ -12,7 +12,7 @@ from lucidae.arrays import Array, as_double, is_array, namespace, scalar, to_num
 from lucidae.certificate import Certificate, Claim, at_most, certifies, does_not_apply, reported
 from lucidae.io.models import saved_as
 from lucidae.iteration import Solution
-from lucidae.sparsity.objectives import FullCovariance, Objective
+from lucidae.sparsity.objectives import Energy, FullCovariance
 from lucidae.sparsity.problem import Rows, normalise
 from lucidae.sparsity.state import State, evaluate, positive
 from lucidae.sparsity.theory import (
@@ -39,7 +39,7 @@ CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
 
 @saved_as("lucidae.sparsity.figures/1", formerly="lucidae.sparsity.summary:Summary")
 @dataclass(frozen=True)
-class Summary:
+class SparseFigures:
     """The figures of one fit: small, and free of the training data.
 
     Parameters
@@ -154,8 +154,8 @@ class Summary:
 
 
 def summarize(
-    rows: Rows, estimate: Array, solution: Solution[State], objective: Objective, posterior: str
-) -> Summary:
+    rows: Rows, estimate: Array, solution: Solution[State], objective: Energy, posterior: str
+) -> SparseFigures:
     """Collect the figures of a fit from its last state and its coefficients U (κ, n)."""
     dictionary, responses = rows.whitened
     figures = figures_of(dictionary, responses, estimate, rows.dimension)
@@ -175,7 +175,7 @@ def active_latents(state: State) -> Any:
     return to_numpy(state.relevance * state.curvature) > ACTIVE
 
 
-def unjustified_collapse(state: State, objective: Objective, tolerance: float) -> Any:
+def unjustified_collapse(state: State, objective: Energy, tolerance: float) -> Any:
     """Mask of collapsed latents that the full energy would activate: Q > z."""
     alignment, curvature = state.alignment, state.curvature
     if objective.groups is not None:
@@ -190,7 +190,9 @@ def span_of(columns: Any) -> Any:
     return left[:, values > values[0] * max(columns.shape) * np.finfo(float).eps]
 
 
-def figures_of(dictionary: Array, responses: Array, estimate: Array, dimension: float) -> Summary:
+def figures_of(
+    dictionary: Array, responses: Array, estimate: Array, dimension: float
+) -> SparseFigures:
     """Everything that needs no noise variance."""
     Phi, X, U = (to_numpy(part) for part in (dictionary, responses, estimate))
     total = float(np.linalg.norm(X))
@@ -201,7 +203,7 @@ def figures_of(dictionary: Array, responses: Array, estimate: Array, dimension: 
     if 0 < active.size < Phi.shape[0] and error < 0.1:
         basis = span_of(Phi[:, active])
         exact = float(np.linalg.norm(X - basis @ (basis.T @ X))) / total
-    return Summary(
+    return SparseFigures(
         "coefficients", None, None, error, exact, int(active.size), Phi.shape[1], dimension,
         numerical_rank(X), norms[active],
     )  # fmt: skip
@@ -271,9 +273,9 @@ def _matrix(values: Any, name: str, *, columns: bool) -> Array:
 
 
 def judged(
-    figures: Summary, rows: Rows, relevance: Array, noise: float, objective: Objective,
+    figures: SparseFigures, rows: Rows, relevance: Array, noise: float, objective: Energy,
     tolerance: float,
-) -> Summary:  # fmt: skip
+) -> SparseFigures:  # fmt: skip
     """Add what follows from relevances and a noise variance."""
     dictionary, responses = rows.whitened
     problem, units = normalise(

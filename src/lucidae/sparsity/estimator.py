@@ -29,10 +29,10 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import Solution, limited_blas
-from lucidae.sparsity.certificate import Summary, figures_of, judged, summarize
+from lucidae.sparsity.certificate import SparseFigures, figures_of, judged, summarize
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.noise import FALLBACK, cross_validated_noise, learn_noise
-from lucidae.sparsity.objectives import Autoencoder, Objective
+from lucidae.sparsity.objectives import Autoencoder, Energy
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.problem import Problem, Rows, Units, canonical, normalise
@@ -55,7 +55,7 @@ LARGEST = 1e75
 """Magnitudes beyond this, or columns whose entries all lie below its inverse, are refused."""
 
 
-def checked_objective(settings: Any, n_columns: int) -> Objective:
+def checked_objective(settings: Any, n_columns: int) -> Energy:
     """Check the settings of an estimator that need no data and return its objective."""
     check_choice(settings.posterior, "posterior", POSTERIORS)
     check_choice(settings.solver, "solver", SOLVERS)
@@ -190,14 +190,14 @@ class SparseState(FittedState):
         Posterior of the coefficients on the active columns.
     center : array of shape (n_features,)
         Weighted mean of the rows, zero without an intercept.
-    summary : Summary
+    summary : SparseFigures
         The figures that the certificate judges.
     """
 
     results: dict[str, Any]
     posterior: Posterior
     center: Array
-    summary: Summary
+    summary: SparseFigures
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
@@ -420,9 +420,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
         return certify_estimator(self, X, y, sample_weight)
 
-    def _fit(
-        self, X: Array, y: Array, weights: Array | None, objective: Objective
-    ) -> Solution[State]:
+    def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
         targets = as_double(y if y.ndim == 2 else y[:, None])
         rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
         dictionary, responses = rows.whitened
@@ -435,7 +433,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return solution
 
     def _solve(
-        self, problem: Problem, units: Units, objective: Objective, rows: Rows, given: Rows
+        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
     ) -> Solution[State]:
         rule = noise_rule(self, rows.count, problem.columns)
         if rule == "learn":
@@ -455,7 +453,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         )  # fmt: skip
 
     def _copy_out(
-        self, solution: Solution[State], units: Units, objective: Objective, rows: Rows,
+        self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> None:  # fmt: skip
         state = solution.value

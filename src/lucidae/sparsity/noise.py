@@ -16,7 +16,7 @@ import numpy as np
 
 from lucidae.arrays import Array, namespace, scalar
 from lucidae.iteration import Below, Solution, iterate
-from lucidae.sparsity.objectives import FullCovariance, Objective
+from lucidae.sparsity.objectives import Energy, FullCovariance
 from lucidae.sparsity.problem import Problem, Rows, Units, normalise
 from lucidae.sparsity.solvers import is_small, solve
 from lucidae.sparsity.state import State, flat_start
@@ -61,7 +61,7 @@ def first_noise(problem: Problem) -> float:
 
 
 def learn_noise(
-    problem: Problem, objective: Objective, *, method: str, tolerance: float, limit: int
+    problem: Problem, objective: Energy, *, method: str, tolerance: float, limit: int
 ) -> Solution[State]:
     """Minimise the energy over the relevances and γ together.
 
@@ -99,7 +99,7 @@ def learn_noise(
 
 
 @dataclass(slots=True)
-class Fold:
+class RowFold:
     """One split of the rows, carried along the path of noise variances."""
 
     problem: Problem
@@ -108,7 +108,7 @@ class Fold:
     test: Rows
     relevance: Array | None = None
 
-    def error(self, noise: float, objective: Objective) -> float:
+    def error(self, noise: float, objective: Energy) -> float:
         """Fit at `noise` from the last fit and return the weighted squared error held out."""
         normalised = scalar(self.units.normalised_noise(noise))
         solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
@@ -118,7 +118,7 @@ class Fold:
         return self.test.squared_error(coefficients, self.train)
 
 
-def _coarse(problem: Problem, objective: Objective, start: Array | None) -> Solution[Any]:
+def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[Any]:
     """Solve well enough to predict with."""
     if isinstance(objective, FullCovariance) and objective.groups is None:
         if is_small(problem):  # no start is better: one from a larger γ may lead too high
@@ -134,7 +134,7 @@ def _coarse(problem: Problem, objective: Objective, start: Array | None) -> Solu
 
 
 def cross_validated_noise(
-    rows: Rows, splits: Iterable[tuple[Any, Any]], objective: Objective
+    rows: Rows, splits: Iterable[tuple[Any, Any]], objective: Energy
 ) -> float:
     """Return the smallest mean squared error of predicting held-out rows along a path of γ.
 
@@ -144,7 +144,7 @@ def cross_validated_noise(
         The dictionary, the responses and their weights.
     splits : iterable of (train, test) indices
         The folds.
-    objective : Objective
+    objective : Energy
         Which energy is fitted on the training rows.
 
     Returns
@@ -166,9 +166,9 @@ def cross_validated_noise(
     return max(float(best), PATH_END * scale)
 
 
-def _fold(train: Rows, test: Rows, objective: Objective) -> Fold:
+def _fold(train: Rows, test: Rows, objective: Energy) -> RowFold:
     dictionary, responses = train.whitened
     problem, units = normalise(
         dictionary, responses, dimension=train.dimension, groups=objective.groups
     )
-    return Fold(problem, units, train, test)
+    return RowFold(problem, units, train, test)

@@ -70,7 +70,7 @@ class SumOfLogs:
         return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
 
 
-class Objective(Protocol):
+class Energy(Protocol):
     """What a solver asks of an energy."""
 
     @property

@@ -34,9 +34,9 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import (
     Autoencoder,
     DiagonalCovariance,
+    Energy,
     FullCovariance,
     Marginal,
-    Objective,
 )
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import State, evaluate, positive
@@ -71,7 +71,7 @@ NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which EM's slow path is tried too."""
 
 
-def make_objective(posterior: str, penalty: Any, groups: Groups | None) -> Objective:
+def make_objective(posterior: str, penalty: Any, groups: Groups | None) -> Energy:
     """Return the energy that belongs to a posterior."""
     if posterior == "full":
         return FullCovariance(groups)
@@ -82,7 +82,7 @@ def make_objective(posterior: str, penalty: Any, groups: Groups | None) -> Objec
 
 def solve(
     problem: Problem,
-    objective: Objective,
+    objective: Energy,
     *,
     method: str = "auto",
     start: Array | None = None,
@@ -95,7 +95,7 @@ def solve(
     ----------
     problem : Problem
         One problem, not a stack.
-    objective : Objective
+    objective : Energy
         The energy.
     method : {"auto", "mm", "em", "mackay", "coordinate"}
         How to go down. The updates choose a basin of the full energy, exact steps on a working
@@ -124,7 +124,7 @@ def solve(
     return _solve_by_updates(problem, objective, method, start, tolerance, limit, updates)
 
 
-def basin_limit(objective: Objective, method: str) -> int:
+def basin_limit(objective: Energy, method: str) -> int:
     """Return how many updates may be spent on choosing a basin."""
     patient = isinstance(objective, DiagonalCovariance) or method not in BASIN_LIMIT
     return max(BASIN_LIMIT.values()) if patient else BASIN_LIMIT[method]

@@ -8,14 +8,14 @@ import numpy as np
 
 from lucidae.arrays import to_numpy
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import Objective
+from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import covariance, whiten
 from lucidae.sparsity.state import State
 from lucidae.sparsity.theory import evidence_ratios, significance_threshold
 
 
 def significant_columns(
-    state: State, n_responses: int, significance: float, objective: Objective
+    state: State, n_responses: int, significance: float, objective: Energy
 ) -> Any:
     """Return a mask of the columns whose evidence exceeds the χ²₁ quantile at 1 − α/κ.
 

@@ -10,7 +10,7 @@ import numpy as np
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, History, Solution, iterate
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, Objective
+from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, Energy
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate, flat_start, positive
 
@@ -95,14 +95,14 @@ SMALLEST_LEARNED = 1e-10
 """Learning never takes the noise variance below this share of the mean square response."""
 
 
-class Kept(NamedTuple):
+class PrunedState(NamedTuple):
     """A state on the columns that are still in play, and which these are."""
 
     state: State
     columns: Any
 
 
-def update_of(objective: Objective, method: str) -> Update:
+def update_of(objective: Energy, method: str) -> Update:
     """Return the update rule that lowers `objective`."""
     if isinstance(objective, DiagonalCovariance):
         return diagonal_minimizer
@@ -113,7 +113,7 @@ def update_of(objective: Objective, method: str) -> Update:
 
 def repeat_update(
     problem: Problem,
-    objective: Objective,
+    objective: Energy,
     update: Update,
     start: Array | None = None,
     *,
@@ -128,15 +128,15 @@ def repeat_update(
     """
     prunes = objective.groups is None and not isinstance(objective, Autoencoder)
 
-    def step(kept: Kept) -> Kept:
+    def step(kept: PrunedState) -> PrunedState:
         state = kept.state
         relevance = update(state, objective.groups)
         following = _learned(state, objective) if learn else state.problem
         if prunes:
             kept, following, relevance = _pruned(kept, following, relevance)
-        return Kept(evaluate(following, relevance), kept.columns)
+        return PrunedState(evaluate(following, relevance), kept.columns)
 
-    def distance(kept: Kept) -> float:
+    def distance(kept: PrunedState) -> float:
         violation = scalar(objective.violation(kept.state))
         return max(violation, _noise_distance(kept.state, objective)) if learn else violation
 
@@ -144,7 +144,7 @@ def repeat_update(
     reachable = max(tolerance, rounding_distance(problem))
     solution = iterate(
         step,
-        Kept(first, np.arange(problem.columns)),
+        PrunedState(first, np.arange(problem.columns)),
         stop=Below(distance, reachable),
         limit=limit,
         record={"energy": lambda kept: objective.value(kept.state)},
@@ -153,18 +153,20 @@ def repeat_update(
     return revalued(solution, _restored(problem, solution.value))
 
 
-def _learned(state: State, objective: Objective) -> Problem:
+def _learned(state: State, objective: Energy) -> Problem:
     learned = noise_by_expectation(state, objective.degrees_of_freedom(state))
     floor = namespace(learned).full_like(learned, SMALLEST_LEARNED)
     return state.problem._replace(noise=namespace(learned).maximum(learned, floor))
 
 
-def _noise_distance(state: State, objective: Objective) -> float:
+def _noise_distance(state: State, objective: Energy) -> float:
     """Relative change that the next update of γ would bring."""
     return abs(scalar(_learned(state, objective).noise / state.noise) - 1.0)
 
 
-def _pruned(kept: Kept, problem: Problem, relevance: Array) -> tuple[Kept, Problem, Array]:
+def _pruned(
+    kept: PrunedState, problem: Problem, relevance: Array
+) -> tuple[PrunedState, Problem, Array]:
     """Drop negligible columns once they are a tenth of all."""
     state = kept.state
     negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
@@ -174,10 +176,10 @@ def _pruned(kept: Kept, problem: Problem, relevance: Array) -> tuple[Kept, Probl
     xp = namespace(relevance)
     index = xp.asarray(alive, device=device(relevance))
     narrowed = problem._replace(dictionary=xp.take(problem.dictionary, index, axis=1))
-    return Kept(state, kept.columns[alive]), narrowed, xp.take(relevance, index, axis=0)
+    return PrunedState(state, kept.columns[alive]), narrowed, xp.take(relevance, index, axis=0)
 
 
-def _restored(problem: Problem, kept: Kept) -> State:
+def _restored(problem: Problem, kept: PrunedState) -> State:
     if kept.columns.size == problem.columns:
         return kept.state
     state = kept.state

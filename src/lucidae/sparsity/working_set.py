@@ -175,7 +175,7 @@ ROUNDING = 0.1
 """Part of the damping that goes to the diagonal alone, where columns are nearly dependent."""
 
 
-class Descent(NamedTuple):
+class NewtonPoint(NamedTuple):
     """A point of the descent, or a stack of them.
 
     Beyond the fields of `Problem`: w, its pressure, L⁻¹Φ, ΦᵀΣ⁻¹X/√n, the energy and the damping
@@ -205,7 +205,9 @@ class Descent(NamedTuple):
         return complementarity(self.relevance, alignment, self.pressure, groups)
 
 
-def newton_direction(point: Descent, groups: Groups | None = None, volume: Volume = FULL) -> Array:
+def newton_direction(
+    point: NewtonPoint, groups: Groups | None = None, volume: Volume = FULL
+) -> Array:
     """Solve the damped Newton system on the free coordinates; NaN if it is not definite.
 
     A coordinate is free if it is positive or wants to be. Pressures are the units in which the
@@ -234,7 +236,7 @@ def newton_direction(point: Descent, groups: Groups | None = None, volume: Volum
 
 def look(
     problem: Problem, relevance: Array, damping: Array | None = None, volume: Volume = FULL
-) -> Descent:
+) -> NewtonPoint:
     """Factorise Σ at `relevance`."""
     xp = namespace(relevance)
     white = whiten(covariance(problem.dictionary, relevance, problem.noise), problem.responses)
@@ -243,10 +245,12 @@ def look(
     energy = white.fit + volume.value(problem, relevance, white.log_determinant)
     loading = whitened.mT @ white.responses
     first = xp.full_like(problem.noise, FIRST_DAMPING) if damping is None else damping
-    return Descent(*problem, relevance, pressure, whitened, loading, energy, first)
+    return NewtonPoint(*problem, relevance, pressure, whitened, loading, energy, first)
 
 
-def newton_step(point: Descent, groups: Groups | None = None, volume: Volume = FULL) -> Descent:
+def newton_step(
+    point: NewtonPoint, groups: Groups | None = None, volume: Volume = FULL
+) -> NewtonPoint:
     """Take one damped Newton step where it does not raise the energy; raise the damping elsewhere.
 
     Rounding may lift the energy in its last digits, which is not counted as a rise.
@@ -266,7 +270,7 @@ def newton_step(point: Descent, groups: Groups | None = None, volume: Volume = F
         xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
         for new, old in zip(reached[5:], refused[5:], strict=True)
     ]
-    return Descent(*point.problem, *chosen)
+    return NewtonPoint(*point.problem, *chosen)
 
 
 def _raised(damping: Array, direction: Array) -> Array:

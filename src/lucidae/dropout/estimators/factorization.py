@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import Array, as_double, beside, like
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import Measurement, certify_weights, judge, measure
+from lucidae.dropout.certificate import DropoutFigures, certify_weights, judge, measure
 from lucidae.dropout.estimators.shared import (
     CERTIFIED,
     check_code_width,
@@ -35,7 +35,7 @@ class FactorizationState(FittedState):
     """Fitted state of `DropoutFactorization`: the factors and a few figures, never the matrix."""
 
     solution: ExactSolution
-    figures: Measurement
+    figures: DropoutFigures
     strength: float
     ref: Array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lucidae.experiments.declaration import Experiment, Scale
-from lucidae.experiments.linear.training import Training, Trial
+from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtLeast, AtMost, Between, Reported, Sooner
 
 # Bao et al. 2020, Table 2.
@@ -69,7 +69,7 @@ EXPERIMENT = Experiment(
     "Adam speeds up the regularised models.",
     scales={
         "smoke": Scale(
-            Training(
+            TrainingRuns(
                 trials(
                     DIGITS_RATES,
                     DIGITS_PENALTIES,
@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
             ),
         ),
         "paper": Scale(
-            Training(
+            TrainingRuns(
                 trials(
                     PAPER_RATES,
                     PAPER_PENALTIES,

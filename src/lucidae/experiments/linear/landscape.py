@@ -21,9 +21,9 @@ from lucidae.experiments.declaration import (
 )
 from lucidae.experiments.verdicts import AtMost, Outweighs, Sooner
 from lucidae.iteration import Below, iterate
-from lucidae.linear.data import DiagonalCovariance
+from lucidae.linear.data import EigenbasisCovariance
 from lucidae.linear.objectives import NonUniformL2
-from lucidae.linear.weights import Weights
+from lucidae.linear.weights import UntiedWeights
 
 Vector = np.ndarray[Any, Any]
 
@@ -46,19 +46,19 @@ class Plane:
         scale = np.diag(np.sqrt(1 - self.penalties / self.values))
         return np.stack([scale, TURN @ scale])
 
-    def weights(self, points: Vector) -> Weights:
+    def weights(self, points: Vector) -> UntiedWeights:
         """Return the weights of points (…, 2)."""
         layer = np.einsum("...p,pij->...ij", points, self.frame)
-        return Weights(layer, layer)
+        return UntiedWeights(layer, layer)
 
     def loss(self, points: Vector) -> Vector:
         """Return the loss at points (…, 2)."""
-        objective, covariance = NonUniformL2(self.penalties), DiagonalCovariance(self.values)
+        objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         return np.asarray(objective.value(self.weights(points), covariance))
 
     def slope(self, point: Vector) -> Vector:
         """Return the gradient at one point (2,)."""
-        objective, covariance = NonUniformL2(self.penalties), DiagonalCovariance(self.values)
+        objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         gradient = objective.gradient(self.weights(point), covariance)
         return np.asarray(np.einsum("ij,pij->p", gradient.encoder + gradient.atoms, self.frame))
 

@@ -17,7 +17,7 @@ from lucidae.experiments.linear.dynamics import (
     PAPER_PENALTIES,
     PAPER_RATES,
 )
-from lucidae.experiments.linear.training import Training, Trial
+from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtMost
 
 # Bao et al. 2020, Table 2, without stochastic nested dropout, whose expectation is searched.
@@ -93,7 +93,7 @@ class Search:
     def facts(self) -> Mapping[str, str]:
         """Return the setting in words."""
         return {
-            **Training(self.trials).facts(),
+            **TrainingRuns(self.trials).facts(),
             "measure": "axis-alignment distance after the last epoch",
         }
 

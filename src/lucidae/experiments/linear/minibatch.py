@@ -12,7 +12,7 @@ from lucidae.experiments.linear.dynamics import (
     PAPER_PENALTIES,
     PAPER_RATES,
 )
-from lucidae.experiments.linear.training import Training, Trial
+from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtMost, Ordered
 
 
@@ -67,14 +67,14 @@ EXPERIMENT = Experiment(
     "axes, the non-uniform penalty stays behind.",
     scales={
         "smoke": Scale(
-            Training(
+            TrainingRuns(
                 minibatch_trials(SMOKE_SIZES, DIGITS_RATES, DIGITS_PENALTIES, data="digits", k=10),
                 {"batches": "of 300 and of 100 rows"},
             ),
             expect(SMOKE_SIZES, 0.2, 0.03),
         ),
         "paper": Scale(
-            Training(
+            TrainingRuns(
                 minibatch_trials(PAPER_SIZES, PAPER_RATES, PAPER_PENALTIES, data="mnist", k=20),
                 {"batches": "of 1000 and of 100 rows; the paper does not say how many epochs"},
             ),

@@ -19,7 +19,7 @@ from lucidae.experiments.declaration import (
     Settings,
     on_processor,
 )
-from lucidae.experiments.linear.training import Training, Trial
+from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
 from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.penalties import rotation_bound
@@ -80,7 +80,7 @@ class Penalties:
             curves[f"penalties/{name}"] = Curve(np.arange(1, self.k + 1), cell.arrays["penalties"])
             for figure in ("condition", "eq16", "smallest", "largest"):
                 curves[f"{figure}/{name}"] = Curve([0], cell.arrays[figure][None])
-        trained = Training(self.trials).curves(Results(results.cells[len(RULES) :]))
+        trained = TrainingRuns(self.trials).curves(Results(results.cells[len(RULES) :]))
         for rate in self.rates:
             ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
             curves[f"slowdown/{rate:g}"] = Curve(ours.x, ours.y - usual.y)
@@ -90,7 +90,7 @@ class Penalties:
         """Return the setting in words."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return {
-            **Training(self.trials).facts(),
+            **TrainingRuns(self.trials).facts(),
             "optimizer": f"Adam, rates {rates}",
             "spaced": f"√λ from {self.spaced['low']:g} to {self.spaced['high']:g}",
         }

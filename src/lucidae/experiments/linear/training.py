@@ -1,4 +1,4 @@
-"""Training runs of linear autoencoders as cells: dynamics, weights, searches, mini-batches."""
+"""TrainingRuns runs of linear autoencoders as cells: dynamics, weights, searches, mini-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lucidae.experiments.device import reference
 from lucidae.iteration import log_grid
 from lucidae.linear.simulation.dynamics import Plan, Run, Trajectory, simulate
 
-__all__ = ["Training", "Trial", "measure"]
+__all__ = ["TrainingRuns", "Trial", "measure"]
 
 WORK = "lucidae.experiments.linear.training:measure"
 MEASURES = ("alignment", "subspace", "loss", "imbalance")
@@ -113,7 +113,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingRuns:
     """A setting that consists of training runs.
 
     Parameters

@@ -16,7 +16,7 @@ from lucidae.experiments.linear.dynamics import (
     PAPER_PENALTIES,
     PAPER_RATES,
 )
-from lucidae.experiments.linear.training import Training, Trial
+from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtLeast, AtMost
 
 METHODS = (
@@ -81,7 +81,7 @@ class Snapshots:
 
     def facts(self) -> Mapping[str, str]:
         """Return the setting in words."""
-        words = Training(self.trials[:1]).facts()
+        words = TrainingRuns(self.trials[:1]).facts()
         epochs = ", ".join(str(epoch) for epoch in self.epochs)
         return {**words, "epochs": epochs, "runs": str(len(METHODS)), "optimizer": "Nesterov"}
 

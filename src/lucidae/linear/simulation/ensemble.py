@@ -23,13 +23,13 @@ from lucidae.iteration import Below, iterate, iterate_batch, log_grid
 from lucidae.linear.data import (
     Covariance,
     DenseCovariance,
-    DiagonalCovariance,
+    EigenbasisCovariance,
     rows_covariance,
 )
-from lucidae.linear.methods import Method, Settings, check_optimizer, make_method
+from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.rules import NestedDropout, prefix_thresholds
+from lucidae.linear.rules import NestedDropoutRule, prefix_thresholds
 from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 from lucidae.metrics import imbalance, subspace_distance
 from lucidae.metrics._linear import alignment_of
@@ -125,7 +125,7 @@ class Crew:
 
     def _full(self) -> Covariance:
         if self.turned:
-            return DiagonalCovariance(self.values)
+            return EigenbasisCovariance(self.values)
         return DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
 
     def _rows(self) -> Array:
@@ -136,7 +136,7 @@ class Crew:
     def _masked(self, random: np.random.Generator) -> tuple[Any, Draws | None]:
         """Return all rows and a source of masks for nested dropout on the full batch."""
         rule = self.method.rule
-        if not isinstance(rule, NestedDropout) or self._steps_per_epoch > 1:
+        if not isinstance(rule, NestedDropoutRule) or self._steps_per_epoch > 1:
             return None, None
         rows = self._rows()
         whole = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
@@ -188,7 +188,7 @@ class Crew:
 
     def _direction(self, weights: Any, drawn: Array | None, width: int | None) -> Any:
         rule = self.method.rule
-        if drawn is not None and isinstance(rule, NestedDropout):
+        if drawn is not None and isinstance(rule, NestedDropoutRule):
             return rule.sampled(weights, self.whole, drawn, width)
         return rule.direction(weights, next(self.batches) if self.batches else self.full)
 
@@ -321,7 +321,7 @@ def _method(run: Run, plan: Plan, random: np.random.Generator) -> Method:
     penalties = np.full(plan.k, 0.25) if plan.penalties is None else plan.penalties
     prior = geometric_prior(plan.k) if plan.prior is None else plan.prior
     ref = plan.spectrum.values
-    settings = Settings(like(penalties, ref), like(prior, ref), random, run.tied)
+    settings = MethodSettings(like(penalties, ref), like(prior, ref), random, run.tied)
     return make_method(run.method, settings)
 
 
