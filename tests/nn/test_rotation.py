@@ -12,7 +12,7 @@ torch = require("torch")
 
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.rules import RotationAugmented as Rule
+from lucidae.linear.rules import RotationAugmentedRule as Rule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import RotationAugmented

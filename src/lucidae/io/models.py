@@ -288,7 +288,7 @@ class _MovedModules(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,
+        path: Sequence[str] | None,  # noqa: ARG002
         target: Any = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if any(name.startswith(f"{fullname}:") for name in (*_BUILDERS, *_MEMBERS)):
