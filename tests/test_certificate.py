@@ -47,6 +47,29 @@ def test_verdicts_follow_the_figure_and_keep_advice_for_failures(make, value, th
         assert type(claim.value) is type(claim.threshold) is float
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "holds"),
+    [(1.0, 0.5, True), (1.6, 0.5, None), (2.4, 0.5, None), (2.6, 0.5, False), (np.nan, 0.5, False)],
+)
+def test_a_figure_within_its_own_error_of_the_threshold_has_no_verdict(value, error, holds):
+    upper = at_most("name", "statement", PAPER, value, 2.0, "do this", error=error)
+    lower = at_least("name", "statement", PAPER, -value, -2.0, "do this", error=error)
+    for claim in (upper, lower):
+        assert claim.holds is holds
+        assert claim.error == error
+        assert ("float64 does not decide" in claim.advice) is (holds is None)
+
+
+def test_the_evidence_of_a_certificate_travels_as_plain_numbers():
+    evidence = {"eigenvalues": np.array([2.0, np.inf]), "rank": np.int64(3)}
+    certificate = Certificate("a fit", (HOLDS,), evidence)
+    assert json.loads(json.dumps(certificate.to_dict()))["evidence"] == {
+        "eigenvalues": [2.0, "inf"],
+        "rank": 3,
+    }
+    assert certificate == Certificate("a fit", (HOLDS,))
+
+
 def test_scalars_of_other_libraries_become_plain_python():
     torch = require("torch")
     claim = at_most("name", "statement", PAPER, torch.tensor(1.0), torch.tensor(2.0))

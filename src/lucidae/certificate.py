@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lucidae.io.atomic import json_safe
@@ -29,7 +29,11 @@ _MARKS = {True: "✓", False: "✗", None: "–"}
 _WORDS = {True: "holds", False: "fails"}
 
 
-@saved_as("lucidae.claim/1", formerly="lucidae.certificate:Claim")
+@saved_as(
+    "lucidae.claim/2",
+    formerly=("lucidae.certificate:Claim", "lucidae.claim/1"),
+    upgrade=lambda fields: fields | {"error": 0.0},
+)
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One statement about a fit, tied to a theorem and measured.
@@ -51,6 +55,9 @@ class Claim:
         figure is only reported).
     advice : str
         Why, and what to do about it.
+    error : float
+        Bound on the error of evaluating `value` in floating point. A figure that is closer to its
+        threshold than this has no verdict.
 
     Examples
     --------
@@ -67,10 +74,12 @@ class Claim:
     threshold: float | None = None
     holds: bool | None = None
     advice: str = ""
+    error: float = 0.0
 
     def __post_init__(self) -> None:
         # Scalars of array libraries are neither JSON nor `is True`.
-        for name, kind in (("value", float), ("threshold", float), ("holds", bool)):
+        kinds = {"value": float, "threshold": float, "holds": bool, "error": float}
+        for name, kind in kinds.items():
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else kind(given))
 
@@ -102,23 +111,65 @@ class Claim:
             "threshold": json_safe(self.threshold),
             "holds": self.holds,
             "advice": self.advice,
+            "error": json_safe(self.error),
         }
 
 
+UNDECIDABLE = "The figure is known to ±{error:.1g} only, so float64 does not decide the claim."
+
+
 def at_most(
-    name: str, statement: str, reference: str, value: float, threshold: float, advice: str = ""
+    name: str,
+    statement: str,
+    reference: str,
+    value: float,
+    threshold: float,
+    advice: str = "",
+    *,
+    error: float = 0.0,
 ) -> Claim:
-    """Claim that `value` is at most `threshold`; the advice is kept only when it fails."""
-    holds = bool(value <= threshold)
-    return Claim(name, statement, reference, value, threshold, holds, "" if holds else advice)
+    """Claim that `value` is at most `threshold`; the advice is kept only when it fails.
+
+    A figure that lies within `error` of its threshold has no verdict. NaN fails.
+    """
+    return _compared(name, statement, reference, value, threshold, advice, error, value - threshold)
 
 
 def at_least(
-    name: str, statement: str, reference: str, value: float, threshold: float, advice: str = ""
+    name: str,
+    statement: str,
+    reference: str,
+    value: float,
+    threshold: float,
+    advice: str = "",
+    *,
+    error: float = 0.0,
 ) -> Claim:
-    """Claim that `value` is at least `threshold`; the advice is kept only when it fails."""
-    holds = bool(value >= threshold)
-    return Claim(name, statement, reference, value, threshold, holds, "" if holds else advice)
+    """Claim that `value` is at least `threshold`; the advice is kept only when it fails.
+
+    A figure that lies within `error` of its threshold has no verdict. NaN fails.
+    """
+    return _compared(name, statement, reference, value, threshold, advice, error, threshold - value)
+
+
+def _compared(
+    name: str,
+    statement: str,
+    reference: str,
+    value: float,
+    threshold: float,
+    advice: str,
+    error: float,
+    excess: float,
+) -> Claim:
+    """Judge a figure by its excess over what is allowed."""
+    if error > 0.0 and abs(excess) <= error:
+        why = UNDECIDABLE.format(error=error)
+        return Claim(name, statement, reference, value, threshold, None, why, error)
+    holds = bool(excess <= 0.0)
+    return Claim(
+        name, statement, reference, value, threshold, holds, "" if holds else advice, error
+    )
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
@@ -131,7 +182,11 @@ def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim
     return Claim(name, statement, reference, advice=why)
 
 
-@saved_as("lucidae.certificate/1", formerly="lucidae.certificate:Certificate")
+@saved_as(
+    "lucidae.certificate/2",
+    formerly=("lucidae.certificate:Certificate", "lucidae.certificate/1"),
+    upgrade=lambda fields: fields | {"evidence": {}},
+)
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """A short list of claims about one fit.
@@ -142,6 +197,8 @@ class Certificate:
         What was certified.
     claims : tuple of Claim
         The claims, most important first.
+    evidence : dict
+        The numbers from which the figures can be computed again, by name.
 
     Examples
     --------
@@ -158,6 +215,7 @@ class Certificate:
 
     title: str
     claims: tuple[Claim, ...]
+    evidence: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def holds(self) -> bool | None:
@@ -211,11 +269,12 @@ class Certificate:
         return f"{self.title}: {failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values."""
+        """Return JSON-safe values: claims, and the numbers from which to check them."""
         return {
             "title": self.title,
             "holds": self.holds,
             "claims": [claim.to_dict() for claim in self.claims],
+            "evidence": {name: json_safe(value) for name, value in self.evidence.items()},
         }
 
     def _repr_html_(self) -> str:

@@ -16,13 +16,15 @@ import numpy as np
 
 
 def json_safe(value: Any) -> Any:
-    """Return `value` with numbers beyond JSON (infinities, NaN) written as strings.
+    """Return `value` for JSON: arrays as lists, infinities and NaN as strings.
 
     Examples
     --------
     >>> json_safe([1.0, float("inf")])
     [1.0, 'inf']
     """
+    if hasattr(value, "tolist"):  # arrays and scalars of array libraries
+        value = value.tolist()
     if isinstance(value, list):
         return [json_safe(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -45,7 +45,10 @@ _TAGS: dict[type, str] = {}
 
 
 def saved_as(
-    tag: str, *, formerly: str = "", upgrade: Callable[[Fields], Fields] | None = None
+    tag: str,
+    *,
+    formerly: str | Sequence[str] = (),
+    upgrade: Callable[[Fields], Fields] | None = None,
 ) -> Callable[[Kind], Kind]:
     """Register a type under a stable tag, so that `save` can write it and `load` can read it.
 
@@ -57,8 +60,8 @@ def saved_as(
     tag : str
         Name and version, such as ``"lucidae.linear.fitted/1"``. A released tag never changes its
         meaning: a type whose fields change gets a higher version.
-    formerly : str, optional
-        The name under which earlier files hold the same type: an earlier tag, or the
+    formerly : str or sequence of str, optional
+        The names under which earlier files hold the same type: an earlier tag, or the
         ``module:Class`` of lucidae 0.1.0.
     upgrade : callable, optional
         Turns the fields of such an earlier record into those of this type.
@@ -79,9 +82,8 @@ def saved_as(
     """
 
     def register(kind: Kind) -> Kind:
-        for name, brought_up_to_date in ((tag, None), (formerly, upgrade)):
-            if not name:
-                continue
+        earlier = (formerly,) if isinstance(formerly, str) else formerly
+        for name, brought_up_to_date in ((tag, None), *((old, upgrade) for old in earlier)):
             if issubclass(kind, Enum):
                 _MEMBERS[name] = kind
             else:
