@@ -1,0 +1,133 @@
+"""A small mutation tool: functions broken on purpose, one node of their source at a time.
+
+A mutant replaces the code of a function in place (`__code__`), wherever the function has been
+imported to, and is taken back afterwards.
+"""
+
+import ast
+import copy
+import inspect
+import textwrap
+from contextlib import contextmanager
+
+ARITHMETIC = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div, ast.Add),
+    ast.Div: (ast.Mult,),
+    ast.Pow: (ast.Mult,),
+    ast.MatMult: (),
+}
+COMPARISONS = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+}
+CALLS = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum", "sqrt": "abs"}
+
+
+def mutants(function):
+    """Yield (description, code) for every mutant of a function without closure."""
+    function = inspect.unwrap(function)
+    if function.__code__.co_freevars:
+        return
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    (definition,) = tree.body
+    definition.decorator_list = []
+    for number, node in enumerate(ast.walk(definition)):
+        for words, change in changes(node):
+            broken = copy.deepcopy(tree)
+            target = list(ast.walk(broken.body[0]))[number]
+            change(target)
+            code = compiled(broken, function)
+            if code is not None:
+                yield f"{function.__qualname__}:{getattr(node, 'lineno', 0)} {words}", code
+
+
+def changes(node):
+    """Yield (words, change in place) for a node of the syntax tree."""
+    if isinstance(node, ast.BinOp):
+        for kind in ARITHMETIC.get(type(node.op), ()):
+            yield f"{type(node.op).__name__} to {kind.__name__}", replace("op", kind)
+        if isinstance(node.op, ast.Mult | ast.Add):
+            yield "drop the right operand", drop_right
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        for kind in COMPARISONS.get(type(node.ops[0]), ()):
+            yield f"{type(node.ops[0]).__name__} to {kind.__name__}", replace_comparison(kind)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield "drop a minus", lambda target: setattr(target, "op", ast.UAdd())
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        for factor, shift in ((1, 1), (2, 0)):
+            if node.value * factor + shift != node.value:
+                words = f"{node.value} to {node.value * factor + shift}"
+                yield words, replace_constant(node.value * factor + shift)
+    elif isinstance(node, ast.Slice) and node.upper is not None:
+        yield "slice one longer", lengthen(1)
+        yield "slice one shorter", lengthen(-1)
+    elif isinstance(node, ast.Call) and called(node) in CALLS:
+        yield f"{called(node)} to {CALLS[called(node)]}", rename_call
+
+
+def replace(field, kind):
+    return lambda target: setattr(target, field, kind())
+
+
+def replace_comparison(kind):
+    return lambda target: target.ops.__setitem__(0, kind())
+
+
+def replace_constant(value):
+    return lambda target: setattr(target, "value", value)
+
+
+def drop_right(target):
+    neutral = ast.Constant(1.0 if isinstance(target.op, ast.Mult) else 0.0)
+    target.right = ast.copy_location(neutral, target.right)
+
+
+def lengthen(step):
+    def change(target):
+        shifted = ast.BinOp(target.upper, ast.Add(), ast.Constant(step))
+        target.upper = ast.copy_location(shifted, target.upper)
+
+    return change
+
+
+def called(node):
+    """Return the last part of the name that is called."""
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def rename_call(target):
+    field = "attr" if isinstance(target.func, ast.Attribute) else "id"
+    setattr(target.func, field, CALLS[called(target)])
+
+
+def compiled(tree, function):
+    """Return the code object of the broken function, None where it cannot take the place."""
+    ast.fix_missing_locations(tree)
+    names = {}
+    try:
+        module = compile(tree, inspect.getsourcefile(function), "exec")
+        exec(module, dict(function.__globals__), names)
+    except Exception:
+        return None
+    broken = names[function.__name__].__code__
+    same = broken.co_freevars == function.__code__.co_freevars
+    return broken if same else None
+
+
+@contextmanager
+def broken(function, code):
+    """Run a block with the code of a function replaced."""
+    function = inspect.unwrap(function)
+    healthy = function.__code__
+    function.__code__ = code
+    try:
+        yield
+    finally:
+        function.__code__ = healthy
