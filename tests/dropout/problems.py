@@ -12,6 +12,12 @@ def seeds():
     return st.integers(0, 2**32 - 1)
 
 
+def regression_data(seed=0, n=80, features=5, targets=3):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, features)) @ rng.standard_normal((features, features)) + 2.0
+    return X, X @ rng.standard_normal((features, targets)) + rng.standard_normal((n, targets)) - 4.0
+
+
 @st.composite
 def problems(draw, largest=6):
     """Draw (problem, λ, r): white or correlated inputs, any rank and shape, r below or above."""

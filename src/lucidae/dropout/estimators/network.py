@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,8 +324,16 @@ def upgraded_state(fields: dict[str, Any]) -> Any:
     if results is not None:
         state.trained = results.pop("outcome", None)
         state._attributes = results
-    state._certificate = fields.get("certificate")
+    certificate = fields.get("certificate")
+    state._certificate = None if certificate is None else _renamed_claims(certificate)
     return state
+
+
+def _renamed_claims(certificate: Certificate) -> Certificate:
+    """Return a certificate of lucidae 0.1.0 under the names that its claims have now."""
+    names = {"path norm": "path_norm", "stationary": "stationarity"}
+    renamed = (replace(claim, name=names.get(claim.name, claim.name)) for claim in certificate)
+    return Certificate(certificate.title, tuple(renamed))
 
 
 reads("lucidae.dropout.estimators._shared:LazyFit")(upgraded_state)
