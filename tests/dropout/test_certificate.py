@@ -80,7 +80,7 @@ def test_gap_is_the_true_distance_to_the_minimum():
     assert certificate["curvature"].holds is None
 
 
-def test_right_function_in_unequal_units_is_told_apart():
+def test_the_right_function_in_unequal_units_is_recognised():
     X, Y = regression_data()
     best = DropoutRegressor(3, dropout=0.4).fit(X, Y)
     U, s, Vt = np.linalg.svd(best.coef_, full_matrices=False)
@@ -108,14 +108,14 @@ def test_saddles_of_untied_weights_show_negative_curvature():
 
 
 @pytest.mark.parametrize("strength", [0.1, 1.0, 10.0])
-def test_tied_saddles_are_named_with_the_way_down(strength):
+def test_tied_saddles_are_named_with_a_direction_of_descent(strength):
     M = symmetric(np.random.default_rng(2), 4, shift=2.0)
     dropout = strength / (1 + strength)
     for point in equalized_critical_points(M, strength, 3):
         certificate = certify_weights(point.factor, None, matrix=M, dropout=dropout)
         assert certificate["stationarity"].holds
         assert certificate["gap"].holds is (point.index == 0)
-        # At the minimum there is nothing to measure: the gap says it.
+        # At the minimum the gap is enough, and the curvature is not measured.
         assert certificate["curvature"].holds is (False if point.index else None)
         if point.index:
             advice = certificate["curvature"].advice

@@ -7,6 +7,7 @@ tied weights and white inputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lucidae.arrays import (
     Array,
@@ -40,7 +41,16 @@ FAINTEST = 1e-3
 so a singular vector of relative size 1e-3 loses three digits."""
 
 
-@saved_as("lucidae.dropout.optimum/1", formerly="lucidae.dropout.solvers:ExactSolution")
+def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a solution from those that lucidae 0.1.0 saved."""
+    return {"next_singular_value" if name == "beyond" else name: v for name, v in fields.items()}
+
+
+@saved_as(
+    "lucidae.dropout.optimum/2",
+    formerly="lucidae.dropout.solvers:ExactSolution",
+    upgrade=_upgraded_solution,
+)
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
     """A global minimum of the expected dropout loss.
@@ -57,8 +67,9 @@ class ExactSolution:
         Leading singular values of M, before shrinking.
     value : float
         The minimum.
-    beyond : float
-        The next singular value, s_{r+1}; 0 if there is none.
+    next_singular_value : float
+        s_{r+1}, the first singular value that a network of width r cannot have; 0 if there is
+        none.
     """
 
     weights: Weights
@@ -66,7 +77,7 @@ class ExactSolution:
     threshold: float
     singular_values: Array
     value: float
-    beyond: float
+    next_singular_value: float
 
     @property
     def unique(self) -> bool:
@@ -74,7 +85,8 @@ class ExactSolution:
         width = self.weights.left.shape[1]
         if self.rank < width:
             return True
-        return self.beyond < scalar(self.singular_values[width - 1]) * (1.0 - TIE)
+        smallest = scalar(self.singular_values[width - 1])
+        return self.next_singular_value < smallest * (1.0 - TIE)
 
 
 def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
@@ -101,7 +113,7 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
 
 
 def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> ExactSolution:
-    """Return the optimum from the singular triples of M: shrink, equalize, undo the whitening."""
+    """Return the optimum from the leading singular triples of M: shrink, equalize, undo the whitening."""
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
     rank = shrunk.rank
@@ -109,14 +121,15 @@ def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> Ex
     factors = equalized_factors(
         P[:, :rank] * signs, shrunk.values[:rank], Qt[:rank, :].mT * signs, width
     )
-    total = None if _complete(white.matrix, values) else scalar(squared_norm(white.matrix))
+    complete = values.shape[0] == min(white.matrix.shape)
+    total = None if complete else scalar(squared_norm(white.matrix))
     return ExactSolution(
         white.raise_weights(Weights(*factors)),
         rank,
         shrunk.threshold,
         values[:width],
         white.floor + optimal_value(values, strength, width, total),
-        _beyond(values, width),
+        _value_after(values, width),
     )
 
 
@@ -150,7 +163,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
         shrunk.threshold,
         positive[:width],
         value,
-        _beyond(positive, width),
+        _value_after(positive, width),
     )
 
 
@@ -196,9 +209,5 @@ def _signs(vectors: Array) -> Array:
     return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))
 
 
-def _beyond(values: Array, width: int) -> float:
+def _value_after(values: Array, width: int) -> float:
     return scalar(values[width]) if values.shape[0] > width else 0.0
-
-
-def _complete(matrix: Array, values: Array) -> bool:
-    return bool(values.shape[0] == min(matrix.shape))

@@ -122,8 +122,8 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     last = max((width * smallest - strength * excess) / loaded, 0.0)
     threshold = strength * scalar(xp.sum(kept)) / loaded
     shrunk = singular_values - smallest + last
-    beyond = arange_like(singular_values) >= rank
-    return Shrinkage(rank, threshold, where_set(shrunk, beyond, 0.0))
+    removed = arange_like(singular_values) >= rank
+    return Shrinkage(rank, threshold, where_set(shrunk, removed, 0.0))
 
 
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
