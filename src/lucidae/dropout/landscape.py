@@ -52,7 +52,6 @@ __all__ = [
     "tied_objective",
 ]
 
-
 Matrix = np.ndarray[Any, Any]
 
 MOST_POINTS = 100_000

@@ -113,7 +113,10 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
 
 
 def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> ExactSolution:
-    """Return the optimum from the leading singular triples of M: shrink, equalize, undo the whitening."""
+    """Return the optimum from the leading singular triples (P, s, Qᵀ) of the whitened problem.
+
+    The singular values are shrunk, spread evenly over the hidden units, and the whitening undone.
+    """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
     rank = shrunk.rank

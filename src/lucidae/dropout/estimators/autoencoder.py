@@ -209,7 +209,6 @@ class DropoutAutoencoder(
         -------
         self
         """
-        _ = self._chosen_solver
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)

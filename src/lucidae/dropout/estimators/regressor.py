@@ -287,7 +287,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
         """
         first = not self.__sklearn_is_fitted__()
-        _ = self._chosen_solver
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
         moment = self._choose_dropout(X, y, weights)
         flat, ref = y.ndim == 1, reference_array(X)
