@@ -7,13 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lucidae.arrays import Array, is_array, is_numpy
+from lucidae.arrays import Array, is_array, is_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, does_not_apply
 from lucidae.validation import check_rows
 
-__all__ = ["CertifiedMixin", "Fitted", "FittedState", "validated_rows"]
+__all__ = [
+    "CertifiedMixin",
+    "Fitted",
+    "FittedState",
+    "checked_codes",
+    "reference_array",
+    "validated_rows",
+]
 
 
 class FittedState(ABC):
@@ -158,3 +166,19 @@ def validated_rows(
             f"{estimator.n_features_in_} features as input."
         )
     return X
+
+
+def reference_array(X: Any) -> Array:
+    """Return an empty array of the library, dtype and device of X: NumPy for sparse rows."""
+    return np.empty(0, dtype=X.dtype) if scipy.sparse.issparse(X) else zeros_like_shape((0,), X)
+
+
+def checked_codes(X: Any, width: int) -> Array:
+    """Return codes that `inverse_transform` decodes, checked to have `width` columns."""
+    codes = check_rows(X, accept_sparse=False)
+    if codes.shape[1] != width:
+        raise ValueError(
+            f"X has {codes.shape[1]} columns, expected {width} codes per row, as `transform` "
+            "returns them."
+        )
+    return codes

@@ -1,4 +1,4 @@
-"""Random problems and plain oracles that the tests of the dropout family share."""
+"""Random problems and independent references for the tests of the dropout family."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,6 +10,12 @@ from lucidae.dropout import LinearProblem, Weights
 
 def seeds():
     return st.integers(0, 2**32 - 1)
+
+
+def regression_data(seed=0, n=80, features=5, targets=3):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, features)) @ rng.standard_normal((features, features)) + 2.0
+    return X, X @ rng.standard_normal((features, targets)) + rng.standard_normal((n, targets)) - 4.0
 
 
 @st.composite
@@ -64,6 +70,12 @@ def plain_value_and_gradient(problem, strength, width):
         return value, np.concatenate([on_left.ravel(), on_right.ravel()])
 
     return value_and_gradient
+
+
+def sampled_loss(weights, X, Y, masks, keep):
+    """Return the mean over rows of ‖y − U diag(b) Vᵀx / θ‖² (Mianjy et al. 2018, eq. 1)."""
+    residual = (X @ weights.right) * masks / keep @ weights.left.mT - Y
+    return (residual**2).sum(axis=(-2, -1)) / X.shape[-2]
 
 
 def best_descent(problem, strength, width, rng, starts, goal):

@@ -1,4 +1,4 @@
-"""Equalizers are rotations that level the columns and leave the network's function alone."""
+"""Equalizers are rotations that make column norms equal and keep the network's function."""
 
 import numpy as np
 import pytest

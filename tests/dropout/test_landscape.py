@@ -64,7 +64,7 @@ def test_strict_saddles_are_confirmed_by_the_dense_hessian(drawn):
             assert not verdict.direction.any()
             continue
         assert verdict.kind is Kind.EQUALIZED_SADDLE
-        assert verdict.curvature == pytest.approx(lowest, rel=1e-6)  # the steepest way there is
+        assert verdict.curvature == pytest.approx(lowest, rel=1e-6)  # no direction has less
         assert np.linalg.norm(verdict.direction) == pytest.approx(1.0)
         step = 1e-3 * verdict.direction
         value = objective.tied_value(point.factor)
@@ -96,7 +96,7 @@ def test_unequalized_critical_points_are_strict_saddles(seed, strength):
 @settings(max_examples=60)
 @given(tied_problems())
 def test_every_local_minimum_is_global_for_every_strength(drawn):
-    """Our result, beyond Theorem 4.3: wherever descent ends, it ends at the global minimum."""
+    """Stronger than Theorem 4.3: descent from any start ends at a global minimum."""
     M, strength, width, rng = drawn
     objective = tied_objective(M, strength)
 
@@ -113,7 +113,7 @@ def test_every_local_minimum_is_global_for_every_strength(drawn):
 
 def test_the_papers_condition_is_not_needed():
     # λ = 5 is far above the bound of Theorem 4.3, and the saddle that the theorem leaves open,
-    # the top eigenvector alone where two belong, still has a way down.
+    # the leading eigenvector alone although the optimum has two, still has negative curvature.
     M, strength, width = np.diag([3.0, 2.7, 0.2]), 5.0, 3
     assert strength > small_dropout_bound(np.array([3.0, 2.7, 0.2]), width)
     points = {p.eigenvectors: p for p in equalized_critical_points(M, strength, width)}
@@ -133,7 +133,7 @@ def test_points_that_are_not_critical_get_the_negative_gradient():
     assert objective.tied_value(U + 1e-4 * verdict.direction) < objective.tied_value(U)
 
 
-def test_without_dropout_unequal_columns_are_no_fault():
+def test_without_dropout_columns_may_be_unequal():
     M = np.diag([3.0, 1.0])
     assert classify(np.diag([3.0, 1.0]) ** 0.5, M, 0.0).kind is Kind.GLOBAL_MINIMUM
     assert classify(np.array([[0.0], [1.0]]), M, 0.0).kind is Kind.EQUALIZED_SADDLE

@@ -5,15 +5,18 @@ import pytest
 from hypothesis import given
 from numpy.testing import assert_allclose
 
-from dropout.problems import dense_hessian, pack, problems, random_weights, seeds, unpack
+from dropout.problems import (
+    dense_hessian,
+    pack,
+    problems,
+    random_weights,
+    sampled_loss,
+    seeds,
+    unpack,
+)
 from lucidae import SecondMoment, metrics
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.objectives import (
-    draw_masks,
-    paper_direction,
-    sampled_gradient,
-    sampled_loss,
-)
+from lucidae.dropout.objectives import draw_masks, paper_direction, sampled_gradient
 
 
 @pytest.mark.parametrize("correlated", [False, True], ids=["white", "correlated"])

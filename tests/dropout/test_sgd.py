@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose
-from sklearn.exceptions import ConvergenceWarning
 
-from lucidae import DropoutAutoencoder, DropoutRegressor
 from lucidae.datasets import make_linear_network
 from lucidae.dropout import LinearProblem, Weights, descend, scalar_surface, solve
 from lucidae.dropout.sgd import SCHEDULES, GaussianSource, SampleSource, spectral_bound
@@ -237,55 +235,3 @@ def test_sampled_rows_follow_their_weights_and_sparse_equals_dense():
     shares = np.bincount(drawn, minlength=6) / drawn.size
     assert_allclose(shares, weights / 6, atol=0.03)
     assert shares[0] == shares[3] == shares[5] == 0.0
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_sgd_regressor_agrees_with_the_exact_one(sparse):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((400, 6)) @ rng.standard_normal((6, 6)) + 3.0
-    X[np.abs(X) < 1] = 0.0
-    Y = X @ rng.standard_normal((6, 4)) + 0.1 * rng.standard_normal((400, 4)) - 5.0
-    weights = rng.integers(0, 4, 400)
-    data = scipy.sparse.csr_array(X) if sparse else X
-    exact = DropoutRegressor(3, dropout=0.3).fit(data, Y, weights)
-    sgd = DropoutRegressor(3, dropout=0.3, solver="sgd", tol=2e-2, random_state=0)
-    sgd.fit(data, Y, weights)
-    assert sgd.status_ is Status.CONVERGED
-    assert exact.objective_ * (1 - 1e-9) <= sgd.objective_ <= 1.01 * exact.objective_
-    assert sgd.rank_ == exact.rank_
-    difference = np.linalg.norm(sgd.predict(data) - exact.predict(data))
-    assert difference < 0.05 * np.linalg.norm(exact.predict(data) - Y.mean(0))
-    assert sgd.history_["objective"][-1, 0] == pytest.approx(sgd.objective_, rel=1e-6)
-    assert sgd.n_iter_ >= 1
-
-
-def test_sgd_autoencoder_agrees_with_the_exact_one():
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((300, 5)) * [4.0, 2.0, 1.0, 0.5, 0.1] + 1.0
-    exact = DropoutAutoencoder(3, dropout=0.2).fit(X)
-    sgd = DropoutAutoencoder(3, dropout=0.2, solver="sgd", tol=2e-2, random_state=0).fit(X)
-    assert exact.objective_ <= sgd.objective_ <= 1.01 * exact.objective_
-    product, best = sgd.left_ @ sgd.right_.T, exact.left_ @ exact.right_.T
-    assert np.linalg.norm((product - best) * X.std(0)) < 0.1 * np.linalg.norm(best * X.std(0))
-
-
-def test_same_seed_same_fit_and_a_limit_that_is_hit_warns():
-    rng = np.random.default_rng(2)
-    X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
-
-    def fit():
-        model = DropoutRegressor(2, solver="sgd", max_iter=20, tol=1e-9, random_state=5)
-        with pytest.warns(ConvergenceWarning, match="limit"):
-            return model.fit(X, y)
-
-    assert_allclose(fit().coef_, fit().coef_, rtol=0)
-
-
-def test_targets_that_nothing_explains_do_not_upset_sgd():
-    rng = np.random.default_rng(3)
-    X, y = rng.standard_t(3, (50, 8)), 100 * rng.standard_normal(50)
-    model = DropoutRegressor(4, solver="sgd", max_iter=500, tol=0.5, random_state=0)
-    model.fit(X, y)
-    assert model.status_ is not Status.DIVERGED
-    constant = DropoutRegressor(solver="sgd", random_state=0).fit(X, np.ones(50))
-    assert_allclose(constant.predict(X), 1.0)

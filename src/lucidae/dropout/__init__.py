@@ -1,35 +1,48 @@
-"""Dropout, solved exactly: the network that dropout training converges to, in one decomposition.
+"""Dropout in linear networks: the exact optimum of dropout training.
 
-Objectives, closed form, equalizers, landscape, Algorithm 1, certificate and estimators of
+Objectives, closed form, equalizers, landscape, SGD (Algorithm 1), certificates and estimators of
 Mianjy et al. 2018, for inputs of any covariance.
 """
 
-from lucidae.dropout.certificate import certify_estimator, certify_weights
+from lucidae.dropout.certificate import certify_weights
+from lucidae.dropout.equalize import equalize, equalize_pair
 from lucidae.dropout.estimators import (
     DropoutAutoencoder,
     DropoutFactorization,
     DropoutRegressor,
 )
-from lucidae.dropout.landscape import classify, equalized_critical_points, scalar_surface
+from lucidae.dropout.landscape import (
+    classify,
+    equalized_critical_points,
+    scalar_surface,
+    smallest_curvature,
+)
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.path import regularization_path
-from lucidae.dropout.sgd import descend
-from lucidae.dropout.solvers import solve, solve_tied
+from lucidae.dropout.path import CrossValidation, RegularizationPath, regularization_path
+from lucidae.dropout.sgd import GaussianSource, SampleSource, descend
+from lucidae.dropout.solvers import ExactSolution, solve, solve_tied
 
 __all__ = [
+    "CrossValidation",
     "DropoutAutoencoder",
     "DropoutFactorization",
     "DropoutObjective",
     "DropoutRegressor",
+    "ExactSolution",
+    "GaussianSource",
     "LinearProblem",
+    "RegularizationPath",
+    "SampleSource",
     "Weights",
-    "certify_estimator",
     "certify_weights",
     "classify",
     "descend",
+    "equalize",
+    "equalize_pair",
     "equalized_critical_points",
     "regularization_path",
     "scalar_surface",
+    "smallest_curvature",
     "solve",
     "solve_tied",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,7 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     as_double,
-    eye_like,
     is_array,
-    largest,
     like,
     namespace,
     scalar,
@@ -30,30 +28,64 @@ from lucidae.certificate import (
     reported,
 )
 from lucidae.dropout.equalize import product_svd
-from lucidae.dropout.landscape import Kind, classify, smallest_curvature
+from lucidae.dropout.landscape import classify, smallest_curvature
 from lucidae.dropout.moments import Whitened, joint_moment, whiten
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.objectives import (
+    DropoutObjective,
+    LinearProblem,
+    Weights,
+    check_hidden_units,
+)
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd, solve_tied
 from lucidae.dropout.theory import small_dropout_bound, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_number, check_rows, check_weights
 
-__all__ = ["certify_estimator", "certify_weights"]
+__all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
 Vector = np.ndarray[Any, Any]
 
-WHITE = 1e-8
-"""Inputs whose second moment differs from the identity by no more are white."""
+CERTIFIED = 1e-6
+"""Gap to the optimum, relative to E‖y‖², up to which weights count as optimal."""
 
 MOST_WEIGHTS = 20_000
-"""Curvature is measured for networks of up to this many weights."""
+"""The curvature is measured for networks of up to this number of weights."""
 
 
 @saved_as("lucidae.dropout.figures/1", formerly="lucidae.dropout.measurement:Measurement")
 @dataclass(frozen=True, slots=True)
 class DropoutFigures:
-    """Figures about weights; relative ones are dimensionless, None does not apply."""
+    """Figures that `measure` found for given weights.
+
+    Parameters
+    ----------
+    strength, width, tied
+        λ, r, and whether both layers share their weights.
+    value : float
+        f, the expected dropout loss of the weights.
+    optimum : float or None
+        The global minimum of f; None if no closed form is known.
+    energy : float
+        E‖y‖².
+    stationarity : float
+        Norm of the gradient, relative to its scale.
+    relative_variance : float
+        Variance of the importance scores over their squared mean.
+    path_excess : float
+        Relative excess of the squared path norm over its minimum for the same product.
+    rank, optimal_rank : int
+        Numerical rank of the product, and that of the optimal one; None if it is not known.
+    product_distance : float or None
+        Relative distance to the optimal product; None if that is not known or not unique.
+    curvature : float or None
+        Smallest measured curvature, relative to ‖E[yxᵀ]‖; None if it was not measured.
+    reason : str
+        A sentence about the curvature: why it was not measured, or what its direction is.
+    paper_bound : float or None
+        The strength below which Mianjy et al. 2018, Theorem 4.3 applies; None where that theorem
+        makes no statement.
+    """
 
     strength: float
     width: int
@@ -85,28 +117,48 @@ def measure(
     strength: float,
     *,
     tied: bool = False,
-    tolerance: float = 1e-6,
+    tolerance: float = CERTIFIED,
     optimum: ExactSolution | None = None,
 ) -> DropoutFigures:
-    """Measure weights against the optimum; `optimum` saves solving for it again."""
-    objective = DropoutObjective(problem, strength)
+    """Return the figures of weights on a problem.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Moments of the data.
+    weights : Weights
+        U and V, for the inputs of the problem.
+    strength : float
+        λ.
+    tied : bool, default=False
+        Whether both layers share their weights.
+    tolerance : float, default=1e-6
+        Gap to the optimum, relative to E‖y‖², up to which weights count as optimal.
+    optimum : ExactSolution, optional
+        The optimum, if it is known already.
+
+    Returns
+    -------
+    DropoutFigures
+    """
     white = whiten(problem)
-    width = weights.left.shape[1]
-    known = optimum or _optimum(problem, white, strength, width, tied)
-    lowered = white.lower_weights(weights)
-    values = product_svd(*lowered)[1]
-    scores = to_numpy(objective.importance(weights))
-    stationarity = _stationarity(objective, weights, tied)
-    value = scalar(objective.value(weights))
-    solved = known is not None and value - known.value <= tolerance * problem.energy
-    curvature, reason = (
-        (None, "Nothing leads down from the global minimum, which the gap confirms.")
-        if solved
-        else _measured_curvature(objective, weights, tied, stationarity, tolerance)
-    )
+    kind = (_TiedWhite if problem.is_white else _Tied) if tied else _Untied
+    network = kind(DropoutObjective(problem, strength), weights, white, tolerance)
+    known = optimum or network.optimum()
+    whitened = white.lower_weights(weights)
+    values = product_svd(*whitened)[1]
+    scores = to_numpy(network.objective.importance(weights))
+    stationarity = network.stationarity()
+    value = scalar(network.objective.value(weights))
+    if known is not None and value - known.value <= tolerance * problem.energy:
+        curvature, reason = None, "Not measured: the gap shows that this is a global minimum."
+    else:
+        curvature, reason = _measured_curvature(network, stationarity)
+    # The gap is quadratic in distances, so these are compared with the square root.
+    level = tolerance**0.5
     return DropoutFigures(
         strength,
-        width,
+        network.width,
         tied,
         value,
         known.value if known else None,
@@ -114,62 +166,91 @@ def measure(
         stationarity,
         _relative_variance(scores),
         _path_excess(scores, values),
-        _numerical_rank(values, tolerance**0.5),
-        _optimal_rank(known, tolerance**0.5) if known else None,
-        _product_distance(lowered, white, known),
+        _numerical_rank(values, level),
+        _optimal_rank(known, level) if known else None,
+        _product_distance(whitened, white, known),
         curvature,
         reason,
-        _paper_bound(problem, width) if tied and is_white(problem) else None,
+        network.paper_bound(),
     )
 
 
-def is_white(problem: LinearProblem) -> bool:
-    """Tell whether the inputs have the identity as their second moment."""
-    if problem.inputs is None:
-        return True
-    return largest(problem.inputs - eye_like(problem.inputs.shape[0], problem.inputs)) <= WHITE
+@dataclass(frozen=True, slots=True)
+class _Untied:
+    """A network whose layers have separate weights; the closed form is known for all inputs."""
+
+    objective: DropoutObjective
+    weights: Weights
+    white: Whitened
+    tolerance: float
+    tied = False
+
+    @property
+    def width(self) -> int:
+        return int(self.weights.left.shape[1])
+
+    def optimum(self) -> ExactSolution | None:
+        strength = self.objective.strength
+        triple = leading_svd(self.white.matrix, self.width + 1, strength)
+        return assemble(self.white, triple, strength, self.width)
+
+    def stationarity(self) -> float:
+        return scalar(self.objective.stationarity(self.weights))
+
+    def curvature(self) -> tuple[float | None, str]:
+        """Return the smallest curvature, or None, and a sentence about it."""
+        if sum(part.shape[0] * part.shape[1] for part in self.weights) > MOST_WEIGHTS:
+            return None, f"Not measured for networks of more than {MOST_WEIGHTS} weights."
+        curvature, _ = smallest_curvature(self.objective, self.weights, tied=self.tied)
+        return curvature, "lucidae.dropout.landscape.smallest_curvature returns the direction."
+
+    def paper_bound(self) -> float | None:
+        return None
 
 
-def _optimum(
-    problem: LinearProblem, white: Whitened, strength: float, width: int, tied: bool
-) -> ExactSolution | None:
-    """Return the global optimum where a closed form is known: not for tied, correlated inputs."""
-    if not tied:
-        triple = leading_svd(white.matrix, width + 1, strength)
-        return assemble(white, triple, strength, width)
-    return solve_tied(problem.cross, strength, width) if is_white(problem) else None
+class _Tied(_Untied):
+    """A network with tied weights; for inputs that are not white no closed form is known."""
+
+    tied = True
+
+    def optimum(self) -> ExactSolution | None:
+        return None
+
+    def stationarity(self) -> float:
+        return scalar(self.objective.tied_stationarity(self.weights.left))
 
 
-def _stationarity(objective: DropoutObjective, weights: Weights, tied: bool) -> float:
-    if tied:
-        return scalar(objective.tied_stationarity(weights.left))
-    return scalar(objective.stationarity(weights))
+class _TiedWhite(_Tied):
+    """A network with tied weights and white inputs (Mianjy et al. 2018, sections 2 and 4)."""
 
+    def optimum(self) -> ExactSolution | None:
+        return solve_tied(self.objective.problem.cross, self.objective.strength, self.width)
 
-def _measured_curvature(
-    objective: DropoutObjective, weights: Weights, tied: bool, stationarity: float, tolerance: float
-) -> tuple[float | None, str]:
-    """Return the curvature along the way down, relative to ‖E[yxᵀ]‖, and that way in words."""
-    critical = tolerance**0.5
-    if stationarity > critical:
-        return None, "The gradient does not vanish here: its negative leads down."
-    scale = scalar(squared_norm(objective.problem.cross)) ** 0.5 or 1.0
-    if tied and is_white(objective.problem):
+    def curvature(self) -> tuple[float | None, str]:
         verdict = classify(
-            weights.left,
-            objective.problem.cross,
-            objective.strength,
-            tolerance=tolerance,
-            critical=critical,
+            self.weights.left,
+            self.objective.problem.cross,
+            self.objective.strength,
+            tolerance=self.tolerance,
+            critical=self.tolerance**0.5,
         )
-        saddle = verdict.kind in (Kind.EQUALIZED_SADDLE, Kind.UNEQUALIZED_SADDLE)
-        hint = " lucidae.dropout.landscape.classify returns the direction." if saddle else ""
-        return verdict.curvature / scale, f"{verdict.reason}{hint}"
-    if sum(part.shape[0] * part.shape[1] for part in weights) > MOST_WEIGHTS:
-        return None, f"Not measured for networks of more than {MOST_WEIGHTS} weights."
-    curvature, _ = smallest_curvature(objective, weights, tied=tied)
-    words = "lucidae.dropout.landscape.smallest_curvature returns the direction."
-    return curvature / scale, words
+        hint = " lucidae.dropout.landscape.classify returns the direction."
+        return verdict.curvature, verdict.reason + (hint if verdict.kind.is_saddle else "")
+
+    def paper_bound(self) -> float | None:
+        cross = self.objective.problem.cross
+        xp = namespace(cross)
+        eigenvalues = xp.flip(xp.linalg.eigvalsh((cross + cross.mT) / 2))
+        return small_dropout_bound(eigenvalues, self.width)
+
+
+def _measured_curvature(network: _Untied, stationarity: float) -> tuple[float | None, str]:
+    """Return the curvature relative to ‖E[yxᵀ]‖ at a critical point, and a sentence about it."""
+    if stationarity > network.tolerance**0.5:
+        return None, "Not measured: the gradient does not vanish, so this is not a critical point."
+    scale = scalar(squared_norm(network.objective.problem.cross)) ** 0.5 or 1.0
+    curvature, reason = network.curvature()
+    return None if curvature is None else curvature / scale, reason
 
 
 def _relative_variance(scores: Vector) -> float:
@@ -179,7 +260,10 @@ def _relative_variance(scores: Vector) -> float:
 
 
 def _path_excess(scores: Vector, values: Array) -> float:
-    """Return ψ₂² r / ‖UVᵀ‖_*² − 1: zero where the path norm is the least for this product."""
+    """Return ψ₂² r / ‖UVᵀ‖_*² − 1, which is zero if the path norm is minimal for this product.
+
+    ψ₂² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖vᵢ‖ ≥ ‖UVᵀ‖_* always.
+    """
     nuclear = float(to_numpy(values).sum())
     if nuclear == 0.0:
         return 0.0 if not scores.any() else float("inf")
@@ -192,58 +276,54 @@ def _numerical_rank(values: Array, level: float) -> int:
 
 
 def _optimal_rank(optimum: ExactSolution, level: float) -> int:
-    """Return the rank of the optimal product, counted as that of the weights is."""
+    """Return the rank of the optimal product, counted by the same rule as that of the weights."""
     kept = optimum.singular_values[: optimum.rank]
     return _numerical_rank(kept - optimum.threshold, level)
 
 
 def _product_distance(
-    lowered: Weights, white: Whitened, optimum: ExactSolution | None
+    whitened: Weights, white: Whitened, optimum: ExactSolution | None
 ) -> float | None:
-    """Return ‖UVᵀ − best‖ / ‖best‖ in white coordinates, None where the best is not unique."""
+    """Return ‖UVᵀ − best‖ / ‖best‖ in white coordinates; None if the best is not unique."""
     if optimum is None or not optimum.unique:
         return None
-    xp = namespace(lowered.left)
+    xp = namespace(whitened.left)
     best = white.lower_weights(optimum.weights)
-    product, reference = lowered.left @ lowered.right.mT, best.left @ best.right.mT
+    product, reference = whitened.left @ whitened.right.mT, best.left @ best.right.mT
     distance = scalar(xp.sqrt(squared_norm(product - reference)))
     size = scalar(xp.sqrt(squared_norm(reference)))
     return distance / size if size > 0 else distance
 
 
-def _paper_bound(problem: LinearProblem, width: int) -> float:
-    xp = namespace(problem.cross)
-    eigenvalues = xp.flip(xp.linalg.eigvalsh((problem.cross + problem.cross.mT) / 2))
-    return small_dropout_bound(eigenvalues, width)
+_EXACT = "solver='exact' computes the optimum from one decomposition."
+_NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
 
 
-_EXACT = "solver='exact' reaches the optimum in one decomposition."
-
-
-def judge(figures: DropoutFigures, tolerance: float, title: str) -> Certificate:
-    """Return the certificate that the figures support.
+def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
+    """Return the claims that the figures support, most important first.
 
     Parameters
     ----------
     figures : DropoutFigures
-        What was measured.
+        The result of `measure`.
     tolerance : float
-        Relative gap that counts as none; relative distances are judged by its square root, since
-        the gap is quadratic in them.
-    title : str
-        What was certified.
+        Relative gap up to which weights count as optimal. Relative distances are compared with
+        its square root, since the gap is quadratic in them.
+
+    Returns
+    -------
+    tuple of Claim
     """
-    claims = (
+    return (
         _gap(figures, tolerance),
         _product(figures, tolerance),
         _equalized(figures, tolerance),
         _path_norm(figures, tolerance),
         _rank(figures),
-        _stationary(figures, tolerance),
+        _stationarity(figures, tolerance),
         _curvature(figures, tolerance),
-        *_paper_condition(figures),
+        *_small_dropout(figures),
     )
-    return Certificate(title, claims)
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
@@ -252,15 +332,27 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     if figures.gap is None:
         why = "No closed form is known for tied weights with inputs that are not white."
         return does_not_apply("gap", statement, reference, why)
-    advice = figures.reason or f"Train on with a falling learning rate; {_EXACT}"
+    at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
+    advice = (
+        _saddle_advice(figures)
+        if at_saddle
+        else f"Train longer with a decreasing learning rate; {_EXACT}"
+    )
     return at_most("gap", statement, reference, figures.gap, tolerance, advice)
 
 
+def _saddle_advice(figures: DropoutFigures) -> str:
+    return f"The weights are at a strict saddle. {figures.reason}"
+
+
 def _product(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the network is the optimal one: singular values shrunk by one threshold"
+    statement = "the network computes the optimal function: singular values shrunk by one threshold"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.product_distance is None:
-        why = "The optimal product is not known, or not unique: two singular values tie at the cut."
+        why = (
+            "The optimal product is not known, or it is not unique because the singular values "
+            "r and r + 1 are equal."
+        )
         return does_not_apply("product", statement, reference, why)
     return at_most(
         "product",
@@ -268,55 +360,53 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
         reference,
         figures.product_distance,
         math.sqrt(tolerance),
-        f"The network computes another function than the optimal one. {_EXACT}",
+        f"The network computes a function that differs from the optimal one. {_EXACT}",
     )
 
 
 def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "all hidden units weigh the same (variance over squared mean)"
+    statement = "all hidden units have equal importance (variance over squared mean)"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     if figures.strength == 0:
-        return does_not_apply("equalized", statement, reference, "Without dropout nothing asks it.")
-    advice = "lucidae.equalize_pair levels the units and keeps the product."
+        return does_not_apply("equalized", statement, reference, _NO_DROPOUT)
+    advice = "lucidae.equalize_pair equalizes the units without changing the product."
     variance = figures.relative_variance
     return at_most("equalized", statement, reference, variance, tolerance, advice)
 
 
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the path norm is the least that this product allows"
+    statement = "the path norm is the smallest that this product allows"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
     if figures.strength == 0:
-        return does_not_apply("path norm", statement, reference, "Without dropout nothing asks it.")
-    advice = "lucidae.equalize_pair attains it and keeps the product."
-    return at_most("path norm", statement, reference, figures.path_excess, tolerance, advice)
+        return does_not_apply("path_norm", statement, reference, _NO_DROPOUT)
+    advice = "lucidae.equalize_pair minimises it without changing the product."
+    return at_most("path_norm", statement, reference, figures.path_excess, tolerance, advice)
 
 
 def _rank(figures: DropoutFigures) -> Claim:
-    statement = f"at width {figures.width} the network has the rank that dropout leaves"
+    statement = f"at width {figures.width} the product has the rank of the optimal one"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.optimal_rank is None:
         return does_not_apply("rank", statement, reference, "The optimal rank is not known.")
-    holds = figures.rank == figures.optimal_rank
-    advice = "" if holds else "Directions that dropout would remove, or keep, differ from these."
-    return Claim(
-        "rank",
-        statement,
-        reference,
-        float(figures.rank),
-        float(figures.optimal_rank),
-        holds,
-        advice,
-    )
+    rank, optimal = figures.rank, figures.optimal_rank
+    advice = "" if rank == optimal else _rank_advice(rank > optimal)
+    return Claim("rank", statement, reference, float(rank), float(optimal), not advice, advice)
 
 
-def _stationary(figures: DropoutFigures, tolerance: float) -> Claim:
+def _rank_advice(too_large: bool) -> str:
+    if too_large:
+        return f"The network uses directions that dropout removes at the optimum. {_EXACT}"
+    return f"The network lacks directions that are present at the optimum. {_EXACT}"
+
+
+def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
     return at_most(
-        "stationary",
+        "stationarity",
         "the gradient of the expected dropout loss vanishes",
         "Mianjy et al. 2018, eq. 2",
         figures.stationarity,
         math.sqrt(tolerance),
-        f"Training has not ended. {_EXACT}",
+        f"Training has not converged. {_EXACT}",
     )
 
 
@@ -325,29 +415,55 @@ def _curvature(figures: DropoutFigures, tolerance: float) -> Claim:
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
         return does_not_apply("curvature", statement, reference, figures.reason)
-    advice = f"A strict saddle. {figures.reason}"
-    level = -math.sqrt(tolerance)
+    level, advice = -math.sqrt(tolerance), _saddle_advice(figures)
     return at_least("curvature", statement, reference, figures.curvature, level, advice)
 
 
-def _paper_condition(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Report the bound of Theorem 4.3; the landscape does not need it."""
+def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
+    """Report the bound of Theorem 4.3, which its conclusion turned out not to need."""
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound
     advice = (
-        f"λ = {figures.strength:.3g} lies {'below' if inside else 'above'} it; every local minimum "
-        "is global either way (proof in lucidae.dropout.theory)."
+        f"λ = {figures.strength:.3g} is {'below' if inside else 'above'} it. Every local minimum "
+        "is global in both cases (proof in the docstring of lucidae.dropout.theory)."
     )
     return (
         reported(
-            "small dropout",
-            "strength below which the optimum keeps its full rank",
+            "small_dropout",
+            "strength below which the optimum has full rank",
             "Mianjy et al. 2018, Theorem 4.3",
             figures.paper_bound,
             advice,
         ),
     )
+
+
+def certificate_of(
+    problem: LinearProblem,
+    weights: Weights,
+    strength: float,
+    *,
+    title: str,
+    tied: bool = False,
+    tolerance: float = CERTIFIED,
+    optimum: ExactSolution | None = None,
+) -> Certificate:
+    """Return the certificate of weights on a problem; the arguments are those of `measure`."""
+    check_problem(problem, weights)
+    weights = Weights(*(like(part, problem.cross) for part in weights))
+    figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, optimum=optimum)
+    return Certificate(title, claims(figures, tolerance))
+
+
+def check_problem(problem: LinearProblem, weights: Weights) -> None:
+    """Refuse weights that do not fit the numbers of outputs and inputs of a problem."""
+    given = (weights.left.shape[0], weights.right.shape[0])
+    if tuple(problem.cross.shape) != given:
+        raise ValueError(
+            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
+            f"but U and V have {given[0]} and {given[1]} rows."
+        )
 
 
 @certifies("dropout")
@@ -362,7 +478,7 @@ def certify_weights(
     matrix: Any = None,
     fit_intercept: bool = True,
     sample_weight: Any = None,
-    tolerance: float = 1e-6,
+    tolerance: float = CERTIFIED,
 ) -> Certificate:
     """Certify the weights of a linear network x ↦ U Vᵀx that was trained with dropout.
 
@@ -382,13 +498,13 @@ def certify_weights(
     tied : bool, default=False
         Whether both layers share U.
     matrix : array-like of shape (d1, d2), optional
-        M in place of data: white inputs with y = Mx, or the matrix that UVᵀ factorises.
+        M, instead of data: white inputs with y = Mx, or the matrix that UVᵀ factorises.
     fit_intercept : bool, default=True
-        Whether the network has biases, so that centred data are what counts.
+        Whether the network has biases, so that it is judged on centred data.
     sample_weight : array-like of shape (n,), optional
         Frequencies of the rows.
     tolerance : float, default=1e-6
-        Gap to the optimum, relative to E‖y‖², that counts as none.
+        Gap to the optimum, relative to E‖y‖², up to which the weights count as optimal.
 
     Returns
     -------
@@ -404,85 +520,33 @@ def certify_weights(
     """
     strength = strength_of(dropout)
     check_number(tolerance, "tolerance", low=0.0, open_low=True)
-    left, right = _layer(U, "U"), _layer(U if V is None or tied else V, "V")
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(
-            f"U has {left.shape[1]} columns and V has {right.shape[1]}: both need one column per "
-            "hidden unit."
-        )
     tied = tied or V is None
-    problem = _problem(X, Y, matrix, left, right, fit_intercept, sample_weight)
-    weights = Weights(like(left, problem.cross), like(right, problem.cross))
-    figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance)
-    return judge(figures, tolerance, "dropout weights")
-
-
-def certify_estimator(
-    estimator: Any, X: Any = None, y: Any = None, *, sample_weight: Any = None
-) -> Certificate:
-    """Certify a fitted estimator of this family, on its own fit or on other data.
-
-    Parameters
-    ----------
-    estimator : DropoutRegressor, DropoutAutoencoder or DropoutFactorization
-        Fitted.
-    X, y : array-like, optional
-        Data to judge the weights on; None for what the fit kept.
-    sample_weight : array-like, optional
-        Frequencies of the rows of X.
-
-    Returns
-    -------
-    Certificate
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lucidae import DropoutFactorization
-    >>> M = np.arange(12.0).reshape(4, 3)
-    >>> model = DropoutFactorization(2).fit(M)
-    >>> certify_estimator(model).holds, certify_estimator(model, M).holds
-    (True, True)
-    """
-    certificate: Certificate = (
-        estimator.certificate_ if X is None else estimator._certify_on(X, y, sample_weight)
-    )
-    return replace(certificate, title=type(estimator).__name__)
-
-
-def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return weights as float64 on the host, detached from whatever graph made them."""
-    host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
-    return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
-
-
-def _problem(
-    X: Any,
-    Y: Any,
-    matrix: Any,
-    left: Any,
-    right: Any,
-    fit_intercept: bool,
-    sample_weight: Any,
-) -> LinearProblem:
-    """Return the problem that the given data pose, checked against the shapes of the weights."""
+    weights = Weights(_layer(U, "U"), _layer(U if tied else V, "V"))
+    check_hidden_units(*weights)
     if (X is None) == (matrix is None):
         raise ValueError(
             "give either data (X, and Y unless the network is an autoencoder) or matrix=M."
         )
-    if matrix is not None:
-        problem = LinearProblem.from_matrix(
-            as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
-        )
-    else:
-        problem = data_problem(X, Y, fit_intercept, sample_weight)
-    expected = (left.shape[0], right.shape[0])
-    if tuple(problem.cross.shape) != expected:
-        raise ValueError(
-            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
-            f"but U and V have {expected[0]} and {expected[1]} rows."
-        )
-    return problem
+    problem = (
+        data_problem(X, Y, fit_intercept, sample_weight)
+        if matrix is None
+        else matrix_problem(matrix)
+    )
+    return certificate_of(
+        problem, weights, strength, title="dropout weights", tied=tied, tolerance=tolerance
+    )
+
+
+def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return weights as a float64 NumPy array, detached from automatic differentiation."""
+    host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
+    return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
+
+
+def matrix_problem(matrix: Any) -> LinearProblem:
+    """Return the problem of a matrix M, checked and in double precision."""
+    rows = check_rows(matrix, accept_sparse=False, name="matrix")
+    return LinearProblem.from_matrix(as_double(rows))
 
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:

@@ -1,8 +1,8 @@
-"""Rotations that give every hidden unit the same weight.
+"""Equalizers: rotations of the hidden layer that give all hidden units equal norms.
 
-An equalizer of U is an orthogonal T for which all columns of UT have the same norm. Three ways:
-Givens rotations in O(r²), the paper's recursion over eigenvectors in O(r⁴), and the Hadamard
-matrix for widths that are powers of two.
+An equalizer of U is an orthogonal matrix T for which all columns of UT have the same norm, that is,
+for which Tᵀ(UᵀU)T has a constant diagonal. Three methods: Givens rotations in O(r²), the paper's
+recursion over eigenvectors in O(r⁴), and the Hadamard matrix if the width is a power of two.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lucidae.arrays import (
     svd_thin,
     to_numpy,
 )
+from lucidae.dropout.objectives import check_hidden_units
 from lucidae.validation import check_choice
 
 __all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "product_svd"]
@@ -31,11 +32,11 @@ __all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "prod
 Matrix = np.ndarray[Any, Any]
 
 SPREAD = 4 * np.finfo(np.float64).eps
-"""Relative spread of the squared column norms at which nothing is left to level."""
+"""Squared column norms whose relative spread is at most this count as equal."""
 
 
 def equalize(U: Any, *, method: str = "givens") -> Array:
-    """Return an orthogonal matrix that levels the column norms of `U`.
+    """Return an orthogonal matrix that makes all column norms of `U` equal.
 
     Parameters
     ----------
@@ -65,10 +66,10 @@ def equalize(U: Any, *, method: str = "givens") -> Array:
 
 
 def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
-    """Return weights with the same product U Vᵀ whose hidden units all weigh the same.
+    """Return weights with the same product U Vᵀ whose hidden units have equal norms.
 
-    Each column of both results has squared norm ‖UVᵀ‖_* / r, the least that the product allows
-    (Mianjy et al. 2018, Theorem 3.3).
+    Each column of both results has squared norm ‖UVᵀ‖_* / r. This minimises the path norm over
+    all weights with this product (Mianjy et al. 2018, Theorem 3.3).
 
     Parameters
     ----------
@@ -96,11 +97,7 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
     """
     left, right = _weights(U, "U"), _weights(V, "V")
     right = like(right, left)
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(
-            f"U has {left.shape[1]} columns and V has {right.shape[1]}: both need one column per "
-            "hidden unit."
-        )
+    check_hidden_units(left, right)
     P, values, Q = product_svd(as_double(left), as_double(right))
     first, second = equalized_factors(P, values, Q, left.shape[1])
     return like(first, left), like(second, left)
@@ -109,7 +106,8 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
 def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Array, Array]:
     """Return (U, V) of `width` columns with UVᵀ = P diag(values) Qᵀ, jointly equalized.
 
-    √values in both factors, padded with zero columns, times one equalizer of the diagonal.
+    U = P diag(values)^½ T and V = Q diag(values)^½ T, padded with zero columns before the rotation.
+    Both have the Gram matrix Tᵀ diag(values) T, so one equalizer T of the diagonal serves both.
     """
     xp = namespace(values)
     count = min(values.shape[0], width)
@@ -124,21 +122,26 @@ def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Ar
 def level_diagonal(gram: Matrix) -> Matrix:
     """Return orthogonal T with a constant diagonal of TᵀGT, by Givens rotations in O(r²).
 
-    Each rotation sets one diagonal entry, the smallest or the largest that is left, to the mean
-    and never touches it again; so of G only the rows that are left are kept up to date.
+    The trace is invariant, so the constant is the mean of the diagonal. As long as the diagonal
+    is not constant its smallest entry lies below the mean and its largest above it; by continuity
+    some rotation in their plane sets one of them to the mean. That index is then finished and is
+    not rotated again, so r − 1 rotations suffice, and only the rows of the unfinished indices need
+    to be updated: O(r) each.
     """
     work, turned = gram.copy(), np.eye(gram.shape[0])
     entries = np.diag(gram).copy()
     level = float(entries.mean())
-    low, high = entries.copy(), entries.copy()  # entries that are done drop out of both races
+    low, high = entries.copy(), entries.copy()  # finished entries become +inf and −inf
     for _ in range(len(entries) - 1):
         i, j = int(low.argmin()), int(high.argmax())
         if low[i] > high[j] - SPREAD * level:
             break
         if level - entries[i] > entries[j] - level:
-            i, j = j, i  # the entry nearer to the level takes the smaller angle
+            i, j = j, i  # finishing the entry nearer to the mean takes the smaller angle
         cosine, sine = _plane_rotation(entries[i] - level, entries[j] - level, work[i, j])
         turned[i], turned[j] = _rotated(turned[i], turned[j], cosine, sine)
+        # Row and column i are not used again. Entry (j, j) of `work` becomes stale; the diagonal
+        # is tracked in `entries`, where the trace of the plane is preserved.
         row = cosine * work[j] - sine * work[i]
         work[j], work[:, j] = row, row
         entries[j] += entries[i] - level
@@ -150,8 +153,9 @@ def level_diagonal(gram: Matrix) -> Matrix:
 def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float, float]:
     """Return (cos θ, sin θ) for which cos²·first + 2 cos sin·coupling + sin²·second = 0.
 
-    tan θ is the root of smaller magnitude of second·τ² + 2 coupling·τ + first, written so that
-    nothing cancels; first and second have opposite signs, up to rounding.
+    Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root of smaller
+    magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of coupling, which
+    avoids cancellation. It is real because first and second have opposite signs, up to rounding.
     """
     root = math.sqrt(max(coupling * coupling - first * second, 0.0))
     denominator = coupling + math.copysign(root, coupling)
@@ -167,10 +171,11 @@ def _rotated(first: Matrix, second: Matrix, cosine: float, sine: float) -> tuple
 
 
 def level_by_eigenvectors(gram: Matrix) -> Matrix:
-    """Return T as Mianjy et al. 2018, Algorithm 2 builds it: one eigendecomposition a column.
+    """Return T by Mianjy et al. 2018, Algorithm 2, with one eigendecomposition for each column.
 
-    The mean of the eigenvectors of what is left has the mean of its eigenvalues as its Rayleigh
-    quotient; it becomes the next column, and its complement is what is left.
+    The normalised sum of the n orthonormal eigenvectors of G has the Rayleigh quotient Σλᵢ/n, the
+    mean of the diagonal. It becomes the next column of T, and the recursion continues with G
+    restricted to its orthogonal complement, whose mean eigenvalue is the same.
     """
     size = gram.shape[0]
     rotation = np.eye(size)
@@ -193,15 +198,16 @@ def _basis_from(unit: Matrix) -> Matrix:
 
 
 def level_by_hadamard(gram: Matrix) -> Matrix:
-    """Return T = V_G Z, with the eigenvectors of G and the normalised Hadamard matrix Z.
+    """Return T = V_G Z, with the eigenvectors V_G of G and the normalised Hadamard matrix Z.
 
-    Z levels every diagonal matrix (Mianjy et al. 2018, Remark 5.2, with 1/√2 at each doubling).
+    All entries of Z have magnitude 1/√r, so ZᵀΛZ has the diagonal Σλᵢ/r for every diagonal Λ
+    (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).
     """
     size = gram.shape[0]
     if size & (size - 1):
         raise ValueError(
             f"method='hadamard' was given for {size} columns, expected a power of two; "
-            "method='givens' takes any number."
+            "method='givens' works for any number."
         )
     _, vectors = np.linalg.eigh(gram)
     return np.asarray(vectors @ hadamard(size))
@@ -236,7 +242,7 @@ def _weights(U: Any, name: str) -> Array:
 
 
 def _scaled_gram(matrix: Array) -> Matrix:
-    """Return the Gram matrix of the columns, scaled so that nothing overflows, on the host."""
+    """Return the Gram matrix of the columns, scaled to avoid overflow, as a NumPy array."""
     double = as_double(matrix)
     top = largest(double)
     double = double / top if top > 0 else double
@@ -244,7 +250,10 @@ def _scaled_gram(matrix: Array) -> Matrix:
 
 
 def product_svd(left: Array, right: Array) -> tuple[Array, Array, Array]:
-    """Return the compact decomposition of left · rightᵀ without forming it."""
+    """Return the compact singular value decomposition (P, s, Q) of left · rightᵀ.
+
+    With left = Q₁R₁ and right = Q₂R₂ only the small matrix R₁R₂ᵀ is decomposed.
+    """
     xp = namespace(left)
     basis_left, triangle_left = xp.linalg.qr(left)
     basis_right, triangle_right = xp.linalg.qr(right)

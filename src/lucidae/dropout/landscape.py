@@ -1,8 +1,8 @@
-"""The landscape of dropout with tied weights: critical points, saddles, and the way down.
+"""The loss landscape of dropout: critical points, strict saddles and negative curvature.
 
-The problem is f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ (Mianjy et al. 2018, Problem 4) with M symmetric. The
-proof that every local minimum is global heads `lucidae.dropout.theory`; its three directions of
-descent are the three functions below.
+The tied problem is f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ (Mianjy et al. 2018, Problem 4) with M symmetric.
+The docstring of `lucidae.dropout.theory` proves that all its local minima are global; the three
+directions of negative curvature of that proof are the functions in `ESCAPES`.
 """
 
 from __future__ import annotations
@@ -52,19 +52,32 @@ __all__ = [
     "tied_objective",
 ]
 
+Matrix = np.ndarray[Any, Any]
+
+MOST_POINTS = 100_000
+"""More index sets than this are not enumerated."""
+
+DENSE = 300
+"""The Hessian is formed as a matrix up to this number of weights."""
+
 
 class Kind(StrEnum):
-    """What a point of the tied landscape is."""
+    """The kind of a point of the tied landscape."""
 
     GLOBAL_MINIMUM = "global minimum"
     UNEQUALIZED_SADDLE = "strict saddle: not equalized"
     EQUALIZED_SADDLE = "strict saddle: equalized"
     NOT_CRITICAL = "not critical"
 
+    @property
+    def is_saddle(self) -> bool:
+        """Whether the point is a strict saddle."""
+        return self in (Kind.UNEQUALIZED_SADDLE, Kind.EQUALIZED_SADDLE)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """What `classify` found at a point.
+    """The result of `classify`.
 
     Parameters
     ----------
@@ -77,10 +90,10 @@ class Classification:
     curvature : float
         ⟨Z, HZ⟩ / ‖Z‖² along `direction`; negative at a strict saddle, 0 at a minimum.
     direction : array of shape (d, r)
-        Z of unit norm along which f falls: the negative gradient where it is not zero, a direction
-        of negative curvature at a saddle, zeros at a minimum.
+        Z of unit norm along which f decreases: the negative gradient where it is not zero, a
+        direction of negative curvature at a saddle; zero at a minimum.
     reason : str
-        One sentence that says which step of the proof applies.
+        One sentence that says why, in terms of the proof.
     """
 
     kind: Kind
@@ -103,7 +116,7 @@ def tied_objective(M: Any, strength: float) -> DropoutObjective:
 def classify(
     U: Any, M: Any, strength: float, *, tolerance: float = 1e-6, critical: float | None = None
 ) -> Classification:
-    """Say what the point `U` is in the tied landscape, and which way is down.
+    """Return the kind of the point `U` in the tied landscape and a direction of descent.
 
     Parameters
     ----------
@@ -114,7 +127,7 @@ def classify(
     strength : float
         λ.
     tolerance : float, default=1e-6
-        Relative gap to the global minimum that counts as none.
+        Gap relative to E‖y‖² up to which the point counts as a global minimum.
     critical : float, optional
         Relative norm of the gradient below which the point counts as critical; `tolerance` by
         default.
@@ -140,40 +153,40 @@ def classify(
     gap = scalar(objective.tied_value(factor)) - optimum.value
     stationarity = scalar(objective.tied_stationarity(factor))
     if gap <= tolerance * objective.problem.energy:
-        nowhere = zeros_like_shape(factor.shape, factor)
+        no_direction = zeros_like_shape(factor.shape, factor)
         reason = "The value equals the global minimum of Theorem 2.4."
-        return Classification(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, nowhere, reason)
+        return Classification(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, no_direction, reason)
     if stationarity > (tolerance if critical is None else critical):
         downhill = _unit(-objective.tied_gradient(factor))
-        bend = _bend(objective, factor, downhill)
-        reason = "The gradient does not vanish: its negative leads down."
-        return Classification(Kind.NOT_CRITICAL, gap, stationarity, bend, downhill, reason)
+        curvature = _curvature_along(objective, factor, downhill)
+        reason = "The gradient does not vanish: its negative is a direction of descent."
+        return Classification(Kind.NOT_CRITICAL, gap, stationarity, curvature, downhill, reason)
     return _saddle(objective, factor, gap, stationarity)
 
 
 def _saddle(
     objective: DropoutObjective, factor: Array, gap: float, stationarity: float
 ) -> Classification:
-    """Pick the direction of the proof along which the curvature is most negative."""
+    """Return the classification with the escape direction of most negative curvature."""
     found = {
-        name: (_bend(objective, factor, direction), direction)
+        name: (_curvature_along(objective, factor, direction), direction)
         for name, direction in escape_directions(objective, factor).items()
     }
     name = min(found, key=lambda key: found[key][0])
     curvature, direction = found[name]
-    level = objective.strength == 0 or is_equalized(factor)
-    kind = Kind.EQUALIZED_SADDLE if level else Kind.UNEQUALIZED_SADDLE
+    equalized = objective.strength == 0 or is_equalized(factor)
+    kind = Kind.EQUALIZED_SADDLE if equalized else Kind.UNEQUALIZED_SADDLE
     return Classification(kind, gap, stationarity, curvature, direction, _REASONS[name])
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return the unit directions of the proof that exist at `factor`, by name."""
+    """Return the directions of the proof that exist at `factor`, of unit norm, by name."""
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
 
 
 def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the rotation of the longest column into the shortest (step 1)."""
+    """Return the rotation of the longest column towards the shortest (step 1 of the proof)."""
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
     longest, shortest = int(xp.argmax(lengths)), int(xp.argmin(lengths))
@@ -183,7 +196,7 @@ def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
 
 
 def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return w aᵀ: a missing eigenvector w in a code direction a that is not used (step 2a)."""
+    """Return w aᵀ: a missing eigenvector w, and a orthogonal to the rows of U (step 2a)."""
     basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
     rank = _rank(singular_values, factor)
     if rank >= min(Qt.shape[0], basis.shape[0]):
@@ -192,7 +205,7 @@ def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
 
 
 def exchange_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return w wⱼᵀU: the smallest eigenvector in use turned to a missing larger one (step 2b)."""
+    """Return w wⱼᵀU, which turns the eigenvector wⱼ in use towards a missing one (step 2b)."""
     basis, singular_values, Qt = svd_thin(factor)
     rank = _rank(singular_values, factor)
     if rank == 0 or rank == factor.shape[0]:
@@ -208,9 +221,12 @@ ESCAPES: dict[str, Callable[[DropoutObjective, Array], Array]] = {
 }
 
 _REASONS = {
-    "rotation": "Two columns have different norms: rotate the longer one into the shorter.",
-    "growth": "A leading eigenvector of M is missing: add it in an unused direction of the code.",
-    "exchange": "A larger eigenvector of M is missing: turn the smallest one in use towards it.",
+    "rotation": "Two columns of U have different norms: rotating the longer one towards the "
+    "shorter one decreases the loss.",
+    "growth": "An eigenvector of M with a large eigenvalue is missing in the range of U: adding "
+    "it in an unused direction of the hidden layer decreases the loss.",
+    "exchange": "An eigenvector of M outside the range of U has a larger eigenvalue than one "
+    "inside: rotating the range towards it decreases the loss.",
 }
 
 
@@ -219,14 +235,15 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
     matrix = objective.problem.cross
     outside = matrix - basis @ (basis.mT @ matrix)
     outside = outside - (outside @ basis) @ basis.mT
-    # What lies inside the range must lose against a complement of negative eigenvalues.
+    # The range of U is shifted below the spectrum of M, so that the leading eigenvector lies in
+    # the complement even where all eigenvalues there are negative.
     penalty = 1.0 + scalar(namespace(matrix).sqrt(squared_norm(matrix)))
     _, vectors = eigh_descending(outside - penalty * basis @ basis.mT)
     return vectors[:, 0]
 
 
 def _rank(singular_values: Array, factor: Array) -> int:
-    """Count singular values above √ε: those of a factor are roots of those of its product."""
+    """Count singular values above √ε: they are the square roots of the eigenvalues of UUᵀ."""
     xp = namespace(singular_values)
     level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
     return int(xp.sum(xp.astype(singular_values > level, xp.int64)))
@@ -239,7 +256,7 @@ def is_equalized(factor: Array, tolerance: float = 1e-6) -> bool:
     return scalar(xp.max(lengths) - xp.min(lengths)) <= tolerance * scalar(xp.max(lengths))
 
 
-def _bend(objective: DropoutObjective, factor: Array, direction: Array) -> float:
+def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:
     """Return the second derivative of f along a unit direction."""
     return scalar(trace(direction.mT @ objective.tied_hessian_product(factor, direction)))
 
@@ -250,20 +267,14 @@ def _unit(direction: Array) -> Array:
     return direction / length if length > 0 else direction
 
 
-Matrix = np.ndarray[Any, Any]
-
-MOST_POINTS = 100_000
-"""More index sets than this are not enumerated."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPoint:
-    """An equalized critical point of f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴, up to rotations of the code.
+    """An equalized critical point of f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴, up to rotations of the units.
 
     Parameters
     ----------
     eigenvectors : tuple of int
-        E, the eigenvectors of M in the range of U; 0 is the leading one.
+        E, the indices of the eigenvectors of M that span the range of U; 0 is the leading one.
     value : float
         f.
     index : int
@@ -279,13 +290,14 @@ class CriticalPoint:
 
 
 def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[CriticalPoint, ...]:
-    """Return every equalized critical point of a small tied problem, lowest first.
+    """Return every equalized critical point of a small tied problem, sorted by value.
 
-    On an index set E of eigenvalues m they have the squared singular values m_E − α with
-    α = λ Σ_E m / (r + λ|E|), wherever all of these are positive (Mianjy et al. 2018, eq. 17). Off
-    the range of U the Hessian has the eigenvalues 4(mⱼ − mₖ), j in E, and r − |E| times
-    4(α − mₖ) for every k outside E; on the range it has no negative one, since U is a global
-    minimum there.
+    An index set E of eigenvalues m gives a critical point with squared singular values m_E − α,
+    α = λ Σ_E m / (r + λ|E|), if all of them are positive (Mianjy et al. 2018, eq. 17). For every k
+    outside E the Hessian has the eigenvalues 4(mⱼ − mₖ) for all j in E (directions wₖwⱼᵀU) and
+    4(α − mₖ) with multiplicity r − |E| (directions wₖaᵀ with Ua = 0). On the remaining directions,
+    those inside the range of U, it has no negative eigenvalue, since U is the global minimum of
+    the problem restricted to its range.
 
     Parameters
     ----------
@@ -334,11 +346,84 @@ def _point(
     squares = used - threshold
     if np.any(squares <= 0):
         return None
+    # The index counts the negative eigenvalues of the docstring above: pairs with mₖ > mⱼ, and
+    # r − |E| unused directions of the hidden layer for every mₖ > α.
     value = float(np.sum(left**2) + strength * used.sum() ** 2 / (width + strength * len(used)))
     exchanges = int(np.sum(left[:, None] > used[None, :]))
     growths = (width - len(used)) * int(np.sum(left > threshold))
     factor, _ = equalized_factors(vectors[:, members], squares, vectors[:, members], width)
     return CriticalPoint(chosen, value, exchanges + growths, factor)
+
+
+def smallest_curvature(
+    objective: DropoutObjective, weights: Weights, *, tied: bool = False
+) -> tuple[float, Weights]:
+    """Return the smallest eigenvalue of the Hessian at `weights` and its unit eigenvector.
+
+    Parameters
+    ----------
+    objective : DropoutObjective
+        The loss.
+    weights : Weights
+        The point.
+    tied : bool, default=False
+        Whether both layers share ``weights.left``.
+
+    Returns
+    -------
+    curvature : float
+    direction : Weights
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.dropout.objectives import LinearProblem
+    >>> objective = DropoutObjective(LinearProblem.from_matrix(np.eye(2)), 0.5)
+    >>> curvature, _ = smallest_curvature(objective, Weights(np.zeros((2, 1)), np.zeros((2, 1))))
+    >>> round(curvature, 6)
+    -2.0
+    """
+    operator = _hessian(objective, weights, tied)
+    value, vector = _lowest_eigenpair(operator)
+    return value, _unpack(vector, weights, tied)
+
+
+def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
+    size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
+
+    def product(vector: Matrix) -> Matrix:
+        direction = _unpack(vector, weights, tied)
+        parts = (
+            (objective.tied_hessian_product(weights.left, direction.left),)
+            if tied
+            else objective.hessian_product(weights, direction)
+        )
+        return np.concatenate([to_numpy(part).reshape(-1) for part in parts])
+
+    return LinearOperator((size, size), matvec=product, dtype=np.float64)
+
+
+def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
+    flat = np.asarray(vector).reshape(-1)
+    split = int(np.prod(weights.left.shape))
+    left = like(flat[:split].reshape(weights.left.shape), weights.left)
+    if tied:
+        return Weights(left, left)
+    return Weights(left, like(flat[split:].reshape(weights.right.shape), weights.right))
+
+
+def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
+    """Return the smallest eigenpair: dense for small sizes, else by Lanczos from a fixed start."""
+    size = operator.shape[0]
+    if size <= DENSE:
+        values, vectors = np.linalg.eigh(operator @ np.eye(size))
+        return float(values[0]), vectors[:, 0]
+    start = np.random.default_rng(0).standard_normal(size)
+    try:
+        values, vectors = eigsh(operator, k=1, which="SA", v0=start, tol=1e-4, maxiter=20 * size)
+    except ArpackError:
+        return float("nan"), np.zeros(size)
+    return float(values[0]), vectors[:, 0]
 
 
 class Surface(NamedTuple):
@@ -349,9 +434,9 @@ class Surface(NamedTuple):
     axis : array of shape (n,)
         Values of either weight.
     values : array of shape (n, n)
-        The loss; the first axis is u₂, the second u₁, as plotting libraries want it.
+        The loss; the first axis is u₂, the second u₁, as plotting libraries expect.
     minima : array of shape (n_minima, 2)
-        The global minima; empty when λ = 0, where they fill a circle.
+        The global minima; empty for λ = 0, where they form a circle.
     levels : array
         Levels for contours, equally spaced in the square root of the loss.
     """
@@ -400,7 +485,7 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return (±u, ±u) with u² = m/(2 + λ): both weights take half of the shrunken target."""
+    """Return (±u, ±u) with u² = m/(2 + λ): both units have half of the shrunk target."""
     if target <= 0:
         return np.zeros((1, 2))
     if strength == 0:
@@ -408,81 +493,3 @@ def _scalar_minima(target: float, strength: float) -> Matrix:
     weight = (target / (2.0 + strength)) ** 0.5
     signs = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
     return np.asarray(weight * signs)
-
-
-Vector = np.ndarray[Any, Any]
-
-DENSE = 300
-"""Up to this many weights the Hessian is formed."""
-
-
-def smallest_curvature(
-    objective: DropoutObjective, weights: Weights, *, tied: bool = False
-) -> tuple[float, Weights]:
-    """Return the smallest eigenvalue of the Hessian at `weights` and its unit eigenvector.
-
-    Parameters
-    ----------
-    objective : DropoutObjective
-        The loss.
-    weights : Weights
-        Where to look.
-    tied : bool, default=False
-        Whether both layers share ``weights.left``.
-
-    Returns
-    -------
-    curvature : float
-    direction : Weights
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lucidae.dropout.objectives import LinearProblem
-    >>> objective = DropoutObjective(LinearProblem.from_matrix(np.eye(2)), 0.5)
-    >>> curvature, _ = smallest_curvature(objective, Weights(np.zeros((2, 1)), np.zeros((2, 1))))
-    >>> round(curvature, 6)
-    -2.0
-    """
-    operator = _hessian(objective, weights, tied)
-    value, vector = _lowest_eigenpair(operator)
-    return value, _unpack(vector, weights, tied)
-
-
-def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
-    size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
-
-    def product(vector: Vector) -> Vector:
-        direction = _unpack(vector, weights, tied)
-        if tied:
-            return to_numpy(objective.tied_hessian_product(weights.left, direction.left)).reshape(
-                -1
-            )
-        return np.concatenate(
-            [to_numpy(part).reshape(-1) for part in objective.hessian_product(weights, direction)]
-        )
-
-    return LinearOperator((size, size), matvec=product, dtype=np.float64)
-
-
-def _unpack(vector: Vector, weights: Weights, tied: bool) -> Weights:
-    flat = np.asarray(vector).reshape(-1)
-    split = int(np.prod(weights.left.shape))
-    left = like(flat[:split].reshape(weights.left.shape), weights.left)
-    if tied:
-        return Weights(left, left)
-    return Weights(left, like(flat[split:].reshape(weights.right.shape), weights.right))
-
-
-def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Vector]:
-    """Dense below a size, Lanczos from a fixed start above it."""
-    size = operator.shape[0]
-    if size <= DENSE:
-        values, vectors = np.linalg.eigh(operator @ np.eye(size))
-        return float(values[0]), vectors[:, 0]
-    start = np.random.default_rng(0).standard_normal(size)
-    try:
-        values, vectors = eigsh(operator, k=1, which="SA", v0=start, tol=1e-4, maxiter=20 * size)
-    except ArpackError:
-        return float("nan"), np.zeros(size)
-    return float(values[0]), vectors[:, 0]

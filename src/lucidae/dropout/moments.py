@@ -1,7 +1,8 @@
-"""Moments of rows [x | y], and the exact reduction of correlated inputs to white ones.
+"""Moments of rows [x | y], and the exact reduction of correlated inputs to white inputs.
 
-With C = E[xxᵀ] = LLᵀ and V' = LᵀV the expected dropout loss is ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus a
-constant, M = E[yxᵀ]L⁻ᵀ. Where C is singular the reduction works on its range.
+Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M = E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square
+in E‖y − UVᵀx‖² gives the expected dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant
+E‖y‖² − ‖M‖². Where C is singular the reduction works on its range.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_float,
+    device,
     eigh_descending,
     eye_like,
     is_array,
@@ -31,7 +33,11 @@ from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.moments import SecondMoment
 
 BLOCK_ROWS = 16_384
-"""Rows joined at a time, so that a large X is never copied whole."""
+"""Rows that are joined to [x | y] at a time, so that a large X is never copied as a whole."""
+
+RANGE_FACTOR = 10.0
+"""Eigenvalues of C below RANGE_FACTOR · d₂ · ε times the largest count as zero: rounding errors of
+the second moment have this size in directions outside the range of the inputs."""
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
@@ -46,7 +52,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one y per row.")
-    starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _counts(weights, start)]
+    starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)
     return reduce(SecondMoment.merge, blocks)
 
@@ -68,32 +74,35 @@ def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
     return SecondMoment.of(xp.concat([X[rows, :], like(Y[rows, :], X)], axis=1), part)
 
 
-def _counts(weights: Array | None, start: int) -> bool:
-    """Tell whether a block has any weight: one without has no moment."""
+def _has_weight(weights: Array | None, start: int) -> bool:
+    """Tell whether the block of rows has positive total weight; otherwise its mean is undefined."""
     if weights is None:
         return True
     return bool(namespace(weights).any(weights[start : start + BLOCK_ROWS] > 0))
 
 
-RANGE_FACTOR = 10.0
-"""Eigenvalues of C below RANGE_FACTOR · d₂ · ε times the largest count as zero: rounding in the
-second moment puts that much into directions that the inputs do not have."""
+def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
+    """Return some rows of an array of any library, or of a sparse matrix."""
+    if scipy.sparse.issparse(values):
+        return values[rows]
+    xp = namespace(values)
+    return xp.take(values, xp.asarray(rows, device=device(values)), axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
-    """A problem with white inputs and the way back to the original ones.
+    """A problem reduced to white inputs, and the maps between both sets of weights.
 
     Parameters
     ----------
     matrix : array of shape (d1, q)
         M, where q is the rank of C.
     lift : array of shape (d2, q) or None
-        B with x' = Bᵀx white and V = BV'; None when the inputs are white already.
+        B with x' = Bᵀx white and V = BV'; None where the inputs are white already.
     lower : array of shape (d2, q) or None
         L with C = LLᵀ, so that V' = LᵀV.
     floor : float
-        E‖y‖² − ‖M‖²: the loss of least squares, which no weights can undercut.
+        E‖y‖² − ‖M‖²: the loss of least squares, a lower bound for all weights.
     """
 
     matrix: Array
@@ -102,13 +111,13 @@ class Whitened:
     floor: float
 
     def raise_weights(self, weights: Weights) -> Weights:
-        """Bring weights for white inputs back to the original ones."""
+        """Return weights for white inputs as weights for the original inputs."""
         if self.lift is None:
             return weights
         return Weights(weights.left, self.lift @ weights.right)
 
     def lower_weights(self, weights: Weights) -> Weights:
-        """Bring weights for the original inputs to white ones."""
+        """Return weights for the original inputs as weights for white inputs."""
         if self.lower is None:
             return weights
         return Weights(weights.left, self.lower.mT @ weights.right)
@@ -127,6 +136,8 @@ def whiten(problem: LinearProblem) -> Whitened:
     """
     if problem.inputs is None:
         return Whitened(problem.cross, None, None, 0.0)
+    # L = QΛ^½ on the range of C = QΛQᵀ, so B = QΛ^-½ satisfies BᵀCB = I, LᵀB = I and
+    # M = E[yxᵀ]B. Outside the range E[yxᵀ] is zero, so nothing is lost.
     scales, directions = input_range(problem.inputs)
     lift = directions / _nonzero(scales)
     matrix = problem.cross @ lift
@@ -134,9 +145,10 @@ def whiten(problem: LinearProblem) -> Whitened:
 
 
 def input_range(inputs: Array) -> tuple[Array, Array]:
-    """Return the standard deviations of x along the range of C, descending, and its axes.
+    """Return the standard deviations of x along the principal axes of its range, and these axes.
 
-    Constant inputs have no range; one axis of deviation zero stands for it.
+    The deviations are descending. The range of constant inputs is empty; it is represented by one
+    axis of standard deviation zero, so that all shapes stay positive.
     """
     xp = namespace(inputs)
     variances, directions = eigh_descending(inputs)
@@ -150,7 +162,8 @@ def input_range(inputs: Array) -> tuple[Array, Array]:
 def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
     """Return the autoencoder's problem, y = x, with the singular value decomposition of its M.
 
-    M = C^½ has the eigenvectors of C on its left, so one eigendecomposition is all it takes.
+    M = E[xxᵀ]B = QΛ^½: its left singular vectors are the eigenvectors of C, its singular values
+    the standard deviations, so that one eigendecomposition is enough.
     """
     scales, directions = input_range(inputs)
     matrix = directions * scales

@@ -1,8 +1,8 @@
-"""What dropout training minimises: the sampled loss, its expectation, gradients, curvature.
+"""The expected dropout loss with its gradient and Hessian, and the gradient of the sampled loss.
 
-The network is x ↦ U Vᵀx with U of shape (d₁, r) and V of shape (d₂, r). A hidden unit is kept
-with probability θ and rescaled by 1/θ; λ = (1 − θ)/θ is the strength. Every function accepts
-leading batch axes on the weights.
+The network is x ↦ U Vᵀx with U of shape (d₁, r) and V of shape (d₂, r). In training a hidden unit
+is kept with probability θ and rescaled by 1/θ; λ = (1 − θ)/θ is the strength of dropout. All
+functions accept leading batch axes on the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     diagonal,
+    eye_like,
     is_array,
+    largest,
     like,
     namespace,
     scalar,
@@ -30,22 +32,35 @@ from lucidae.moments import SecondMoment
 
 @saved_as("lucidae.dropout.weights/1", formerly="lucidae.dropout.objectives:Weights")
 class Weights(NamedTuple):
-    """Outgoing and incoming weights of the hidden layer."""
+    """Outgoing weights U (`left`) and incoming weights V (`right`) of the hidden layer."""
 
     left: Array
     right: Array
 
 
+def check_hidden_units(left: Array, right: Array) -> None:
+    """Refuse U and V that do not have the same number of hidden units."""
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(
+            f"U has {left.shape[1]} columns and V has {right.shape[1]}: both need one column per "
+            "hidden unit."
+        )
+
+
+WHITE = 1e-8
+"""Inputs are white where no entry of their second moment differs more from the identity."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearProblem:
-    """All that the expected loss knows of the data: three moments.
+    """The three moments of the data on which the expected loss depends.
 
     Parameters
     ----------
     cross : array of shape (d1, d2)
         E[y xᵀ].
     inputs : array of shape (d2, d2) or None
-        C = E[x xᵀ]; None stands for the identity, the paper's white inputs.
+        C = E[x xᵀ]; None stands for the identity, the white inputs of the paper.
     energy : float
         E‖y‖².
 
@@ -67,12 +82,8 @@ class LinearProblem:
         return cls(matrix, None, scalar(squared_norm(matrix)))
 
     @classmethod
-    def from_moment(cls, moment: SecondMoment, n_features: int, *, centered: bool = True) -> Self:
-        """Return the problem of rows [x | y] from their joint moment.
-
-        Centred rows give the network with a bias in both layers, where the intercept is exact.
-        """
-        second = _second(moment, centered)
+    def from_second(cls, second: Array, n_features: int) -> Self:
+        """Return the problem of rows [x | y] from the matrix of their second moments."""
         outputs = second[n_features:, n_features:]
         return cls(
             second[n_features:, :n_features],
@@ -81,10 +92,26 @@ class LinearProblem:
         )
 
     @classmethod
+    def from_moment(cls, moment: SecondMoment, n_features: int, *, centered: bool = True) -> Self:
+        """Return the problem of rows [x | y] from their joint moment.
+
+        Centred rows correspond to a network with a bias in both layers: the optimal biases
+        remove the means of the hidden units and of the outputs.
+        """
+        return cls.from_second(_second(moment, centered), n_features)
+
+    @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
         """Return the problem whose target is the input itself."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)))
+
+    @property
+    def is_white(self) -> bool:
+        """Whether the second moment of the inputs is the identity."""
+        if self.inputs is None:
+            return True
+        return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
         """Return C V."""
@@ -93,24 +120,29 @@ class LinearProblem:
 
 def _second(moment: SecondMoment, centered: bool) -> Array:
     """Return the second moment about the mean, or about zero."""
-    if centered:
-        return moment.covariance
-    return moment.covariance + moment.mean[:, None] * moment.mean[None, :]
+    return moment.covariance if centered else second_about(moment, 0.0)
+
+
+def second_about(moment: SecondMoment, center: Any) -> Array:
+    """Return E[(z − c)(z − c)ᵀ] = Cov z + (z̄ − c)(z̄ − c)ᵀ, the second moment about a point c."""
+    shift = moment.mean - center
+    return moment.covariance + shift[:, None] * shift[None, :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutObjective:
     """Expected dropout loss f(U, V) = E‖y − UVᵀx‖² + λ Σᵢ ‖uᵢ‖² · vᵢᵀC vᵢ.
 
-    Mianjy et al. 2018, eq. 2 and Lemma A.1, for any second moment C of the inputs. Tied weights
-    are the same formulas at V = U, their derivatives summed over both places.
+    Mianjy et al. 2018, eq. 2 and Lemma A.1, for any second moment C of the inputs. The methods
+    for tied weights evaluate the same formulas at V = U; by the chain rule the derivatives with
+    respect to both layers add up.
 
     Parameters
     ----------
     problem : LinearProblem
         The moments of the data.
     strength : float or array
-        λ = dropout / (1 − dropout); an array gives every network of a stack its own.
+        λ = dropout / (1 − dropout); an array has one entry for each network of a stack.
 
     Examples
     --------
@@ -126,6 +158,7 @@ class DropoutObjective:
 
     def loss(self, weights: Weights) -> Array:
         """Return E‖y − UVᵀx‖², the loss without dropout."""
+        # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         left, right = weights
         inward = self.problem.through_inputs(right)
         fitted = trace((left.mT @ left) @ (right.mT @ inward))
@@ -141,7 +174,7 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ = λψ₂², the explicit form of dropout's bias."""
+        """Return λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ = λψ₂², with the path norm ψ₂ of the network."""
         scores = self.importance(weights)
         return self.strength * namespace(scores).sum(scores * scores, axis=-1)
 
@@ -151,6 +184,8 @@ class DropoutObjective:
 
     def gradient(self, weights: Weights) -> Weights:
         """Return (∂f/∂U, ∂f/∂V)."""
+        # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
+        # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
         inward = self.problem.through_inputs(right)
         outer, inner = left.mT @ left, right.mT @ inward
@@ -161,6 +196,10 @@ class DropoutObjective:
 
     def hessian_product(self, weights: Weights, direction: Weights) -> Weights:
         """Return the Hessian of f applied to a direction."""
+        # The derivative of the gradient U·D(VᵀCV) − E[yxᵀ]V along (Z_U, Z_V), by the product
+        # rule; D(G) = G + λ diag(G) is linear, so the change of a Gram matrix VᵀCV, which is
+        # VᵀCZ_V + (VᵀCZ_V)ᵀ, passes through D like the matrix itself. The other part is the same
+        # with U and V exchanged.
         (left, right), (turn_left, turn_right) = weights, direction
         inward, turn_inward = map(self.problem.through_inputs, (right, turn_right))
         outer, inner = left.mT @ left, right.mT @ inward
@@ -204,14 +243,14 @@ class DropoutObjective:
         return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
 
     def tied_stationarity(self, factor: Array) -> Array:
-        """Return the same for tied weights, where both gradients add up."""
+        """Return ‖∇f‖ / (4‖E[yxᵀ]‖ ‖U‖) for tied weights; both layers add to the gradient."""
         steepness = squared_norm(self.tied_gradient(factor))
         scale = 16 * squared_norm(self.problem.cross) * squared_norm(factor)
         xp = namespace(scale)
         return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
 
     def _loaded(self, gram: Array) -> Array:
-        """Return gram + λ diag(gram): what the mean over masks makes of a Gram matrix."""
+        """Return G + λ diag(G): the expectation of the Gram matrix of masked, rescaled units."""
         strength = self.strength[..., None] if is_array(self.strength) else self.strength
         return add_diagonal(gram, strength * diagonal(gram))
 
@@ -222,17 +261,11 @@ def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) 
     return namespace(keep).astype(uniform < keep, keep.dtype)
 
 
-def sampled_loss(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Array:
-    """Return the mean over rows of ‖y − U diag(b) Vᵀx / θ‖² (Mianjy et al. 2018, eq. 1)."""
-    residual = (X @ weights.right) * masks / keep @ weights.left.mT - Y
-    return squared_norm(residual) / X.shape[-2]
-
-
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the exact gradient of `sampled_loss`.
+    """Return the gradient of the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², b the masks.
 
-    Mianjy et al. 2018, Algorithm 1 steps along θ/2 times this: its update does not rescale the
-    factor that is propagated back. See `paper_direction`.
+    Mianjy et al. 2018, eq. 1. Their Algorithm 1 steps along θ/2 times this gradient, because its
+    update does not rescale the factor that is propagated back; see `paper_direction`.
     """
     gates = masks / keep
     hidden = (X @ weights.right) * gates
@@ -243,17 +276,17 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
     return Weights(scale * on_left, scale * on_right)
 
 
+def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
+    """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts, mean over the batch."""
+    exact = sampled_gradient(weights, X, Y, masks, keep)
+    return Weights(exact.left * (keep / 2), exact.right * (keep / 2))
+
+
 def shared_direction(direction: Callable[..., Weights]) -> Callable[..., Weights]:
-    """Return the direction of shared weights: the sum over both layers, given to both."""
+    """Return the direction of tied weights: the sum of the directions of both layers."""
 
     def shared(*arguments: Any) -> Weights:
         both = sum(direction(*arguments))
         return Weights(both, both)
 
     return shared
-
-
-def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts, mean over the batch."""
-    exact = sampled_gradient(weights, X, Y, masks, keep)
-    return Weights(exact.left * (keep / 2), exact.right * (keep / 2))

@@ -1,43 +1,48 @@
-"""Everything as a function of the dropout rate, from one decomposition; cross-validation too."""
+"""The optimum as a function of the dropout rate, and the choice of the rate by cross-validation.
+
+The singular value decomposition of M does not depend on the rate, so a whole path costs one
+decomposition, and cross-validation one for each fold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 from sklearn.model_selection import check_cv
 
 from lucidae.arrays import (
     Array,
-    as_float,
-    as_plain,
-    device,
     diagonal,
-    is_array,
-    like,
     namespace,
     scalar,
     squared_norm,
     to_numpy,
 )
-from lucidae.dropout.moments import joint_moment, whiten
-from lucidae.dropout.objectives import LinearProblem
+from lucidae.dropout.moments import joint_moment, take_rows, whiten
+from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_integer
 
-__all__ = ["CrossValidation", "RegularizationPath", "cross_validate", "regularization_path"]
+__all__ = [
+    "SELECTIONS",
+    "CrossValidation",
+    "RegularizationPath",
+    "cross_validate",
+    "fold_moments",
+    "regularization_path",
+]
 
 Vector = np.ndarray[Any, Any]
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
-"""Strengths λ that cross-validation compares: no dropout, then twenty to a decade."""
+"""Strengths λ that cross-validation compares: zero, then twenty per decade."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,13 +56,13 @@ class RegularizationPath:
     rank : ndarray of int, shape (n,)
         ρ, the rank of the optimal product.
     threshold : ndarray of shape (n,)
-        α, what is taken from each singular value.
+        α, the amount by which each singular value is reduced.
     error : ndarray of shape (n,)
         E‖y − UVᵀx‖² of the optimal network, without dropout.
     objective : ndarray of shape (n,)
         The minimum of the expected dropout loss.
     breaks : ndarray of shape (min(r, rank),)
-        The dropout rates at which the rank falls below 1, 2, …; 1 where it never does.
+        The dropout rates from which on the rank is below 1, 2, …; 1 where it never is.
     """
 
     dropout: Vector
@@ -80,7 +85,7 @@ def regularization_path(
     width : int
         r.
     dropouts : sequence of float, optional
-        Rates in [0, 1); by default a grid that is even in log λ.
+        Rates in [0, 1); by default a grid that is equally spaced in log λ.
 
     Returns
     -------
@@ -118,8 +123,8 @@ def regularization_path(
 def _loss_of(values: Array, shrunk: Array, total: float) -> float:
     """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)²."""
     xp = namespace(values)
-    unseen = max(total - scalar(xp.sum(values * values)), 0.0)
-    return unseen + scalar(xp.sum((values - shrunk) ** 2))
+    remainder = max(total - scalar(xp.sum(values * values)), 0.0)
+    return remainder + scalar(xp.sum((values - shrunk) ** 2))
 
 
 class MomentFold(NamedTuple):
@@ -155,10 +160,14 @@ class CrossValidation:
 
     @property
     def best(self) -> float:
-        """The rate with the smallest mean held-out error; the larger one of equals."""
+        """The rate with the smallest mean held-out error; the largest of several such rates."""
         mean = self.mean
         ties = np.flatnonzero(mean <= mean.min() + 1e-12 * np.abs(mean).max())
         return float(self.dropout[ties[-1]])
+
+
+SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found: found.best}
+"""Rules that choose the dropout rate from the held-out errors, by name."""
 
 
 def cross_validate(
@@ -169,10 +178,10 @@ def cross_validate(
     centered: bool = True,
     strengths: Vector = GRID,
 ) -> CrossValidation:
-    """Return the held-out error of every strength, one decomposition per fold.
+    """Return the held-out error of every strength, from one decomposition per fold.
 
-    Data enter through moments alone: once the moments of the folds are known, which is one pass
-    over the rows, neither the number of rows nor that of strengths matters much.
+    Only the moments of the folds are needed, which take one pass over the rows; after that the
+    cost does not depend on the number of rows, and little on the number of strengths.
     """
     errors = [_fold_errors(fold, n_features, width, centered, strengths) for fold in folds]
     return CrossValidation(
@@ -185,47 +194,28 @@ def cross_validate(
 def _fold_errors(
     fold: MomentFold, n_features: int, width: int, centered: bool, strengths: Vector
 ) -> Vector:
-    """Return E‖y − P diag(ŝ) Q'ᵀx‖² over held-out rows: a quadratic in ŝ for each strength."""
+    """Return E‖y − P diag(ŝ) Q'ᵀx‖² over the held-out rows, for each strength.
+
+    With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows it equals
+    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
+    diagonal of Q'ᵀCQ' remains, and each strength costs O(r).
+    """
     problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
     white = whiten(problem)
     P, values, Qt = leading_svd(white.matrix, width)
     directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
-    judged = _held_out_problem(fold, n_features, centered)
-    agreement = diagonal(P.mT @ (judged.cross @ directions))
-    spread = diagonal(directions.mT @ judged.through_inputs(directions))
+    # The intercept is part of the fit: held-out rows are centred at the means of training rows.
+    center = fold.training.mean if centered else 0.0
+    held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
+    agreement = diagonal(P.mT @ (held_out.cross @ directions))
+    spread = diagonal(directions.mT @ held_out.through_inputs(directions))
     xp = namespace(values)
     found = xp.stack([shrink(values, float(s), width).values for s in strengths])
-    # P has orthonormal columns: only the diagonal of the inputs' quadratic form is left.
-    return to_numpy(judged.energy - 2 * (found @ agreement) + (found * found) @ spread)
-
-
-def _held_out_problem(fold: MomentFold, n_features: int, centered: bool) -> LinearProblem:
-    """Return the held-out moments about the means that the training rows gave."""
-    held_out = fold.held_out
-    shift = held_out.mean - fold.training.mean if centered else held_out.mean
-    second = held_out.covariance + shift[:, None] * shift[None, :]
-    xp = namespace(second)
-    energy = scalar(xp.sum(diagonal(second)[n_features:]))
-    return LinearProblem(second[n_features:, :n_features], second[:n_features, :n_features], energy)
-
-
-def complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
-    """Return folds over moments that partition the rows: each trains on the merge of the others.
-
-    Merged from both ends, so that the cost is linear in the number of folds.
-    """
-    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
-    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
-    middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
-    training = [after[1], *middle, before[-2]]
-    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]
-
-
-Rows = np.ndarray[Any, Any]
+    return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
 
 
 class Folds(NamedTuple):
-    """Moments of every fold, and of all rows where the folds partition them."""
+    """Moments of every fold, and of all rows if the held-out rows partition them (else None)."""
 
     folds: list[MomentFold]
     total: SecondMoment | None
@@ -234,8 +224,8 @@ class Folds(NamedTuple):
 def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> Folds:
     """Return the moments of every fold's training and held-out rows.
 
-    Folds whose held-out rows partition the data, as k-fold does, cost one pass over the rows in
-    all: each trains on the merge of the others.
+    If the held-out rows partition the data, as in k-fold cross-validation, one pass over the rows
+    is enough: the moment of the training rows of a fold is the merge of the other folds' moments.
     """
     n_rows = X.shape[0]
     splits = list(check_cv(cv, classifier=False).split(np.empty((n_rows, 1))))
@@ -244,41 +234,33 @@ def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> Folds:
         raise ValueError(f"cv={cv!r} was given, expected at least two folds.")
     held_out = [_moment(X, Y, weights, test) for _, test in splits]
     if partition:
-        folds = complementary_folds(held_out)
+        folds = _complementary_folds(held_out)
         return Folds(folds, folds[0].held_out.merge(folds[0].training))
     training = [_moment(X, Y, weights, train) for train, _ in splits]
     return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
 
 
-def _is_partition(splits: list[tuple[Rows, Rows]], n_rows: int) -> bool:
-    """Tell whether every row is held out once and trained on otherwise."""
+def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
+    """Tell whether every row is held out exactly once, and all others are trained on."""
     tests = np.sort(np.concatenate([test for _, test in splits]))
     complete = all(len(train) + len(test) == n_rows for train, test in splits)
     return complete and np.array_equal(tests, np.arange(n_rows))
 
 
-def _moment(X: Any, Y: Array, weights: Array | None, rows: Rows) -> Any:
-    part = None if weights is None else _take(weights, rows)
-    return joint_moment(_take(X, rows), _take(Y, rows), part)
+def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
+    part = None if weights is None else take_rows(weights, rows)
+    return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
 
 
-def _take(values: Any, rows: Rows) -> Any:
-    if scipy.sparse.issparse(values):
-        return values[rows]
-    xp = namespace(values)
-    return xp.take(values, xp.asarray(rows, device=device(values)), axis=0)
+def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
+    """Return folds over moments that partition the rows: each trains on the merge of the others.
 
-
-def check_targets(y: Any, X: Array) -> Array:
-    """Return targets beside an X of another library: finite, one or two axes, one per row."""
-    if y is None:
-        raise ValueError("y is None, but targets are needed: requires y to be passed.")
-    y = like(as_plain(y) if is_array(y) else np.asarray(y), X)
-    y, xp = as_float(y), namespace(X)
-    if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
-        raise ValueError(
-            f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."
-        )
-    if not bool(xp.all(xp.isfinite(y))):
-        raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
-    return y
+    Fold i trains on before[i − 1] merged with after[i + 1], the running merges from both ends, so
+    that the cost is linear in the number of folds. Subtracting a fold from the total would be as
+    cheap, but would cancel digits.
+    """
+    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
+    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
+    middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
+    training = [after[1], *middle, before[-2]]
+    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]

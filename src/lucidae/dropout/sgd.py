@@ -1,4 +1,9 @@
-"""Where dropout training finds its examples: a population, or the rows of a data set."""
+"""Dropout training by stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
+
+Many networks are trained at once, stacked along the first axis: one step draws examples and masks
+for all of them. Examples come from a population (`GaussianSource`) or from the rows of a data set
+(`SampleSource`), in both cases with white inputs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, device, largest, like, namespace, normal, scalar, squared_norm
+from lucidae.arrays import Array, largest, like, namespace, normal, scalar, squared_norm
+from lucidae.dropout.moments import take_rows
 from lucidae.dropout.objectives import (
     DropoutObjective,
     LinearProblem,
@@ -24,11 +30,20 @@ from lucidae.dropout.theory import checked_dropout
 from lucidae.iteration import Below, Solution, iterate
 from lucidae.validation import check_choice, check_number
 
+__all__ = ["SCHEDULES", "DropoutStep", "GaussianSource", "Runs", "SampleSource", "descend"]
+
 Rng = np.random.RandomState
+Schedule = Callable[[Array, int], Array]
+
+TINY = 1e-150
+"""Replaces ‖M‖ where M is zero, so that the first weights and the rate are defined."""
+
+RATE = 0.25
+"""Fraction of the largest stable rate that "auto" takes."""
 
 
 class ExampleSource(Protocol):
-    """Where examples come from."""
+    """Draws examples (x, y) with white inputs."""
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Return inputs (n_runs, batch_size, d2) and outputs (n_runs, batch_size, d1)."""
@@ -41,7 +56,7 @@ class GaussianSource:
     matrix: Array
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Draw fresh examples for every run."""
+        """Draw new examples for every run."""
         inputs = normal(rng, (n_runs, batch_size, self.matrix.shape[1]), ref)
         return inputs, inputs @ self.matrix.mT
 
@@ -50,8 +65,23 @@ class GaussianSource:
 class SampleSource:
     """Rows drawn with replacement from a data set, in proportion to their weights.
 
-    Inputs are centred and brought to white coordinates as they are drawn, x' = Bᵀ(x − μ); of a
-    sparse data set no more than the batch is ever dense.
+    Inputs are centred and whitened when they are drawn, x' = Bᵀ(x − μ); of a sparse data set only
+    the batch is made dense.
+
+    Parameters
+    ----------
+    inputs : array or sparse matrix of shape (n, d2)
+        Inputs x.
+    outputs : array or sparse matrix of shape (n, d1)
+        Outputs y.
+    center : array of shape (d2,)
+        μ, subtracted from the inputs.
+    lift : array of shape (d2, q)
+        B.
+    output_center : array of shape (d1,)
+        Subtracted from the outputs.
+    cumulative : ndarray of shape (n,), optional
+        Cumulative sums of the weights of the rows; None for equal weights.
     """
 
     inputs: Any
@@ -64,8 +94,8 @@ class SampleSource:
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Draw rows for every run."""
         rows = self._rows(rng, n_runs * batch_size)
-        white = _take(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
-        targets = _take(self.outputs, rows, ref) - self.output_center
+        white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
+        targets = _dense_rows(self.outputs, rows, ref) - self.output_center
         xp = namespace(ref)
         return tuple(
             xp.reshape(like(part, ref), (n_runs, batch_size, part.shape[1]))
@@ -75,24 +105,31 @@ class SampleSource:
     def _rows(self, rng: Rng, count: int) -> np.ndarray[Any, Any]:
         if self.cumulative is None:
             return np.asarray(rng.randint(self.inputs.shape[0], size=count))
+        # Inverse transform sampling; side="right" skips rows of weight zero.
         drawn = rng.random_sample(count) * self.cumulative[-1]
         return np.asarray(np.searchsorted(self.cumulative, drawn, side="right"))
 
 
-def _take(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
-    """Return some rows; of a sparse matrix, a batch of them made dense."""
-    if scipy.sparse.issparse(values):
-        return values[rows].toarray()
-    xp = namespace(values)
-    return like(xp.take(values, xp.asarray(rows, device=device(values)), axis=0), ref)
-
-
-TINY = 1e-150
-"""Stands for ‖M‖ where M is zero, so that a start still exists."""
+def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
+    """Return some rows as a dense array; rows of an array library in the dtype of `ref`."""
+    taken = take_rows(values, rows)
+    return taken.toarray() if scipy.sparse.issparse(taken) else like(taken, ref)
 
 
 class Runs(NamedTuple):
-    """The state of a stack of runs."""
+    """The state of a stack of runs.
+
+    Attributes
+    ----------
+    left : array of shape (n_runs, d1, r)
+        U of every run.
+    right : array of shape (n_runs, d2, r)
+        V of every run.
+    keep : array of shape (n_runs,)
+        θ, the probability of keeping a hidden unit.
+    time : array of shape (n_runs,)
+        Number of steps so far.
+    """
 
     left: Array
     right: Array
@@ -110,64 +147,12 @@ class Runs(NamedTuple):
         return (1.0 - self.keep) / self.keep
 
 
-def spectral_bound(matrix: Array) -> float:
-    """Return an upper bound of the spectral norm, at most rank^(1/8) times too large.
-
-    The Schatten norm of order 8: two products with the smaller Gram matrix, no decomposition.
-    """
-    top = largest(matrix)
-    if top == 0:
-        return 0.0
-    scaled = matrix / top
-    gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
-    square = gram @ gram
-    return float(top * scalar(squared_norm(square)) ** 0.125)
-
-
-def random_start(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
-    n_runs, (outputs, features) = keep.shape[0], matrix.shape
-    # The optimum shrinks as dropout grows: so does the start, by the square root of θ = 1/(1 + λ).
-    size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
-    left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
-    right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
-    return Runs(left, right, keep, 0.0 * keep)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Watch:
-    """What is looked at along the way: figures of the expected loss, which no step sees."""
-
-    problem: LinearProblem
-    tied: bool
-
-    def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected loss, each run with its own strength."""
-        return DropoutObjective(self.problem, runs.strength)
-
-    def objective(self, runs: Runs) -> Array:
-        """Return the expected dropout loss of every run."""
-        return self.expected(runs).value(runs.weights)
-
-    def importance_variance(self, runs: Runs) -> Array:
-        """Return the variance of every run's importance scores over its hidden units."""
-        scores = self.expected(runs).importance(runs.weights)
-        return namespace(scores).var(scores, axis=-1)
-
-    def distance(self, runs: Runs) -> float:
-        """Return the largest relative norm of the expected gradient over all runs."""
-        expected = self.expected(runs)
-        if self.tied:
-            return largest(expected.tied_stationarity(runs.left))
-        return largest(expected.stationarity(runs.weights))
-
-
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return the given start, checked, or a random one."""
+    """Return runs from the given weights, whose shapes are checked, or from random ones."""
     if start is None:
-        return random_start(rng, matrix, keep, width, scale)
+        return _random_runs(rng, matrix, keep, width, scale)
     left, right = (like(part, matrix) for part in start)
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     expected = ((n_runs, outputs, width), (n_runs, features, width))
@@ -179,7 +164,17 @@ def first_runs(
     return Runs(left, right, keep, 0.0 * keep)
 
 
-def share(runs: Runs) -> Runs:
+def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
+    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
+    n_runs, (outputs, features) = keep.shape[0], matrix.shape
+    # The optimal weights are of order √‖M‖ and shrink with √θ = (1 + λ)^-½; so does the start.
+    size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
+    left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
+    right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
+    return Runs(left, right, keep, 0.0 * keep)
+
+
+def _tied_runs(runs: Runs) -> Runs:
     """Return runs whose right weights are their left ones."""
     if runs.left.shape != runs.right.shape:
         raise ValueError(
@@ -189,27 +184,60 @@ def share(runs: Runs) -> Runs:
     return Runs(runs.left, runs.left, runs.keep, runs.time)
 
 
-Schedule = Callable[[Array, int], Array]
+def spectral_bound(matrix: Array) -> float:
+    """Return an upper bound of the spectral norm, at most rank^(1/8) times too large.
 
-RATE = 0.25
-"""Fraction of the largest stable rate that "auto" takes."""
+    It is the Schatten norm of order 8, (Σ sᵢ⁸)^(1/8) = ‖(MMᵀ)²‖^(1/4): two products with the
+    smaller Gram matrix and no decomposition.
+    """
+    top = largest(matrix)
+    if top == 0:
+        return 0.0
+    scaled = matrix / top
+    gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
+    square = gram @ gram
+    return float(top * scalar(squared_norm(square)) ** 0.125)
+
+
+def checked_rate(learning_rate: float | str) -> float | None:
+    """Return a positive learning rate, or None for "auto"."""
+    if learning_rate == "auto":
+        return None
+    return check_number(learning_rate, "learning_rate", low=0.0, open_low=True)
+
+
+def stable_rates(
+    matrix: Array, strengths: Array, width: int, batch_size: int, noise: float = 0.0
+) -> Array:
+    """Return learning rates at which dropout SGD is stable, for white inputs and target M.
+
+    The Hessian of f at the optimum is of order ‖M‖, less by √(1 + λ) since the weights shrink as
+    λ grows. The Hessian of the loss on a batch of b examples exceeds its mean: the squared length
+    of the input contributes d₂/b, and the masks contribute r(1 + λ)/b. The part of the outputs
+    that no network explains adds gradient noise in proportion to its size, so where it is larger
+    than ‖M‖ it sets the scale. `RATE` was tuned on inputs of 1 to 80 dimensions with λ from 0 to
+    100.
+    """
+    loaded = 1.0 + strengths
+    spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
+    scale = max(math.hypot(spectral_bound(matrix), noise), TINY)
+    return RATE / (scale * loaded**0.5 * spread)
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the rate's factor 1."""
+    """Return the factor 1 of a constant rate."""
     return 0.0 * time + 1.0
 
 
 def inverse_time(time: Array, limit: int) -> Array:
-    """Return 1/(1 + 10 t/T), the classical decay that lets the noise die out."""
+    """Return 1/(1 + 10 t/T), the classical decay under which the gradient noise averages out."""
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 
 def linear_decay(time: Array, limit: int) -> Array:
-    """Return 1 for the first half of the run, then a line that ends at zero."""
-    xp = namespace(time)
-    left = 2.0 * (1.0 - time / max(limit, 1))
-    return xp.clip(left, 0.0, 1.0)
+    """Return 1 during the first half of the run, then a linear decay to zero."""
+    remaining = 2.0 * (1.0 - time / max(limit, 1))
+    return namespace(time).clip(remaining, 0.0, 1.0)
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -221,18 +249,18 @@ SCHEDULES: dict[str, Schedule] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutStep:
-    """One step of dropout for every run.
+    """One step of dropout SGD for every run.
 
     Parameters
     ----------
     source : ExampleSource
-        Where examples come from.
+        Draws the examples.
     rates : array of shape (n_runs,)
         Learning rate of each run's first step.
     schedule : callable
         Factor of the rate as a function of time and limit.
     limit : int
-        Number of steps that the schedule is laid out for.
+        Number of steps over which the schedule extends.
     batch_size : int
         Examples per step; the paper takes one.
     direction : callable
@@ -261,21 +289,32 @@ class DropoutStep:
         return Runs(left, right, runs.keep, runs.time + 1.0)
 
 
-def stable_rates(
-    matrix: Array, strengths: Array, width: int, batch_size: int, noise: float = 0.0
-) -> Array:
-    """Return learning rates that keep dropout SGD stable, for white inputs and target M.
+@dataclass(frozen=True, slots=True, eq=False)
+class Monitor:
+    """Figures of the expected loss along the runs; the steps do not use them."""
 
-    The curvature of f grows with ‖M‖, and the weights shrink as λ grows; a single example
-    multiplies it by the squared length of the input, its mask by (1 + λ) for every unit, both
-    divided by the batch. Outputs that no network explains push the weights about in proportion
-    to their size, so where they are larger than ‖M‖ they set the scale. `RATE` was set on inputs
-    of 1 to 80 dimensions with λ from 0 to 100.
-    """
-    loaded = 1.0 + strengths
-    spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
-    scale = max(math.hypot(spectral_bound(matrix), noise), TINY)
-    return RATE / (scale * loaded**0.5 * spread)
+    problem: LinearProblem
+    tied: bool
+
+    def expected(self, runs: Runs) -> DropoutObjective:
+        """Return the expected loss, each run with its own strength."""
+        return DropoutObjective(self.problem, runs.strength)
+
+    def objective(self, runs: Runs) -> Array:
+        """Return the expected dropout loss of every run."""
+        return self.expected(runs).value(runs.weights)
+
+    def importance_variance(self, runs: Runs) -> Array:
+        """Return the variance of every run's importance scores over its hidden units."""
+        scores = self.expected(runs).importance(runs.weights)
+        return namespace(scores).var(scores, axis=-1)
+
+    def distance(self, runs: Runs) -> float:
+        """Return the largest relative norm of the expected gradient over all runs."""
+        expected = self.expected(runs)
+        if self.tied:
+            return largest(expected.tied_stationarity(runs.left))
+        return largest(expected.stationarity(runs.weights))
 
 
 def descend(
@@ -298,6 +337,7 @@ def descend(
     init_scale: float = 0.3,
     check_every: int = 100,
     record_at: int | Iterable[int] | None = None,
+    callbacks: Sequence[Callable[..., Any]] = (),
 ) -> Solution[Runs]:
     """Train networks with dropout by stochastic gradient descent, one run per entry of `dropouts`.
 
@@ -306,8 +346,8 @@ def descend(
     source : ExampleSource
         Draws examples with white inputs.
     matrix : array of shape (d1, d2)
-        M = E[yxᵀ] of that source: it sets the scale of the rate and measures the distance to
-        optimality, the norm of the *expected* gradient; the steps never see it.
+        M = E[yxᵀ] of that source. It sets the scale of the rate and of the first weights, and
+        gives the expected gradient that the stopping rule measures; the steps do not use it.
     dropouts : sequence of float
         Probability of dropping a unit, for each run.
     width : int
@@ -315,29 +355,30 @@ def descend(
     rng : RandomState
         Draws starts, examples and masks.
     noise : float, default=0.0
-        √E‖y − Mx‖², the part of the outputs that no network explains.
+        √E‖y − Mx‖², the size of the part of the outputs that no network explains.
     learning_rate : float or "auto"
         Rate of the first step; "auto" takes `stable_rates`.
     schedule : {"linear", "inverse", "constant"}
-        How the rate falls: only a rate that falls to zero ends at the optimum itself.
+        How the rate decreases. With a constant rate the weights fluctuate about the optimum; they
+        converge to it only if the rate decreases to zero.
     exact_gradient : bool, default=True
         Whether to step along the gradient of the sampled loss, or along the paper's direction,
-        θ/2 times as long.
+        which is θ/2 times as long.
     tied : bool, default=False
         Whether both layers share their weights; M must be square.
     start : Weights, optional
         First weights of every run, (n_runs, d, r) each, in place of random ones.
     record_weights : bool, default=False
-        Whether the history keeps U ("left") and V ("right") too.
+        Whether the history records U ("left") and V ("right") too.
     batch_size, limit : int
         Examples per step, and number of steps.
     tolerance : float
-        Distance to optimality at which every run counts as done.
+        Relative norm of the expected gradient at which the training stops; all runs must reach it.
     init_scale : float
         Size of the first weights, relative to √‖M‖.
-    check_every, record_at
-        As in `lucidae.iteration.iterate`; the history keeps every run's expected objective and the
-        variance of its importance scores.
+    check_every, record_at, callbacks
+        As in `lucidae.iteration.iterate`; the history records the expected objective of every run
+        and the variance of its importance scores.
 
     Returns
     -------
@@ -354,11 +395,12 @@ def descend(
     """
     dropped = like(np.array([checked_dropout(p) for p in dropouts]), matrix)
     runs = first_runs(start, rng, matrix, 1.0 - dropped, width, init_scale)
-    runs = share(runs) if tied else runs
+    runs = _tied_runs(runs) if tied else runs
+    rate = checked_rate(learning_rate)
     rates = (
         stable_rates(matrix, runs.strength, width, batch_size, noise)
-        if learning_rate == "auto"
-        else 0.0 * runs.keep + check_number(learning_rate, "learning_rate", low=0, open_low=True)
+        if rate is None
+        else 0.0 * runs.keep + rate
     )
     direction = sampled_gradient if exact_gradient else paper_direction
     problem = LinearProblem(matrix, None, scalar(squared_norm(matrix)) + noise * noise)
@@ -371,20 +413,21 @@ def descend(
         shared_direction(direction) if tied else direction,
         rng,
     )
-    watch = Watch(problem, tied)
+    monitor = Monitor(problem, tied)
     record: dict[str, Callable[[Runs], Array]] = {
-        "objective": watch.objective,
-        "importance_variance": watch.importance_variance,
+        "objective": monitor.objective,
+        "importance_variance": monitor.importance_variance,
     }
     if record_weights:
         record |= {"left": lambda runs: runs.left, "right": lambda runs: runs.right}
     return iterate(
         step,
         runs,
-        stop=Below(watch.distance, tolerance),
+        stop=Below(monitor.distance, tolerance),
         limit=limit,
         check_every=check_every,
         record=record,
         record_at=record_at,
+        callbacks=callbacks,
         size=max(*matrix.shape, width),
     )

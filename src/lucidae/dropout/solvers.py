@@ -1,8 +1,13 @@
-"""The global optimum in one decomposition (Mianjy et al. 2018, Theorems 2.4 and 3.6)."""
+"""The global minimum of the expected dropout loss, from one singular value decomposition.
+
+Mianjy et al. 2018, Theorem 3.6 for untied weights and inputs of any covariance, Theorem 2.4 for
+tied weights and white inputs.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lucidae.arrays import (
     Array,
@@ -23,7 +28,7 @@ from lucidae.io.models import saved_as
 Triple = tuple[Array, Array, Array]
 
 FEW = 4
-"""Fewer than 1/FEW of all singular values are found through the Gram matrix."""
+"""If fewer than 1/FEW of all singular values are needed, the Gram matrix is used."""
 
 SMALLEST_FAST = 400
 """Below this dimension the full decomposition is fast enough."""
@@ -32,11 +37,20 @@ TIE = 1e-9
 """Relative difference below which two singular values count as equal."""
 
 FAINTEST = 1e-3
-"""Ratio of the last singular value that survives to the first below which squaring in the Gram
-matrix would cost more than three digits of its direction."""
+"""Smallest ratio sᵨ/s₁ for which the Gram matrix is accurate enough: its eigenvalues are squares,
+so a singular vector of relative size 1e-3 loses three digits."""
 
 
-@saved_as("lucidae.dropout.optimum/1", formerly="lucidae.dropout.solvers:ExactSolution")
+def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a solution from those that lucidae 0.1.0 saved."""
+    return {"next_singular_value" if name == "beyond" else name: v for name, v in fields.items()}
+
+
+@saved_as(
+    "lucidae.dropout.optimum/2",
+    formerly="lucidae.dropout.solvers:ExactSolution",
+    upgrade=_upgraded_solution,
+)
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
     """A global minimum of the expected dropout loss.
@@ -48,13 +62,14 @@ class ExactSolution:
     rank : int
         ρ, the rank of the optimal product.
     threshold : float
-        α, what dropout takes from each singular value that it keeps.
+        α, the amount by which dropout reduces each of the first ρ singular values.
     singular_values : array of shape (min(r, d1, q),)
         Leading singular values of M, before shrinking.
     value : float
         The minimum.
-    beyond : float
-        The next singular value, s_{r+1}: 0 where there is none.
+    next_singular_value : float
+        s_{r+1}, the first singular value that a network of width r cannot have; 0 if there is
+        none.
     """
 
     weights: Weights
@@ -62,15 +77,16 @@ class ExactSolution:
     threshold: float
     singular_values: Array
     value: float
-    beyond: float
+    next_singular_value: float
 
     @property
     def unique(self) -> bool:
-        """Whether the optimal product is unique: not where s_r = s_{r+1} is cut in two."""
+        """Whether the optimal product is unique: it is not if ρ = r and s_r = s_{r+1}."""
         width = self.weights.left.shape[1]
         if self.rank < width:
             return True
-        return self.beyond < scalar(self.singular_values[width - 1]) * (1.0 - TIE)
+        smallest = scalar(self.singular_values[width - 1])
+        return self.next_singular_value < smallest * (1.0 - TIE)
 
 
 def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
@@ -97,7 +113,10 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
 
 
 def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> ExactSolution:
-    """Shrink, equalize and bring back to the original inputs what a decomposition of M gives."""
+    """Return the optimum from the leading singular triples (P, s, Qᵀ) of the whitened problem.
+
+    The singular values are shrunk, spread evenly over the hidden units, and the whitening undone.
+    """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
     rank = shrunk.rank
@@ -105,22 +124,23 @@ def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> Ex
     factors = equalized_factors(
         P[:, :rank] * signs, shrunk.values[:rank], Qt[:rank, :].mT * signs, width
     )
-    total = None if _complete(white.matrix, values) else scalar(squared_norm(white.matrix))
+    complete = values.shape[0] == min(white.matrix.shape)
+    total = None if complete else scalar(squared_norm(white.matrix))
     return ExactSolution(
         white.raise_weights(Weights(*factors)),
         rank,
         shrunk.threshold,
         values[:width],
         white.floor + optimal_value(values, strength, width, total),
-        _beyond(values, width),
+        _value_after(values, width),
     )
 
 
 def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     """Return the tied optimum: U minimising ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴.
 
-    Only the positive eigenvalues of the symmetric part of M can be reached; the rest of M is a
-    constant of the loss.
+    UUᵀ is symmetric and positive semidefinite, so only the positive eigenvalues of the symmetric
+    part of M can be approximated; the rest of M adds a constant to the loss.
 
     Examples
     --------
@@ -146,16 +166,17 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
         shrunk.threshold,
         positive[:width],
         value,
-        _beyond(positive, width),
+        _value_after(positive, width),
     )
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
     """Return at least the first `width` singular triples (P, s, Qᵀ) of a matrix, s descending.
 
-    Few triples of a large matrix come from the eigenvectors of its smaller Gram matrix and one
-    projection, at a fraction of the cost; where the last that survives dropout is too faint for
-    that (`FAINTEST`), or many are wanted, from the full decomposition.
+    A few triples of a large matrix are computed from the leading eigenvectors of its smaller Gram
+    matrix and one projection, at a fraction of the cost of the full decomposition. The latter is
+    used if many triples are needed, or if the smallest singular value that dropout does not remove
+    is too small for the Gram matrix (`FAINTEST`).
     """
     smaller = min(matrix.shape)
     if smaller < SMALLEST_FAST or width * FEW > smaller:
@@ -168,27 +189,28 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
 
 
 def _faint(values: Array, strength: float, width: int) -> bool:
+    """Tell whether the smallest singular value of the optimum is too small for the Gram matrix."""
     rank = optimal_rank(values, strength, width)
     return rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
 
 
 def _gram_svd(matrix: Array, count: int) -> Triple:
-    """Project a tall matrix on the leading eigenvectors of its Gram matrix and decompose that."""
+    """Return the leading triples of a tall matrix by one Rayleigh–Ritz step.
+
+    The leading eigenvectors W of AᵀA span the leading right singular space. The decomposition of
+    the thin matrix AW = P s Qᵀ then gives A ≈ P s (WQ)ᵀ; these singular values were never squared.
+    """
     _, directions = leading_eigenpairs(matrix.mT @ matrix, count)
     P, values, Qt = svd_thin(matrix @ directions)
     return P, values, Qt @ directions.mT
 
 
 def _signs(vectors: Array) -> Array:
-    """Return the signs of the largest entries of the columns, so that results are reproducible."""
+    """Return the sign of the largest entry of each column, which makes results reproducible."""
     xp = namespace(vectors)
     highest, lowest = xp.max(vectors, axis=0), xp.min(vectors, axis=0)
     return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))
 
 
-def _beyond(values: Array, width: int) -> float:
+def _value_after(values: Array, width: int) -> float:
     return scalar(values[width]) if values.shape[0] > width else 0.0
-
-
-def _complete(matrix: Array, values: Array) -> bool:
-    return bool(values.shape[0] == min(matrix.shape))

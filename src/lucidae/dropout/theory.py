@@ -1,4 +1,4 @@
-"""The global optimum of dropout in closed form, and why no local minimum is worse.
+"""Closed form of the global optimum, and the proof that every local minimum is global.
 
 Notation: s₁ ≥ s₂ ≥ … are the singular values of M (for tied weights the positive eigenvalues of
 its symmetric part), r is the width of the hidden layer, λ the strength of dropout.
@@ -63,12 +63,12 @@ def strength_of(dropout: float) -> float:
 
 
 def checked_dropout(dropout: float) -> float:
-    """Return a probability in [0, 1) as a float, or say what is wrong with it."""
+    """Return a probability in [0, 1) as a float; anything else is an error."""
     dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
     if dropped == 1.0:
         raise ValueError(
-            "dropout=1 was given, expected a probability in [0, 1): with every unit dropped "
-            "nothing can be learnt."
+            "dropout=1 was given, expected a probability in [0, 1): if every unit is dropped, the "
+            "network is constant. Use a smaller probability."
         )
     return dropped
 
@@ -79,16 +79,16 @@ def dropout_of(strength: float) -> float:
 
 
 class Shrinkage(NamedTuple):
-    """What dropout leaves of the singular values.
+    """Singular values of the optimal product.
 
     Attributes
     ----------
     rank : int
         ρ, the rank of the optimal product.
     threshold : float
-        α, what is taken from each of the first ρ singular values.
+        α, the amount by which the first ρ singular values are reduced.
     values : array
-        ŝ, as long as the singular values: sᵢ − α for i ≤ ρ, zero beyond.
+        ŝ: sᵢ − α for i ≤ ρ, zero for i > ρ.
     """
 
     rank: int
@@ -100,8 +100,8 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     """Shrink descending singular values as dropout does (Mianjy et al. 2018, Algorithm 3).
 
     ρ is the largest j ≤ r with r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ), the paper's condition written without
-    cancellation, so that it stays right as λ → ∞. Singular values below `rank_tolerance` count
-    as zero.
+    cancellation, so that it is accurate also as λ → ∞. Singular values below `rank_tolerance`
+    count as zero.
 
     Examples
     --------
@@ -113,6 +113,8 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     if rank == 0:
         return Shrinkage(0, 0.0, 0.0 * singular_values)
     xp = namespace(singular_values)
+    # ŝᵢ = sᵢ − α cancels for large λ, where α → s. Instead ŝᵢ = (sᵢ − sᵨ) + ŝᵨ with
+    # ŝᵨ = sᵨ − λΣs/(r + λρ) = (r sᵨ − λΣ(sᵢ − sᵨ))/(r + λρ), a sum of terms of the size of ŝ.
     kept = singular_values[:rank]
     smallest = scalar(kept[-1])
     excess = scalar(xp.sum(kept - smallest))
@@ -120,12 +122,12 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     last = max((width * smallest - strength * excess) / loaded, 0.0)
     threshold = strength * scalar(xp.sum(kept)) / loaded
     shrunk = singular_values - smallest + last
-    beyond = arange_like(singular_values) >= rank
-    return Shrinkage(rank, threshold, where_set(shrunk, beyond, 0.0))
+    removed = arange_like(singular_values) >= rank
+    return Shrinkage(rank, threshold, where_set(shrunk, removed, 0.0))
 
 
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
-    """Return ρ, the number of singular values that survive dropout."""
+    """Return ρ, the number of nonzero singular values of the optimal product."""
     xp = namespace(singular_values)
     candidates = singular_values[:width]
     if candidates.shape[0] == 0:
@@ -144,15 +146,15 @@ def _excess(candidates: Array) -> Array:
 
 
 def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
-    """Return the level below which a singular value is rounding: size · ε · s₁."""
+    """Return size · ε · s₁, below which a singular value is a rounding error."""
     size = max(singular_values.shape[0], 10) if size is None else size
     return size * machine_epsilon(singular_values) * largest(singular_values[:1])
 
 
 def breakpoints(singular_values: Array, width: int) -> Array:
-    """Return the strengths at which the rank of the optimum falls below 1, 2, …, r.
+    """Return the strengths from which on the rank of the optimum is below 1, 2, …, r.
 
-    The rank is at least j exactly when λ < λⱼ = r sⱼ / Σ_{i≤j} (sᵢ − sⱼ); infinite where the
+    The rank is at least j if and only if λ < λⱼ = r sⱼ / Σ_{i≤j} (sᵢ − sⱼ); infinite where the
     leading singular values are equal.
 
     Examples
@@ -177,11 +179,11 @@ def optimal_value(
     Parameters
     ----------
     singular_values : array
-        Of M, descending; at least the first `width`, or all of them.
+        Singular values of M, descending: all of them, or at least the first `width`.
     strength, width
         λ and r.
     total : float, optional
-        ‖M‖², where only the leading singular values are known.
+        ‖M‖², needed if only the leading singular values are given.
 
     Examples
     --------
@@ -201,8 +203,8 @@ def optimal_value(
 def small_dropout_bound(eigenvalues: Array, width: int) -> float:
     """Return the strength below which Mianjy et al. 2018, Theorem 4.3 applies.
 
-    It equals the breakpoint at which the optimum loses its full rank r. The theorem's conclusion
-    holds above it too: see the proof at the head of this module.
+    It equals the breakpoint at which the rank of the optimum falls below r. The conclusion of the
+    theorem holds above the bound too: see the proof in the docstring of this module.
 
     Examples
     --------
@@ -217,10 +219,11 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
 
 
 def code_map(right: Array, strength: float) -> Array:
-    """Return V(VᵀV + λ diag‖vᵢ‖²)⁺: the best codes of rows m, dropout included, are m times it.
+    """Return V(VᵀV + λ diag‖vᵢ‖²)⁺, which maps rows m to their optimal codes under dropout.
 
-    Computed through the singular values of V with unit columns, so that it stays accurate for
-    λ → 0 and for a V of deficient rank.
+    Let V = WD with unit columns W and D = diag‖vᵢ‖. Then the map is W(WᵀW + λI)⁺D⁻¹, and from the
+    singular values w of W it has the gains w/(w² + λ). This is accurate also for λ → 0 and for a V
+    of deficient rank.
     """
     xp = namespace(right)
     lengths = xp.sqrt(xp.sum(right * right, axis=0))

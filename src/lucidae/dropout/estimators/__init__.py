@@ -1,4 +1,4 @@
-"""Estimators that honour scikit-learn's contract."""
+"""The scikit-learn estimators of the dropout family."""
 
 from lucidae.dropout.estimators.autoencoder import DropoutAutoencoder
 from lucidae.dropout.estimators.factorization import DropoutFactorization

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
+import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, namespace, scalar
-from lucidae.base import Fitted, upgraded_estimator, validated_rows
+from lucidae.arrays import Array, beside, like, scalar, trace
+from lucidae.base import Fitted, checked_codes, reference_array, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import certify_weights
-from lucidae.dropout.estimators.shared import (
-    SOLVERS,
+from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
     SgdSettings,
     TrainedNetwork,
     beside_rows,
-    check_code_width,
     exact_network,
     hidden_width,
-    is_sparse,
-    reference_array,
-    train,
+    merges_moments,
     upgraded_network,
+    upgraded_sgd_estimator,
 )
 from lucidae.dropout.moments import principal_problem
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_rows, check_weights
+from lucidae.validation import check_weights
 
 
 @saved_as(
@@ -52,6 +50,10 @@ class AutoencoderState(NetworkState):
         """The problem whose target is the input."""
         return LinearProblem.autoencoder(self.moment)
 
+    def centers(self) -> tuple[Array, Array]:
+        """Return the mean of the rows, as inputs and as outputs."""
+        return self.moment.mean, self.moment.mean
+
     def solve(self) -> TrainedNetwork:
         """Return the exact optimum."""
         white, triple = principal_problem(self.problem.inputs)
@@ -65,39 +67,40 @@ class AutoencoderState(NetworkState):
         }
 
 
-def _streams(estimator: Any) -> bool:
-    """Tell whether `partial_fit` makes sense; scikit-learn hides it where this raises."""
-    if estimator.solver == "sgd":
-        raise AttributeError("partial_fit merges exact moments: use solver='exact'.")
-    return True
-
-
 @saved_as(
     "lucidae.DropoutAutoencoder/1",
     formerly="lucidae.dropout.estimators._autoencoder:DropoutAutoencoder",
-    upgrade=upgraded_estimator,
+    upgrade=upgraded_sgd_estimator,
 )
 class DropoutAutoencoder(
     NetworkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """Linear autoencoder with dropout in its hidden layer, solved exactly.
 
-    The target is the input itself. At the optimum the code spans the leading principal
-    components, each shrunk in standard deviation by the same threshold, and every hidden unit
-    carries the same weight: information is spread so evenly that no unit can be missed much
+    The target is the input itself. At the optimum the reconstruction lies in the span of the
+    leading principal components, whose standard deviations are all reduced by the same threshold,
+    and all hidden units have equal importance, so that the loss of any one of them costs the same
     (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
 
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer; it may exceed the number of features. None: as many as
-        there are features.
+        Width r of the hidden layer; it may exceed the number of features. None: the number of
+        features.
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 spans the principal subspace.
     solver : {"exact", "sgd"}, default="exact"
         The closed form, or stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
-    learning_rate, schedule, batch_size, max_iter, tol, random_state
-        Of SGD, as in `DropoutRegressor`.
+    learning_rate, schedule, batch_size, max_iter, random_state
+        Settings of SGD, as in `DropoutRegressor`.
+    tol : float, default=1e-2
+        Relative norm of the expected gradient at which SGD stops. The exact solver does not use
+        it.
+    warm_start : bool, default=False
+        Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
+        ones. If their shapes do not fit, it warns and starts from random weights.
+    verbose : bool, default=False
+        Whether SGD shows its progress, if it takes longer than two seconds.
 
     Attributes
     ----------
@@ -110,9 +113,9 @@ class DropoutAutoencoder(
     n_components_ : int
         r.
     rank_ : int
-        ρ, the rank that dropout leaves.
+        ρ, the rank of the optimal product.
     threshold_ : float
-        α, what dropout takes from each principal standard deviation.
+        α, the amount by which dropout reduces each principal standard deviation.
     singular_values_ : array
         Standard deviations along the leading principal components.
     objective_ : float
@@ -120,7 +123,7 @@ class DropoutAutoencoder(
     n_iter_, status_, history_
         How the solver ended.
     certificate_ : Certificate
-        Gap to the global optimum, equalization, rank, stationarity.
+        Claims about the fit: gap to the global optimum, equalization, rank, stationarity.
     n_features_in_ : int
         Number of features seen.
 
@@ -149,6 +152,8 @@ class DropoutAutoencoder(
         max_iter: int = 5000,
         tol: float = 1e-2,
         random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
     ) -> None:
         self.n_components = n_components
         self.dropout = dropout
@@ -159,6 +164,8 @@ class DropoutAutoencoder(
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to all rows at once.
@@ -176,20 +183,16 @@ class DropoutAutoencoder(
         -------
         self
         """
-        check_choice(self.solver, "solver", SOLVERS)
-        settings = SgdSettings.of(self)
+        solver, settings = self._chosen_solver, SgdSettings.of(self)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
-        if self.solver == "sgd":
-            mean = state.moment.mean
-            state.trained = train(
-                X, X, weights, state.problem, (mean, mean), state.strength, state.width, settings
-            )
+        if solver.needs_rows:
+            state.train(X, X, weights, settings)
         self._keep(state)
         return self
 
-    @available_if(_streams)
+    @available_if(merges_moments)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Add rows; after the last batch the result equals `fit` on all of them.
 
@@ -206,8 +209,7 @@ class DropoutAutoencoder(
         -------
         self
         """
-        check_choice(self.solver, "solver", SOLVERS)
-        first = not hasattr(self, "_state")
+        first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)
         if not first:
@@ -231,11 +233,11 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        # The mean is taken out after the product, so that sparse rows stay sparse.
-        return X @ encoder - mean @ encoder if is_sparse(X) else (X - mean) @ encoder
+        # Sparse rows are centred after the product, so that they stay sparse.
+        return X @ encoder - mean @ encoder if scipy.sparse.issparse(X) else (X - mean) @ encoder
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows that codes stand for, code Uᵀ + mean.
+        """Return the reconstruction of codes, code Uᵀ + mean.
 
         Parameters
         ----------
@@ -247,8 +249,7 @@ class DropoutAutoencoder(
         array of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        codes = check_rows(X, accept_sparse=False)
-        check_code_width(codes, self.left_)
+        codes = checked_codes(X, self.left_.shape[1])
         return codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
@@ -268,9 +269,8 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         moment = SecondMoment.of(X)
-        shift = moment.mean - like(self.mean_, moment.mean)
-        second = moment.covariance + shift[:, None] * shift[None, :]
-        problem = LinearProblem(second, second, scalar(namespace(second).linalg.trace(second)))
+        second = second_about(moment, like(self.mean_, moment.mean))
+        problem = LinearProblem(second, second, scalar(trace(second)))
         weights = Weights(like(self.left_, second), like(self.right_, second))
         loss = scalar(DropoutObjective(problem, 0.0).loss(weights))
         return 1.0 - loss / problem.energy if problem.energy > 0 else 1.0
@@ -280,21 +280,16 @@ class DropoutAutoencoder(
         return int(self.left_.shape[1])
 
     def _unsolved(self, moment: SecondMoment, ref: Array) -> AutoencoderState:
+        """Return the state of a fit whose optimum is computed when it is first read."""
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
-        return AutoencoderState(moment, strength, width, ref, self._gap_allowed, None)
+        tolerance = self._chosen_solver.allowed_gap(self.tol)
+        return AutoencoderState(moment, strength, width, ref, tolerance, None)
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
-        """Certify the fitted weights on other rows."""
-        certificate = certify_weights(
-            self.left_,
-            self.right_,
-            X,
-            dropout=self.dropout,
-            sample_weight=sample_weight,
-            tolerance=self._gap_allowed,
-        )
-        return replace(certificate, title=type(self).__name__)
+        """Return the certificate of the fitted weights on given rows."""
+        problem = data_problem(X, None, True, sample_weight)
+        return self._state.certificate_on(problem, type(self).__name__)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

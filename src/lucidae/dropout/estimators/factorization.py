@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -10,20 +10,29 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, beside, like
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
-from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import DropoutFigures, certify_weights, judge, measure
-from lucidae.dropout.estimators.shared import (
-    CERTIFIED,
-    check_code_width,
-    hidden_width,
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    checked_codes,
     reference_array,
+    upgraded_estimator,
+    validated_rows,
 )
+from lucidae.certificate import Certificate
+from lucidae.dropout.certificate import (
+    CERTIFIED,
+    DropoutFigures,
+    certificate_of,
+    claims,
+    matrix_problem,
+    measure,
+)
+from lucidae.dropout.estimators.network import hidden_width
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
 from lucidae.io.models import saved_as
-from lucidae.validation import check_rows
 
 
 @saved_as(
@@ -32,7 +41,19 @@ from lucidae.validation import check_rows
 )
 @dataclass(eq=False)
 class FactorizationState(FittedState):
-    """Fitted state of `DropoutFactorization`: the factors and a few figures, never the matrix."""
+    """Fitted state of `DropoutFactorization`: the factors and their figures, not the matrix.
+
+    Parameters
+    ----------
+    solution : ExactSolution
+        The factors.
+    figures : DropoutFigures
+        Figures of the factors, measured during the fit.
+    strength : float
+        λ.
+    ref : array
+        An empty array of the library, dtype and device in which attributes are returned.
+    """
 
     solution: ExactSolution
     figures: DropoutFigures
@@ -55,7 +76,7 @@ class FactorizationState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors."""
-        return judge(self.figures, CERTIFIED, title)
+        return Certificate(title, claims(self.figures, CERTIFIED))
 
 
 @saved_as(
@@ -77,7 +98,8 @@ class DropoutFactorization(
     n_components : int or None, default=None
         Number r of columns of the factors; None: the number of features.
     dropout : float, default=0.5
-        Probability of dropping a column, in [0, 1); 0 is the truncated decomposition.
+        Probability of dropping a column, in [0, 1); 0 gives the truncated singular value
+        decomposition.
 
     Attributes
     ----------
@@ -90,13 +112,13 @@ class DropoutFactorization(
     rank_ : int
         ρ, the rank of the optimal product.
     threshold_ : float
-        α, what dropout takes from each singular value.
+        α, the amount by which dropout reduces each singular value.
     singular_values_ : array
         Leading singular values of M.
     objective_ : float
-        The minimum.
+        The minimum of the expected loss.
     certificate_ : Certificate
-        Gap to the global optimum, equalization, rank, stationarity.
+        Claims about the fit: gap to the global optimum, equalization, rank, stationarity.
     n_features_in_ : int
         Number of features seen.
 
@@ -144,9 +166,7 @@ class DropoutFactorization(
         width = hidden_width(self.n_components, X.shape[1])
         problem = LinearProblem.from_matrix(as_double(X))
         solution = solve(problem, strength, width)
-        figures = measure(
-            problem, solution.weights, strength, tolerance=CERTIFIED, optimum=solution
-        )
+        figures = measure(problem, solution.weights, strength, optimum=solution)
         self._state = FactorizationState(solution, figures, strength, reference_array(X))
         return self
 
@@ -167,9 +187,9 @@ class DropoutFactorization(
         return self.fit(X).left_
 
     def transform(self, X: Any) -> Array:
-        """Return the best codes of rows, m V(VᵀV + λ diag‖vᵢ‖²)⁻¹.
+        """Return the optimal codes of rows, m V(VᵀV + λ diag‖vᵢ‖²)⁻¹.
 
-        On the training rows they equal `left_`.
+        For the training rows they equal `left_`.
 
         Parameters
         ----------
@@ -185,7 +205,7 @@ class DropoutFactorization(
         return like(as_double(X) @ beside(self._state.attributes["codes"], as_double(X)), X)
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows that codes stand for, code Vᵀ.
+        """Return the rows that codes represent, code Vᵀ.
 
         Parameters
         ----------
@@ -197,8 +217,7 @@ class DropoutFactorization(
         array of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        codes = check_rows(X, accept_sparse=False)
-        check_code_width(codes, self.right_)
+        codes = checked_codes(X, self.right_.shape[1])
         return codes @ beside(self.right_, codes).mT
 
     @property
@@ -206,11 +225,15 @@ class DropoutFactorization(
         return int(self.right_.shape[1])
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
-        """Certify the factors of the fit against a matrix, weighted rows having no meaning."""
+        """Return the certificate of the factors on a given matrix."""
         if sample_weight is not None:
-            raise ValueError("certify of a DropoutFactorization takes no sample_weight.")
-        certificate = certify_weights(self.left_, self.right_, matrix=X, dropout=self.dropout)
-        return replace(certificate, title=type(self).__name__)
+            raise ValueError(
+                "sample_weight was given, but DropoutFactorization does not weight rows: omit it."
+            )
+        state, title = self._state, type(self).__name__
+        return certificate_of(
+            matrix_problem(X), state.solution.weights, state.strength, title=title
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
@@ -12,12 +12,20 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lucidae.arrays import Array, is_array, is_numpy, like, to_numpy
-from lucidae.base import Fitted, upgraded_estimator, validated_rows
+from lucidae.arrays import (
+    Array,
+    as_float,
+    as_plain,
+    is_array,
+    is_numpy,
+    like,
+    namespace,
+    to_numpy,
+)
+from lucidae.base import Fitted, reference_array, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import certify_weights
-from lucidae.dropout.estimators.shared import (
-    SOLVERS,
+from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
     SgdSettings,
@@ -25,13 +33,13 @@ from lucidae.dropout.estimators.shared import (
     beside_rows,
     exact_network,
     hidden_width,
-    reference_array,
-    train,
+    merges_moments,
     upgraded_network,
+    upgraded_sgd_estimator,
 )
 from lucidae.dropout.moments import as_columns, joint_moment
 from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.path import CrossValidation, check_targets, cross_validate, fold_moments
+from lucidae.dropout.path import SELECTIONS, cross_validate, fold_moments
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
@@ -48,8 +56,14 @@ from lucidae.validation import check_choice, check_weights
 class RegressionState(NetworkState):
     """Fitted state of `DropoutRegressor`.
 
-    Beyond the fields of `NetworkState`: the number of features, whether rows are centred, and
-    whether y was one-dimensional.
+    Parameters
+    ----------
+    n_features : int
+        Number of features; the targets follow them in the moment.
+    centered : bool
+        Whether rows are centred, so that there is an intercept.
+    flat : bool
+        Whether y was one-dimensional.
     """
 
     n_features: int
@@ -77,68 +91,24 @@ class RegressionState(NetworkState):
         }
 
     def centers(self) -> tuple[Array, Array]:
-        """Return the means of x and y, zero without an intercept."""
+        """Return the means of x and y; zeros without an intercept."""
         mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
         return mean[: self.n_features], mean[self.n_features :]
 
 
-def checked_pair(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool
-) -> tuple[Any, Array, Array | None]:
-    """Return checked inputs, targets and weights; keep feature count and names."""
-    if is_array(X) and not is_numpy(X):
-        X = validated_rows(estimator, X, reset=reset)
-        y = check_targets(y, X)
-    else:
-        X, y = validate_data(
-            estimator,
-            X,
-            y,
-            reset=reset,
-            accept_sparse=("csr",),
-            dtype=(np.float64, np.float32),
-            multi_output=True,
-            y_numeric=True,
-        )
-    return X, y, check_weights(sample_weight, X)
-
-
-class Choice(NamedTuple):
-    """The probability to use, how it was found, and the moment of all rows."""
-
-    dropout: float
-    cross_validation: CrossValidation | None
-    moment: SecondMoment
-
-
-def choose(estimator: Any, X: Any, y: Array, weights: Array | None) -> Choice:
-    """Return the moment of all rows and the dropout to use, cross-validated where asked for."""
-    if not isinstance(estimator.dropout, str):
-        dropout = checked_dropout(estimator.dropout)
-        return Choice(dropout, None, joint_moment(X, y, weights))
-    check_choice(estimator.dropout, "dropout", ("cv",))
-    columns = as_columns(y)
-    width = hidden_width(estimator.n_components, min(X.shape[1], columns.shape[1]))
-    folds = fold_moments(X, columns, weights, estimator.cv)
-    centered = bool(estimator.fit_intercept)
-    found = cross_validate(folds.folds, X.shape[1], width, centered=centered)
-    moment = folds.total if folds.total is not None else joint_moment(X, columns, weights)
-    return Choice(found.best, found, moment)
-
-
 def _streams(estimator: Any) -> bool:
-    """Tell whether `partial_fit` makes sense; scikit-learn hides it where this raises."""
-    if estimator.solver == "sgd" or estimator.dropout == "cv":
+    """Tell scikit-learn whether `partial_fit` exists: an AttributeError hides it."""
+    if isinstance(estimator.dropout, str):
         raise AttributeError(
-            "partial_fit merges exact moments: use solver='exact' and a number for dropout."
+            f"partial_fit cannot cross-validate dropout={estimator.dropout!r}: give a number."
         )
-    return True
+    return merges_moments(estimator)
 
 
 @saved_as(
     "lucidae.DropoutRegressor/1",
     formerly="lucidae.dropout.estimators._regressor:DropoutRegressor",
-    upgrade=upgraded_estimator,
+    upgrade=upgraded_sgd_estimator,
 )
 class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Linear regression through a hidden layer with dropout, solved exactly.
@@ -146,36 +116,42 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     The network x ↦ U Vᵀx + b with r hidden units, each dropped with the given probability in
     training, has a global optimum in closed form: the least-squares map with its singular values
     (in the metric of the inputs) shrunk by one threshold and cut at rank r, spread evenly over
-    the hidden units (Mianjy et al. 2018, Theorem 3.6). Inputs need not be white, and need not be
-    independent: directions that they do not have are left out (eigenvalues of their covariance
-    below 10 · n_features · ε of the largest).
+    the hidden units (Mianjy et al. 2018, Theorem 3.6). Inputs may be correlated, and their
+    covariance may be singular: eigenvalues below 10 · n_features · ε times the largest count as
+    zero.
 
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer; it is part of the regulariser, λ/r. None: the smaller of
+        Width r of the hidden layer, which enters the regulariser as λ/r. None: the smaller of
         the numbers of features and targets.
     dropout : float or "cv", default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares.
-        "cv" takes the one with the smallest cross-validated error along the whole path.
+        "cv" takes the one with the smallest cross-validated error along a path of rates.
     solver : {"exact", "sgd"}, default="exact"
         The closed form, or stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
     fit_intercept : bool, default=True
-        Whether to fit a bias in both layers, which is exact on centred data.
+        Whether both layers have a bias; the optimal biases centre the data.
     cv : int, splitter or iterable, default=5
-        Folds of ``dropout="cv"``, as everywhere in scikit-learn.
+        Folds of ``dropout="cv"``, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
         Rate of the first SGD step, in white coordinates of the inputs.
     schedule : {"linear", "inverse", "constant"}, default="linear"
-        How SGD's rate falls over `max_iter` steps.
+        How SGD's rate decreases over `max_iter` steps.
     batch_size : int, default=32
         Examples per SGD step.
     max_iter : int, default=5000
         Largest number of SGD steps.
     tol : float, default=1e-2
-        Relative norm of the expected gradient at which SGD stops.
+        Relative norm of the expected gradient, ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖) in white coordinates,
+        at which SGD stops. The exact solver does not use it.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
+    warm_start : bool, default=False
+        Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
+        ones. If their shapes do not fit, it warns and starts from random weights.
+    verbose : bool, default=False
+        Whether SGD shows its progress, if it takes longer than two seconds.
 
     Attributes
     ----------
@@ -188,9 +164,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     right_ : array of shape (n_features, r)
         V, incoming weights.
     rank_ : int
-        ρ, the rank that dropout leaves.
+        ρ, the rank of the optimal product.
     threshold_ : float
-        α, what dropout takes from each singular value.
+        α, the amount by which dropout reduces each singular value.
     singular_values_ : array
         Leading singular values of the least-squares map in white coordinates.
     objective_ : float
@@ -202,7 +178,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     n_iter_, status_, history_
         How the solver ended; `history_` records SGD's objective.
     certificate_ : Certificate
-        Gap to the global optimum, equalization, rank, stationarity.
+        Claims about the fit: gap to the global optimum, equalization, rank, stationarity.
     n_features_in_ : int
         Number of features seen.
     feature_names_in_ : ndarray of str
@@ -210,9 +186,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
 
     Notes
     -----
-    `sample_weight` are frequencies: weight 2 is the same as giving a row twice. X enters through
-    its second moment alone, in double precision: a fit keeps (n_features + n_targets)² numbers,
-    whatever the number of rows, and a sparse X is never made dense.
+    `sample_weight` are frequencies: weight 2 is the same as giving a row twice. The exact solver
+    uses X only through its second moment, in double precision: a fit stores
+    (n_features + n_targets)² numbers for any number of rows, and a sparse X is never made dense.
 
     References
     ----------
@@ -251,6 +227,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         max_iter: int = 5000,
         tol: float = 1e-2,
         random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
     ) -> None:
         self.n_components = n_components
         self.dropout = dropout
@@ -263,6 +241,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to all rows at once.
@@ -280,22 +260,12 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         -------
         self
         """
-        check_choice(self.solver, "solver", SOLVERS)
-        settings = SgdSettings.of(self)
-        X, y, weights = checked_pair(self, X, y, sample_weight, reset=True)
-        self.dropout_, self.cv_, moment = choose(self, X, y, weights)
+        solver, settings = self._chosen_solver, SgdSettings.of(self)
+        X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
+        moment = self._choose_dropout(X, y, weights)
         state = self._unsolved(moment, y.ndim == 1, reference_array(X))
-        if self.solver == "sgd":
-            state.trained = train(
-                X,
-                as_columns(y),
-                weights,
-                state.problem,
-                state.centers(),
-                state.strength,
-                state.width,
-                settings,
-            )
+        if solver.needs_rows:
+            state.train(X, as_columns(y), weights, settings)
         self._keep(state)
         return self
 
@@ -316,10 +286,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         -------
         self
         """
-        first = not hasattr(self, "_state")
-        check_choice(self.solver, "solver", SOLVERS)
-        X, y, weights = checked_pair(self, X, y, sample_weight, reset=first)
-        self.dropout_, self.cv_, moment = choose(self, X, y, weights)
+        first = not self.__sklearn_is_fitted__()
+        X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
+        moment = self._choose_dropout(X, y, weights)
         flat, ref = y.ndim == 1, reference_array(X)
         if not first:
             seen = self._state
@@ -369,7 +338,43 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         weights = to_numpy(sample_weight) if is_array(sample_weight) else sample_weight
         return float(r2_score(truth, to_numpy(self.predict(X)), sample_weight=weights))
 
+    def _checked_data(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Any, Array, Array | None]:
+        """Return checked inputs, targets and weights; store feature count and names."""
+        if is_array(X) and not is_numpy(X):
+            X = validated_rows(self, X, reset=reset)
+            y = _checked_targets(y, X)
+        else:
+            X, y = validate_data(
+                self,
+                X,
+                y,
+                reset=reset,
+                accept_sparse=("csr",),
+                dtype=(np.float64, np.float32),
+                multi_output=True,
+                y_numeric=True,
+            )
+        return X, y, check_weights(sample_weight, X)
+
+    def _choose_dropout(self, X: Any, y: Array, weights: Array | None) -> SecondMoment:
+        """Set `dropout_` and `cv_`, and return the moment of all rows [x | y]."""
+        if not isinstance(self.dropout, str):
+            self.dropout_, self.cv_ = checked_dropout(self.dropout), None
+            return joint_moment(X, y, weights)
+        select = SELECTIONS[check_choice(self.dropout, "dropout", SELECTIONS)]
+        columns = as_columns(y)
+        width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
+        folds = fold_moments(X, columns, weights, self.cv)
+        centered = bool(self.fit_intercept)
+        self.cv_ = cross_validate(folds.folds, X.shape[1], width, centered=centered)
+        self.dropout_ = select(self.cv_)
+        # Folds that partition the rows have the moment of all rows already.
+        return folds.total if folds.total is not None else joint_moment(X, columns, weights)
+
     def _unsolved(self, moment: SecondMoment, flat: bool, ref: Array) -> RegressionState:
+        """Return the state of a fit whose optimum is computed when it is first read."""
         n_features = self.n_features_in_
         width = hidden_width(self.n_components, min(n_features, moment.n_features - n_features))
         return RegressionState(
@@ -377,7 +382,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             strength_of(self.dropout_),
             width,
             ref,
-            self._gap_allowed,
+            self._chosen_solver.allowed_gap(self.tol),
             None,
             n_features,
             bool(self.fit_intercept),
@@ -385,22 +390,30 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         )
 
     def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
-        """Certify the fitted weights on other data."""
+        """Return the certificate of the fitted weights on given data."""
         if y is None:
-            raise ValueError("certify of a DropoutRegressor on data needs y beside X.")
-        certificate = certify_weights(
-            self.left_,
-            self.right_,
-            X,
-            y,
-            dropout=self.dropout_,
-            fit_intercept=bool(self.fit_intercept),
-            sample_weight=sample_weight,
-            tolerance=self._gap_allowed,
-        )
-        return replace(certificate, title=type(self).__name__)
+            raise ValueError(
+                "X was given without y; the certificate of a DropoutRegressor on data needs y too."
+            )
+        problem = data_problem(X, y, bool(self.fit_intercept), sample_weight)
+        return self._state.certificate_on(problem, type(self).__name__)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _checked_targets(y: Any, X: Array) -> Array:
+    """Return targets in the library of X: finite, with one or two axes and one entry per row."""
+    if y is None:
+        raise ValueError("y is None, but targets are needed: requires y to be passed.")
+    y = like(as_plain(y) if is_array(y) else np.asarray(y), X)
+    y, xp = as_float(y), namespace(X)
+    if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."
+        )
+    if not bool(xp.all(xp.isfinite(y))):
+        raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
+    return y

@@ -1,4 +1,4 @@
-"""Cross-validation along the path equals refitting at every rate on every fold."""
+"""The path equals one solve per rate; cross-validation equals refitting on every fold."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,42 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit
 
-from lucidae import DropoutRegressor
+from lucidae import DropoutRegressor, SecondMoment
+from lucidae.dropout import (
+    DropoutObjective,
+    LinearProblem,
+    regularization_path,
+    solve,
+)
 from lucidae.dropout.path import GRID, cross_validate, fold_moments
+from lucidae.dropout.theory import (
+    strength_of,
+)
+
+
+def test_path_equals_one_solve_per_rate_and_breaks_where_the_rank_falls():
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((60, 5)) @ rng.standard_normal((5, 5))
+    Y = X @ rng.standard_normal((5, 4)) + rng.standard_normal((60, 4))
+    problem = LinearProblem.from_moment(SecondMoment.of(np.hstack([X, Y])), 5)
+    rates = np.linspace(0.0, 0.99, 23)
+    path = regularization_path(problem, 3, rates)
+    for index, rate in enumerate(rates):
+        solution = solve(problem, strength_of(rate), 3)
+        objective = DropoutObjective(problem, 0.0)
+        assert path.rank[index] == solution.rank
+        assert path.threshold[index] == pytest.approx(solution.threshold)
+        assert path.objective[index] == pytest.approx(solution.value, rel=1e-9)
+        assert path.error[index] == pytest.approx(float(objective.loss(solution.weights)), rel=1e-9)
+    assert np.all(np.diff(path.rank) <= 0)
+    assert np.all(np.diff(path.error) >= -1e-9)
+    for position, limit in enumerate(path.breaks):
+        if limit < 1:
+            around = regularization_path(problem, 3, [limit - 1e-6, limit + 1e-6])
+            assert list(around.rank) == [position + 1, position]
+    default = regularization_path(problem, 3)
+    assert default.dropout[0] == 0.0
+    assert np.all(np.diff(default.dropout) > 0)
 
 
 def noisy_data(seed=0, n=60):

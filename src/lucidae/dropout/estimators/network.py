@@ -1,0 +1,339 @@
+"""Fitted state, solvers and training that the estimators with a hidden layer share."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from lucidae.arrays import Array, beside, like, to_numpy
+from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
+from lucidae.certificate import Certificate
+from lucidae.dropout.certificate import CERTIFIED, certificate_of
+from lucidae.dropout.moments import Whitened, whiten
+from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
+from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
+from lucidae.dropout.theory import dropout_of
+from lucidae.io.models import reads, saved_as
+from lucidae.iteration import History, ProgressBar, Status
+from lucidae.moments import SecondMoment
+from lucidae.validation import check_choice, check_integer, check_number
+
+
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """Properties of a solver.
+
+    Parameters
+    ----------
+    needs_rows : bool
+        Whether it draws rows. If not, their moments are enough, so that it can be used in
+        `partial_fit`.
+    stops_at_tol : bool
+        Whether it stops at `tol`, which the certificate then allows as the gap.
+    """
+
+    needs_rows: bool
+    stops_at_tol: bool
+
+    def allowed_gap(self, tol: float) -> float:
+        """Return the gap to the optimum, relative to E‖y‖², that the certificate allows."""
+        return max(float(tol), CERTIFIED) if self.stops_at_tol else CERTIFIED
+
+
+SOLVERS = {
+    "exact": Solver(needs_rows=False, stops_at_tol=False),
+    "sgd": Solver(needs_rows=True, stops_at_tol=True),
+}
+
+
+@saved_as("lucidae.dropout.network/1", formerly="lucidae.dropout.estimators._shared:Outcome")
+class TrainedNetwork(NamedTuple):
+    """Weights, the optimum of the same problem, and how the solver ended."""
+
+    weights: Weights
+    optimum: ExactSolution
+    n_iter: int
+    status: Status
+    history: History
+
+
+def exact_network(optimum: ExactSolution) -> TrainedNetwork:
+    """Return an optimum in closed form as a trained network."""
+    return TrainedNetwork(
+        optimum.weights, optimum, 1, Status.CONVERGED, History(np.empty(0, dtype=int))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SgdSettings:
+    """The checked settings of SGD.
+
+    Parameters
+    ----------
+    learning_rate, schedule, batch_size, max_iter, tol, random_state, verbose
+        As in `DropoutRegressor`.
+    start : Weights or None
+        First weights, for the original inputs; None for random ones.
+    """
+
+    learning_rate: float | str
+    schedule: str
+    batch_size: int
+    max_iter: int
+    tol: float
+    random_state: Any
+    verbose: bool
+    start: Weights | None
+
+    @classmethod
+    def of(cls, estimator: Any) -> SgdSettings:
+        """Return the settings of an estimator; a wrong one is an error."""
+        checked_rate(estimator.learning_rate)
+        return cls(
+            estimator.learning_rate,
+            check_choice(estimator.schedule, "schedule", SCHEDULES),
+            check_integer(estimator.batch_size, "batch_size", low=1),
+            check_integer(estimator.max_iter, "max_iter", low=1),
+            check_number(estimator.tol, "tol", low=0.0),
+            estimator.random_state,
+            bool(estimator.verbose),
+            estimator._warm_start(),
+        )
+
+    @property
+    def callbacks(self) -> tuple[Callable[..., Any], ...]:
+        """The callbacks of the iteration loop."""
+        return (ProgressBar("dropout SGD"),) if self.verbose else ()
+
+
+def _whitened_start(
+    start: Weights | None, problem: LinearProblem, white: Whitened, width: int
+) -> Weights | None:
+    """Return a start for one run in white coordinates; None if there is none of the right shape."""
+    if start is None:
+        return None
+    outputs, features = problem.cross.shape
+    expected = ((outputs, width), (features, width))
+    given = tuple(tuple(part.shape) for part in start)
+    if given != expected:
+        warnings.warn(
+            f"warm_start=True was given, but the weights of the last fit have shapes {given[0]} "
+            f"and {given[1]}, while this fit needs {expected[0]} and {expected[1]}. Training "
+            "starts from random weights.",
+            UserWarning,
+            stacklevel=4,
+        )
+        return None
+    left, right = white.lower_weights(Weights(*(like(part, problem.cross) for part in start)))
+    return Weights(left[None, :, :], right[None, :, :])
+
+
+def hidden_width(n_components: Any, default: int) -> int:
+    """Return r, or the default if it is None."""
+    if n_components is None:
+        return default
+    return check_integer(n_components, "n_components", low=1)
+
+
+def beside_rows(fitted: Array, X: Any) -> Array:
+    """Return a fitted array in the library and on the device of rows X: NumPy for sparse rows."""
+    return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
+
+
+@dataclass(eq=False)
+class NetworkState(FittedState):
+    """Fitted state of an estimator with a hidden layer.
+
+    Parameters
+    ----------
+    moment : SecondMoment
+        Moment of the rows, with the targets behind the features if there are any.
+    strength : float
+        λ.
+    width : int
+        r.
+    ref : array
+        An empty array of the library, dtype and device in which attributes are returned.
+    tolerance : float
+        Relative gap to the optimum that the certificate allows.
+    trained : TrainedNetwork or None
+        The network that SGD found; None until the closed form has been computed.
+    """
+
+    moment: SecondMoment
+    strength: float
+    width: int
+    ref: Array
+    tolerance: float
+    trained: TrainedNetwork | None
+
+    @property
+    @abstractmethod
+    def problem(self) -> LinearProblem:
+        """The three moments on which the loss depends."""
+
+    @abstractmethod
+    def centers(self) -> tuple[Array, Array]:
+        """Return the points at which inputs and outputs are centred."""
+
+    @abstractmethod
+    def solve(self) -> TrainedNetwork:
+        """Return the exact optimum."""
+
+    @property
+    def network(self) -> TrainedNetwork:
+        """The weights and how they were found."""
+        if self.trained is None:
+            self.trained = self.solve()
+        return self.trained
+
+    def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
+        """Train by dropout SGD in white coordinates of the inputs, as the paper does."""
+        problem, strength, width = self.problem, self.strength, self.width
+        white = whiten(problem)
+        center, output_center = self.centers()
+        cumulative = None if sample_weight is None else np.cumsum(to_numpy(sample_weight))
+        source = SampleSource(X, Y, center, white.lift, output_center, cumulative)
+        solution = descend(
+            source,
+            white.matrix,
+            [dropout_of(strength)],
+            width,
+            rng=check_random_state(settings.random_state),
+            noise=white.floor**0.5,
+            learning_rate=settings.learning_rate,
+            schedule=settings.schedule,
+            start=_whitened_start(settings.start, problem, white, width),
+            batch_size=settings.batch_size,
+            limit=settings.max_iter,
+            tolerance=settings.tol,
+            callbacks=settings.callbacks,
+        )
+        if not solution.status.ok:
+            warnings.warn(solution.advice, ConvergenceWarning, stacklevel=3)
+        runs = solution.value
+        weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
+        optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
+        # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
+        n_iter = max(solution.n_iter, 1)
+        self.trained = TrainedNetwork(weights, optimum, n_iter, solution.status, solution.history)
+
+    def compute_attributes(self) -> dict[str, Any]:
+        """Return the fitted attributes that all networks have."""
+        network = self.network
+        value = DropoutObjective(self.problem, self.strength).value(network.weights)
+        return {
+            "left_": like(network.weights.left, self.ref),
+            "right_": like(network.weights.right, self.ref),
+            "rank_": network.optimum.rank,
+            "threshold_": network.optimum.threshold,
+            "singular_values_": like(network.optimum.singular_values, self.ref),
+            "objective_": float(value),
+            "n_iter_": network.n_iter,
+            "status_": network.status,
+            "history_": network.history,
+        }
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the weights on the moment of the fit."""
+        return self.certificate_on(self.problem, title, self.network.optimum)
+
+    def certificate_on(
+        self, problem: LinearProblem, title: str, optimum: ExactSolution | None = None
+    ) -> Certificate:
+        """Return the certificate of the weights on a problem, whose optimum may be known."""
+        return certificate_of(
+            problem,
+            self.network.weights,
+            self.strength,
+            title=title,
+            tolerance=self.tolerance,
+            optimum=optimum,
+        )
+
+
+class NetworkMixin(CertifiedMixin):
+    """Fitted attributes of an estimator with a hidden layer."""
+
+    left_ = Fitted()
+    right_ = Fitted()
+    rank_ = Fitted()
+    threshold_ = Fitted()
+    singular_values_ = Fitted()
+    objective_ = Fitted()
+    n_iter_ = Fitted()
+    status_ = Fitted()
+    history_ = Fitted()
+
+    _state: NetworkState
+    solver: str
+    tol: float
+    warm_start: bool
+
+    @property
+    def _chosen_solver(self) -> Solver:
+        return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
+
+    def _keep(self, state: NetworkState) -> None:
+        """Store a fit and compute its attributes; `partial_fit` computes them when first read."""
+        self._state = state
+        _ = state.attributes
+
+    def _warm_start(self) -> Weights | None:
+        """Return the weights of the last fit if training is to start from them, else None."""
+        wanted = self.warm_start and self._chosen_solver.needs_rows
+        return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
+
+
+def merges_moments(estimator: Any) -> bool:
+    """Tell scikit-learn that `partial_fit` exists: an AttributeError hides it.
+
+    An unknown solver does not hide it, so that calling it says what is wrong.
+    """
+    if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
+        raise AttributeError(
+            f"partial_fit merges moments, but solver={estimator.solver!r} needs all rows: use "
+            "solver='exact'."
+        )
+    return True
+
+
+def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an estimator from lucidae 0.1.0, which had fewer parameters."""
+    return {"verbose": False, "warm_start": False} | upgraded_estimator(fields)
+
+
+def upgraded_network(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a state from those of lucidae 0.1.0, which did not store the gap."""
+    trained = fields.pop("outcome")
+    return fields | {"tolerance": CERTIFIED if trained is None else 1e-2, "trained": trained}
+
+
+def upgraded_state(fields: dict[str, Any]) -> Any:
+    """Return the state from the holder and the results that lucidae 0.1.0 saved."""
+    state, results = fields["recipe"], fields["_results"]
+    if results is not None:
+        state.trained = results.pop("outcome", None)
+        state._attributes = results
+    certificate = fields.get("certificate")
+    state._certificate = None if certificate is None else _renamed_claims(certificate)
+    return state
+
+
+def _renamed_claims(certificate: Certificate) -> Certificate:
+    """Return a certificate of lucidae 0.1.0 under the names that its claims have now."""
+    names = {"path norm": "path_norm", "stationary": "stationarity"}
+    renamed = (replace(claim, name=names.get(claim.name, claim.name)) for claim in certificate)
+    return Certificate(certificate.title, tuple(renamed))
+
+
+reads("lucidae.dropout.estimators._shared:LazyFit")(upgraded_state)
