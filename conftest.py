@@ -6,14 +6,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
-    PACKAGE / "cli": ("rich", "typer"),
+    PACKAGE / "cli": ("pandas", "rich", "typer"),
+    PACKAGE / "io" / "tables.py": ("pandas",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "vae": ("torch",),
-    PACKAGE / "report": ("jinja2", "matplotlib"),
+    PACKAGE / "report": ("jinja2", "matplotlib", "pandas"),
 }
 
 

@@ -13,6 +13,7 @@ from lucidae.cli import MISSING, main
 
 require("typer")
 require("rich")
+require("pandas")
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
     assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("absent", ["typer", "rich"])
+@pytest.mark.parametrize("absent", ["typer", "rich", "pandas"])
 def test_without_the_extra_one_sentence_says_what_to_install(absent):
     code = f"import sys; sys.modules[{absent!r}] = None; from lucidae.cli import main; main([])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

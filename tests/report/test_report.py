@@ -14,9 +14,10 @@ from extras import require
 
 require("jinja2")
 require("matplotlib")
+require("pandas")
 
-from lucidae._tables import Table
 from lucidae.datasets import load_digits
+from lucidae.io.tables import Table
 from lucidae.moments import SecondMoment
 from lucidae.report import figures, style, write_report
 from lucidae.report.blocks import Clock, Plot, Prose, Section

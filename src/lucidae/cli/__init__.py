@@ -8,7 +8,7 @@ from collections.abc import Sequence
 __all__ = ["main"]
 
 MISSING = 'The lucidae command needs a few more packages: pip install "lucidae[cli]"'
-PACKAGES = ("jinja2", "matplotlib", "rich", "typer")
+PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "typer")
 """What the extra brings, by the names that are imported."""
 
 

@@ -16,12 +16,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 from sklearn.preprocessing import StandardScaler
 
-from lucidae._tables import Table, read_table
 from lucidae._version import __version__
 from lucidae.cli import MISSING, is_extra
 from lucidae.cli.fit import fit
 from lucidae.cli.listing import catalogue
 from lucidae.cli.reproduce import reproduce_command
+from lucidae.io.tables import Table, read_table
 
 __all__ = ["run"]
 

@@ -18,8 +18,8 @@ from lucidae import (
     certify,
     save,
 )
-from lucidae._tables import READERS, Sheet, Table, read_table, read_target, write_sheet
 from lucidae.cli.console import note, tell, tell_certificate, tell_written, told_warnings, waiting
+from lucidae.io.tables import READERS, Sheet, Table, read_table, read_target, write_sheet
 
 __all__ = ["fit"]
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from lucidae._tables import Table
+from lucidae.io.tables import Table
 from lucidae.report.style import to_svg
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import jinja2
 
-from lucidae._tables import Table
 from lucidae._version import __version__
 from lucidae.io.atomic import atomic_path
+from lucidae.io.tables import Table
 from lucidae.report.blocks import Block, Clock, Grid, Prose, Section
 from lucidae.report.sections import SECTIONS
 from lucidae.report.style import css_variables

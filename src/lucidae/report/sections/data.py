@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lucidae._tables import Table
+from lucidae.io.tables import Table
 from lucidae.moments import SecondMoment
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._tables import Table
 from lucidae.dropout import DropoutAutoencoder, DropoutRegressor, LinearProblem, regularization_path
+from lucidae.io.tables import Table
 from lucidae.moments import SecondMoment
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section

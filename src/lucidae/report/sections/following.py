@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucidae._tables import Table
+from lucidae.io.tables import Table
 from lucidae.report.blocks import Block, Clock, Code, Prose, Section
 
 ON_YOUR_DATA = """\

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._tables import Table
+from lucidae.io.tables import Table
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._tables import Table
-from lucidae._tables.table import Matrix, default_names
 from lucidae.datasets import make_sparse_regression
+from lucidae.io.tables import Matrix, Table, default_names
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Card, Clock, Facts, Note, Plot, Prose, Section
 from lucidae.report.sections.common import quietly
