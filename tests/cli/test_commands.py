@@ -121,7 +121,7 @@ def test_unforeseen_error_is_one_sentence_with_its_type(run, monkeypatch):
     def collapse():
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("lucidae.cli.commands.catalogue", collapse)
+    monkeypatch.setattr("lucidae.cli.listing.catalogue", collapse)
     assert_one_sentence(run("list"), "ZeroDivisionError: two lines", "--debug")
 
 
@@ -136,7 +136,7 @@ def test_interruption_has_its_own_exit_code(run, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lucidae.cli.commands.catalogue", interrupt)
+    monkeypatch.setattr("lucidae.cli.listing.catalogue", interrupt)
     assert run("list")[0] == 130
 
 

@@ -89,7 +89,7 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
 
 def test_columns_of_words_are_named_and_left_out(run):
     code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
-    assert (code, err) == (0, "Left out, no numbers: who.\n")
+    assert (code, err) == (0, "Columns left out because they contain no numbers: who.\n")
     assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
 
 
@@ -243,7 +243,7 @@ def test_terminal_gets_a_table_that_fits_it(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(console, "output", terminal(soft_wrap=True, color_system=None))
     model = lucidae.LinearAutoencoder(3).fit(np.load("X.npy"))
-    console.tell_certificate(model.certificate_)
+    console.print_certificate(model.certificate_)
     out = capsys.readouterr().out
     assert all(len(line) <= 60 for line in out.splitlines())
     for claim in model.certificate_:
@@ -255,11 +255,11 @@ def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, c
     from lucidae.cli import console
 
     monkeypatch.setattr(console, "errors", terminal(stderr=True))
-    with console.waiting("Fitting [b]", patience=60):
+    with console.spinner("Fitting [b]", delay=60):
         pass
     assert "Fitting" not in capsys.readouterr().err
     seen, end = "", time.monotonic() + 30
-    with console.waiting("Fitting [b]", patience=0.0):
+    with console.spinner("Fitting [b]", delay=0.0):
         while "Fitting [b]" not in seen and time.monotonic() < end:
             seen += capsys.readouterr().err
     assert "Fitting [b]" in seen
