@@ -169,5 +169,5 @@ def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
     run("report", "a.npy", "--out", "raw.html")
     run("report", "a.npy", "--out", "even.html", "--standardize")
-    assert "are meant to count" in (tmp_path / "raw.html").read_text(encoding="utf-8")
-    assert "are meant to count" not in (tmp_path / "even.html").read_text(encoding="utf-8")
+    assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
+    assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")
