@@ -1,4 +1,4 @@
-"""Which modules pytest may open: those whose optional packages are installed."""
+"""Restricts the doctests to modules whose optional packages are installed."""
 
 import os
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ NEEDS = {
 
 
 def pytest_ignore_collect(collection_path):
-    """Leave out the doctests of a module whose package is absent, unless all must be there."""
+    """Skip the doctests of a module whose packages are missing, unless all are required."""
     if os.environ.get("LUCIDAE_REQUIRE_EXTRAS") == "1":
         return None
     needed = NEEDS.get(collection_path, ())

@@ -68,7 +68,8 @@ def _components(table: Table, model: Any) -> Plot:
         "component": list(range(1, len(drawn) + 1)),
         "share of variance": shares.tolist(),
     } | {name: column.tolist() for name, column in zip(table.columns, drawn.T, strict=True)}
-    caption = f"The first {count(len(drawn), 'component')}, by decreasing variance; red is positive, blue is negative."
+    number = count(len(drawn), "component")
+    caption = f"The first {number}, by decreasing variance; red is positive, blue is negative."
     return Plot.of("components", figure, caption, numbers)
 
 
