@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
 
-class Display:
+class Display(ABC):
     """A plot with the attributes ``ax_`` and ``figure_``, as in scikit-learn."""
 
     ax_: Any
     figure_: Any
 
-    def _draw_on(self, ax: Any) -> Any:
-        """Set ``ax_`` and ``figure_`` to the given axes, or to new ones, and return the axes."""
+    def plot(self, *, ax: Any = None, **style: Any) -> Self:
+        """Draw the display.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default new ones.
+        **style
+            Keyword arguments of the matplotlib function that draws the data.
+
+        Returns
+        -------
+        Display
+            The display itself.
+        """
         if ax is None:
             try:
                 from matplotlib import pyplot as plt
@@ -24,7 +38,12 @@ class Display:
                 ) from error
             ax = plt.subplots()[1]
         self.ax_, self.figure_ = ax, ax.figure
-        return ax
+        self._draw(ax, style)
+        return self
+
+    @abstractmethod
+    def _draw(self, ax: Any, style: dict[str, Any]) -> None:
+        """Draw the data on `ax`."""
 
 
 def fitted_attribute(estimator: Any, names: tuple[str, ...], caller: str) -> tuple[str, Any]:

@@ -88,21 +88,7 @@ class ComponentsDisplay(Display):
         display = cls(rows[:max_components], image_shape=image_shape, feature_names=names)
         return display.plot(ax=ax, **image)
 
-    def plot(self, *, ax: Any = None, **image: Any) -> Self:
-        """Draw the display.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
-        **image
-            Keyword arguments of ``ax.imshow``.
-
-        Returns
-        -------
-        ComponentsDisplay
-        """
-        ax = self._draw_on(ax)
+    def _draw(self, ax: Any, image: dict[str, Any]) -> None:
         drawn = self.components if self.image_shape is None else self._tiles()
         limit = float(np.nanmax(abs(drawn))) or 1.0
         style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "interpolation": "none"}
@@ -111,12 +97,11 @@ class ComponentsDisplay(Display):
         self.image_ = ax.imshow(drawn, **{**style, **image})
         if self.image_shape is not None:
             ax.set_axis_off()
-            return self
+            return
         ax.set(xlabel="feature", ylabel="component")
         if self.feature_names is not None and len(self.feature_names) <= 40:
             ax.set_xticks(range(len(self.feature_names)), self.feature_names, rotation=60)
         self.figure_.colorbar(self.image_, ax=ax)
-        return self
 
     def _tiles(self) -> np.ndarray[Any, Any]:
         """Return one image of all components, ten per row, each scaled to its largest entry."""
@@ -199,21 +184,7 @@ class SpectrumDisplay(Display):
         )
         return display.plot(ax=ax, **line)
 
-    def plot(self, *, ax: Any = None, **line: Any) -> Self:
-        """Draw the display.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
-        **line
-            Keyword arguments of ``ax.plot``.
-
-        Returns
-        -------
-        SpectrumDisplay
-        """
-        ax = self._draw_on(ax)
+    def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         order = np.arange(1, len(self.values) + 1)
         (self.line_,) = ax.plot(order, self.values, **{"marker": "o", **line})
         if self.level is not None and self.level > 0:
@@ -223,4 +194,3 @@ class SpectrumDisplay(Display):
         if np.all(self.values > 0):
             ax.set_yscale("log")
         ax.set(xlabel="component", ylabel=self.quantity)
-        return self

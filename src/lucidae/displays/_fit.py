@@ -76,28 +76,13 @@ class HistoryDisplay(Display):
         _, history = fitted_attribute(estimator, ("history_",), cls.__name__)
         return cls(history, quantity=quantity).plot(ax=ax, **line)
 
-    def plot(self, *, ax: Any = None, **line: Any) -> Self:
-        """Draw the display.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
-        **line
-            Keyword arguments of ``ax.plot``.
-
-        Returns
-        -------
-        HistoryDisplay
-        """
-        ax = self._draw_on(ax)
+    def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         values = np.asarray(self.history[self.quantity], dtype=float)
         self.lines_ = ax.plot(self.history.iterations, values, **line)
         ax.set_xscale("symlog", linthresh=1)
         if np.all(values > 0):
             ax.set_yscale("log")
         ax.set(xlabel="iteration", ylabel=self.quantity)
-        return self
 
 
 class RecoveryDisplay(Display):
@@ -177,21 +162,7 @@ class RecoveryDisplay(Display):
         largest = np.argsort(-self.strengths, kind="stable")[: len(true)]
         return float(np.isin(true, largest).mean()) if len(true) else None
 
-    def plot(self, *, ax: Any = None, **stem: Any) -> Self:
-        """Draw the display.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
-        **stem
-            Keyword arguments of ``ax.stem``.
-
-        Returns
-        -------
-        RecoveryDisplay
-        """
-        ax = self._draw_on(ax)
+    def _draw(self, ax: Any, stem: dict[str, Any]) -> None:
         columns = np.arange(len(self.strengths))
         style = {"basefmt": " ", "label": "estimate"}
         self.stem_ = ax.stem(columns, self.strengths, **{**style, **stem})
@@ -205,7 +176,6 @@ class RecoveryDisplay(Display):
                           color="tab:green", clip_on=False, label="significant")  # fmt: skip
         ax.set(xlabel="column", ylabel="norm of its coefficients")
         ax.legend()
-        return self
 
 
 def column_norms(coef: Any) -> np.ndarray[Any, Any]:

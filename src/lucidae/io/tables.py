@@ -31,7 +31,7 @@ PIXEL_NAME = re.compile(r"(pixel|pix|px)[ _]?\d+([x_]\d+)?", re.IGNORECASE)
 DATA_NAMES = ("X", "x", "data", "features")
 TARGET_NAMES = ("y", "Y", "target", "targets")
 """Names of the array to read from an archive with several tables, in order of preference."""
-# pandas rounds numbers correctly from version 3.1 on, and before it only when it is told to.
+# From version 3.1 on, pandas rounds numbers correctly by default.
 OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
 UNREADABLE = (
