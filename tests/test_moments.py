@@ -1,8 +1,7 @@
 """`SecondMoment` against exact arithmetic, NumPy, and itself in any order.
 
-Errors of the scatter S are measured entry by entry against √(Sᵢᵢ Sⱼⱼ), the largest that Sᵢⱼ can be;
-errors of the mean against the deviation √(Sᵢᵢ / weight): a mean of 10¹² must not hide a deviation
-of one.
+Errors of the scatter S are measured relative to √(Sᵢᵢ Sⱼⱼ), the largest possible Sᵢⱼ, and errors of
+the mean relative to the standard deviation √(Sᵢᵢ / weight), which may be one for a mean of 10¹².
 """
 
 import tracemalloc

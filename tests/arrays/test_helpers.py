@@ -1,4 +1,4 @@
-"""The helpers of `lucidae.arrays` do the same on every library."""
+"""The helpers of `lucidae.arrays` give the same results with every library."""
 
 from copy import deepcopy
 

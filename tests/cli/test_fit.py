@@ -1,4 +1,4 @@
-"""`lucidae fit` as a user types it: what it prints, what it leaves, how it refuses."""
+"""`lucidae fit`: what it prints, the files that it writes, and its errors."""
 
 import csv
 import time
@@ -22,16 +22,16 @@ COLUMNS = ("a", "b", "c", "d", "e", "f")
 
 @pytest.fixture(scope="module")
 def samples():
-    """Return X whose columns b and e alone explain Y, up to little noise."""
-    random = np.random.default_rng(0)
-    X = random.standard_normal((40, 6)) * [6, 5, 4, 3, 2, 1]
+    """Return X and Y; Y depends on the columns b and e only, up to little noise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 6)) * [6, 5, 4, 3, 2, 1]
     Y = X[:, [1, 4]] @ [[2.0, 1.0], [-3.0, 4.0]]
-    return X, Y + 0.1 * random.standard_normal(Y.shape)
+    return X, Y + 0.1 * rng.standard_normal(Y.shape)
 
 
 @pytest.fixture
 def folder(samples, tmp_path, monkeypatch):
-    """Go to a folder with the samples as text and as arrays."""
+    """Change to a folder that contains the samples as text and as arrays."""
     X, Y = samples
     monkeypatch.chdir(tmp_path)
     with Path("rows.csv").open("w", newline="") as stream:

@@ -1,4 +1,4 @@
-"""The seeded generators have the spectra, supports and noise that the papers ask for."""
+"""The generators give the spectra, supports and noise levels of the papers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""MNIST from every source, with small false files whose checksums stand in for the real ones."""
+"""The digits of scikit-learn, and MNIST from every source, with small files and their checksums."""
 
 import hashlib
 import logging

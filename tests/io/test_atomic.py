@@ -1,4 +1,4 @@
-"""Files are whole or absent, hold no code, and a damaged one is refused in one sentence."""
+"""Atomic writes and reads without pickle; a damaged file gives an error of one sentence."""
 
 import pickle
 import stat

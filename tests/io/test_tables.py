@@ -1,4 +1,4 @@
-"""Files of numbers: what is read, and the one sentence that a bad file gets."""
+"""Files of numbers: what is read, and the error for a file that cannot be read."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, with its numbers; and the sections that fill it."""
+"""The report: a self-contained page with escaped names and the data of every figure."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ VOID = {"meta", "link", "br", "img", "hr", "path", "use", "image", "rect", "line
 
 
 class Page(HTMLParser):
-    """What the tests ask about a page: its tags, its links, its identifiers, its text."""
+    """Tags, links, identifiers and text of a page."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The command as a user types it: output, exit codes, one sentence for every error."""
+"""The command line: output, exit codes, and one sentence for every error."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def run(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def short_page(monkeypatch):
-    """Leave only the first and the last chapter; what is in between has tests of its own."""
+    """Restrict the report to its first and last section; the others have tests of their own."""
     require("jinja2")
     require("matplotlib")
     from lucidae.report import page
