@@ -201,11 +201,11 @@ def _parse_text(file: Path) -> Table:
     except pd.errors.EmptyDataError:
         raise ValueError(f"{file.name!r} contains a header and no rows.") from None
     except pd.errors.ParserError as error:
-        _refuse_ragged(file, delimiter, len(names))
+        _refuse_ragged(file, delimiter, has_header)
         raise ValueError(f"{file.name!r} cannot be read as CSV: {_reason(error)}.") from None
-    # pandas fills up a row that is too short, so its last cell is missing.
-    if frame.iloc[:, -1].isna().any():
-        _refuse_ragged(file, delimiter, len(names))
+    last = frame.iloc[:, -1]
+    if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
+        _refuse_ragged(file, delimiter, has_header)
     if frame.shape[1] != len(names):
         raise ValueError(
             f"{file.name!r} has {len(names)} names in its header but {frame.shape[1]} columns."
@@ -240,29 +240,30 @@ def _parse_frame(read: Callable[..., Any]) -> Any:
 
 def _parse_cells(read: Callable[..., Any]) -> Any:
     cells = read(dtype=object, na_filter=False).map(str.strip)
-    cells = cells[(cells != "").any(axis=1)].reset_index(drop=True)
-    return cells.mask(cells.map(str.lower).isin(MISSING)).apply(_to_numbers)
+    return cells[(cells != "").any(axis=1)].reset_index(drop=True).apply(_to_numbers)
 
 
 def _to_numbers(column: Any) -> Any:
     """Convert a column of text to numbers if every cell that is not missing is a number."""
+    missing = column.map(str.lower).isin(MISSING)
     try:
-        return column.astype(np.float64)
+        return column.where(~missing, "nan").astype(np.float64)
     except ValueError:
         return column
 
 
-def _refuse_ragged(file: Path, delimiter: str, width: int) -> None:
-    """Raise an error for the first record whose number of cells is not `width`."""
+def _refuse_ragged(file: Path, delimiter: str, has_header: bool) -> None:
+    """Raise an error for the first record with another number of cells than the first line."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         records = csv.reader(stream, delimiter=delimiter)
         lengths = [len(row) for row in records if any(map(str.strip, row))]
-    if len(set(lengths[1:])) == 1 and len(lengths) > 2:
-        return  # the header alone differs, for which there is a clearer sentence
+    if has_header and len(set(lengths[1:])) == 1:
+        return  # a header of another length has an error of its own
     for number, length in enumerate(lengths, start=1):
-        if length != width:
+        if length != lengths[0]:
             raise ValueError(
-                f"{file.name!r}, line {number}: {length} cells, but the first line has {width}."
+                f"{file.name!r}, line {number}: {length} cells, but the first line has "
+                f"{lengths[0]}."
             )
 
 
