@@ -81,7 +81,7 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
     if not 0.0 < total < math.inf:
         raise ValueError(
             f"sample_weight sums to {total:g}, expected a positive finite number: "
-            "the weights must not all be zero."
+            "not all weights may be zero."
         )
     return weights
 
