@@ -1,4 +1,4 @@
-"""Which modules pytest may open: those whose optional packages are installed."""
+"""Restricts the doctests to modules whose optional packages are installed."""
 
 import os
 from importlib.util import find_spec
@@ -6,19 +6,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
-    PACKAGE / "cli": ("rich", "typer"),
+    PACKAGE / "cli": ("pandas", "rich", "typer"),
+    PACKAGE / "io" / "tables.py": ("pandas",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "vae": ("torch",),
-    PACKAGE / "report": ("jinja2", "matplotlib"),
+    PACKAGE / "report": ("jinja2", "matplotlib", "pandas"),
 }
 
 
 def pytest_ignore_collect(collection_path):
-    """Leave out the doctests of a module whose package is absent, unless all must be there."""
+    """Skip the doctests of a module whose packages are missing, unless all are required."""
     if os.environ.get("LUCIDAE_REQUIRE_EXTRAS") == "1":
         return None
     needed = NEEDS.get(collection_path, ())

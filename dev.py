@@ -1,11 +1,11 @@
-"""The developer's four commands; nothing but Python 3.11 or newer, with pip and venv, is assumed.
+"""Four commands for developers; they need only Python 3.11 or newer with pip and venv.
 
 python3 dev.py report   install what is missing into .venv and write the report page
 python3 dev.py test     the same, then run the tests
 python3 dev.py lint     the same, then ruff and mypy
-python3 dev.py bench    the same, then the benchmarks against their peers
+python3 dev.py bench    the same, then the benchmarks against other libraries
 
-Further words go on to the tool behind the command: ``python3 dev.py test -k moments``.
+Further arguments are passed on to the tool: ``python3 dev.py test -k moments``.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "lucidae-installed.json"
 LINTED = ("src", "tests", "benchmarks", "dev.py", "conftest.py")
 
-# Each extra of pyproject.toml, and the larger ones that bring the same packages.
+# Each extra of pyproject.toml, and the larger ones that include its packages.
 COVERED_BY = {
     "cli": ("cli", "test", "dev"),
     "test": ("test", "dev"),
@@ -41,18 +41,18 @@ def main(arguments):
     try:
         provide(extra)
     except subprocess.CalledProcessError as error:
-        return fail(f"'{' '.join(map(str, error.cmd))}' failed; the lines above say why.")
+        return fail(f"'{' '.join(map(str, error.cmd))}' failed; see the lines above.")
     return command(arguments[1:])
 
 
 def fail(sentence):
-    """Print one sentence on standard error and return the exit code of a refusal."""
+    """Print one sentence on standard error and return the exit code of an error."""
     print(sentence, file=sys.stderr)
     return 2
 
 
 def provide(extra):
-    """Make sure that .venv holds the package with one extra; a no-op when nothing has changed."""
+    """Install the package with one extra into .venv, unless it is up to date."""
     fingerprint = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     installed = read_stamp()
     if any(installed.get(name) == fingerprint for name in COVERED_BY[extra]):
@@ -71,7 +71,7 @@ def provide(extra):
 
 
 def read_stamp():
-    """Return what was installed at which fingerprint; nothing where .venv no longer answers."""
+    """Return the fingerprint of each installed extra; nothing if .venv is missing."""
     if not PYTHON.exists() or not STAMP.exists():
         return {}
     try:
@@ -81,7 +81,7 @@ def read_stamp():
 
 
 def run(*command, **variables):
-    """Run a module of .venv's Python in the project's folder; return its exit code."""
+    """Run a module with the Python of .venv in the project's folder; return its exit code."""
     environment = {**os.environ, **variables}
     try:
         return subprocess.run([PYTHON, "-m", *command], cwd=ROOT, env=environment).returncode
@@ -95,20 +95,20 @@ def report(arguments):
 
 
 def test(arguments):
-    """Run the tests, one process a core and one BLAS thread a process."""
+    """Run the tests with one process per core and one BLAS thread per process."""
     return run(
         *("pytest", "-n", str(cores()), "-m", "not slow", *arguments),
         OPENBLAS_NUM_THREADS="1",
         OMP_NUM_THREADS="1",
         MKL_NUM_THREADS="1",
-        # Read once, when SciPy is imported: without it scikit-learn's array checks skip in silence.
+        # SciPy reads it when it is imported; without it scikit-learn skips its array checks.
         SCIPY_ARRAY_API="1",
         MPLBACKEND="Agg",
     )
 
 
 def lint(arguments):
-    """Run ruff and mypy, all of them even when the first one complains."""
+    """Run ruff and mypy, all of them even if the first one fails."""
     places = [place for place in LINTED if (ROOT / place).exists()]
     codes = [
         run("ruff", "check", *arguments, *places),
@@ -124,7 +124,7 @@ def bench(arguments):
 
 
 def cores():
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Settings and fixtures that every test shares."""
+"""Settings and fixtures of all tests."""
 
 import os
 from collections.abc import Iterator

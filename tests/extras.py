@@ -1,4 +1,4 @@
-"""The optional packages that tests may ask for, and what happens when one is absent."""
+"""Import of optional packages in tests: skip, or fail if all packages are required."""
 
 import importlib
 import os
@@ -20,7 +20,7 @@ REQUIRED = (
     "torch",
     "typer",
 )
-PEERS = ("celer", "skglm")  # compared with where installed, never required
+PEERS = ("celer", "skglm")  # libraries to compare with, never required
 
 
 def require(name: str) -> ModuleType:

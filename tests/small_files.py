@@ -1,4 +1,4 @@
-"""Folders and archives that tests of the loaders make."""
+"""Folders and archives for the tests of the loaders."""
 
 import gzip
 import io

@@ -1,8 +1,8 @@
-"""A stand-in for a device that records steps."""
+"""A replacement for the CUDA graphs of `lucidae.arrays.graphs` on the CPU."""
 
 
 class Tape:
-    """Does the work anew at every replay, on the arrays of the recording."""
+    """Repeats the recorded work at every replay, on the same arrays."""
 
     def __init__(self):
         self.recordings = self.replays = 0

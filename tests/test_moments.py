@@ -1,8 +1,7 @@
 """`SecondMoment` against exact arithmetic, NumPy, and itself in any order.
 
-Errors of the scatter S are measured entry by entry against √(Sᵢᵢ Sⱼⱼ), the largest that Sᵢⱼ can be;
-errors of the mean against the deviation √(Sᵢᵢ / weight): a mean of 10¹² must not hide a deviation
-of one.
+Errors of the scatter S are measured relative to √(Sᵢᵢ Sⱼⱼ), the largest possible Sᵢⱼ, and errors of
+the mean relative to the standard deviation √(Sᵢᵢ / weight), which may be one for a mean of 10¹².
 """
 
 import tracemalloc
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
-from lucidae import SecondMoment
-from lucidae import moments as _sums
+from lucidae import SecondMoment, moments
 from lucidae.arrays import namespace, to_numpy
 
 RNG = np.random.default_rng(0)
@@ -122,8 +120,8 @@ def test_a_huge_mean_does_not_hide_the_deviation(xp, ratio):
 
 def test_a_probe_that_misleads_is_looked_through():
     """The few rows that are probed have mean zero, all others lie far away from it."""
-    X = 1e9 + RNG.standard_normal((2 * _sums.PROBED_ROWS, 2))
-    X[::2] = 1e-3 * RNG.standard_normal((_sums.PROBED_ROWS, 2))
+    X = 1e9 + RNG.standard_normal((2 * moments.PROBED_ROWS, 2))
+    X[::2] = 1e-3 * RNG.standard_normal((moments.PROBED_ROWS, 2))
     X[::2, 1] += 1e9
     assert_exact(SecondMoment.of(X), X)
 
@@ -138,7 +136,7 @@ def test_a_stream_about_zero_that_wanders_off_keeps_its_digits():
 
 
 def test_rows_near_zero_are_squared_as_they_are():
-    X = 0.5 + RNG.standard_normal((3 * _sums.PROBED_ROWS, 4))
+    X = 0.5 + RNG.standard_normal((3 * moments.PROBED_ROWS, 4))
     moment = SecondMoment.of(X).update(X)
     assert not moment.center.any()
     assert_allclose(np.tril(moment.squares), np.tril(2 * (X.T @ X)), rtol=1e-12)
@@ -148,13 +146,13 @@ def test_rows_near_zero_are_squared_as_they_are():
 def test_blocks_of_rows_do_not_show(monkeypatch):
     X, weights = RNG.standard_normal((100, 5)) + 1e8, RNG.random(100)
     whole = SecondMoment.of(X, weights)
-    monkeypatch.setattr(_sums, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 7)
     same(SecondMoment.of(X, weights), whole)
     assert_exact(SecondMoment.of(X, weights), X, weights)
 
 
 def test_a_block_without_weight_is_passed_over(monkeypatch):
-    monkeypatch.setattr(_sums, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 2)
     X = RNG.standard_normal((6, 2))
     weights = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
     assert_exact(SecondMoment.of(X, weights), X, weights)

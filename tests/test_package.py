@@ -1,4 +1,4 @@
-"""The package as a user or a build meets it: imports, extras, the developer's commands."""
+"""The package as a whole: imports, extras, README and the commands for developers."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def load_dev():
-    """Import dev.py, which is no part of the package."""
+    """Import dev.py, which is not part of the package."""
     spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -26,7 +26,7 @@ def load_dev():
 
 
 def python(*arguments, **variables):
-    """Run a fresh interpreter and return what it did."""
+    """Run a new interpreter and return its result."""
     environment = {**os.environ, **variables}
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT
@@ -74,7 +74,12 @@ class Absent:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Absent())
-import lucidae, lucidae.cli
+import numpy, lucidae, lucidae.cli
+from lucidae import displays
+try:
+    displays.SpectrumDisplay(numpy.ones(2)).plot()
+except ImportError as error:
+    print(error)
 """
 
 
@@ -82,6 +87,14 @@ def test_package_imports_without_any_extra():
     names = {*REQUIRED, *PEERS, "hypothesis", "pytest"}
     result = python("-c", WITHOUT_EXTRAS.format(names=names))
     assert result.returncode == 0, result.stderr
+    assert result.stdout == 'SpectrumDisplay needs matplotlib: pip install "lucidae[cli]"\n'
+
+
+def test_import_loads_no_optional_package_and_no_data_sets():
+    result = python("-c", "import sys, lucidae; print(*sys.modules)")
+    loaded = set(result.stdout.split())
+    unwanted = {"matplotlib", "torch", "typer", "jinja2", "dask", "mne", "sklearn.datasets"}
+    assert not unwanted & loaded
 
 
 def test_every_public_name_is_there_and_documented():
@@ -116,7 +129,7 @@ def test_readme_example_runs_and_prints_what_it_says(code, expected, capsys):
 
 
 def without_figures(text):
-    """Return the words alone: the last digits of a rounding error differ between machines."""
+    """Return the words without numbers, because rounding errors differ between machines."""
     return re.sub(r"-?\d[\d.]*(e[+-]?\d+)?", "#", text).split()
 
 

@@ -1,4 +1,4 @@
-"""Input is accepted as it is meant, or refused in a sentence that says what to do."""
+"""Input validation: what is accepted, and the errors for everything else."""
 
 from fractions import Fraction
 

@@ -1,6 +1,6 @@
 """Autoencoders whose optimum is known."""
 
-from lucidae import datasets, metrics
+from lucidae import datasets, displays, metrics
 from lucidae._version import __version__
 from lucidae.certificate import certify
 from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "certify",
     "datasets",
+    "displays",
     "equalize",
     "equalize_pair",
     "load",

@@ -1,4 +1,14 @@
-"""Sums over rows that keep the digits of small deviations from large means."""
+"""Exact mean and second moment of weighted rows, which can be updated and merged.
+
+A covariance computed as E[xxᵀ] − E[x]E[x]ᵀ loses as many digits as the squared mean exceeds the
+variance. Rows are therefore squared about a centre c close to their mean,
+
+    S = Σ w (x − c)(x − c)ᵀ,    o = mean(x) − c,    scatter = S − (Σ w) o oᵀ,
+
+and the subtraction of the last term is accepted only if it costs at most three bits of every
+variance (`_keeps_digits`). For most data c = 0 passes this test, and the rows need not be centred.
+The mean is stored as the unevaluated sum c + o of two doubles.
+"""
 
 from __future__ import annotations
 
@@ -34,132 +44,28 @@ from lucidae.validation import check_integer, check_rows, check_weights
 __all__ = ["SecondMoment"]
 
 PLAIN_ROWS = 16_384
-"""Rows squared at a time as they are."""
+"""Number of rows per product if the rows need no change."""
 
 BLOCK_ROWS = 2048
-"""Rows centred at a time, so that a large array is never copied whole."""
+"""Number of rows centred at a time, so that a large array is never copied as a whole."""
 
 PROBED_ROWS = 256
-"""Rows from which a first guess at the mean is taken."""
+"""Number of rows from which the mean is first estimated."""
 
 LIKELY_SHARE = 0.75
-"""Rows whose probe has at most this share of its squares in the mean are squared as they are."""
+"""Zero is the centre if the estimated mean makes up at most this share of the mean squares."""
 
 LARGEST_SHARE = 0.875
-"""Largest share of the squares that the mean may hold: its removal then costs three bits."""
-
-
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (s, e) with s = fl(a + b) and s + e = a + b exactly (Knuth 1969)."""
-    total = a + b
-    virtual = total - a
-    return total, (a - (total - virtual)) + (b - virtual)
-
-
-def weighted_mean(X: Any, weights: Array | None, total: float) -> Array:
-    """Return the mean of the rows of `X`, dense or sparse; `total` is the sum of the weights."""
-    if scipy.sparse.issparse(X):
-        return np.asarray(X.sum(axis=0) if weights is None else weights @ X).ravel() / total
-    return weighted_sum(weights, X) / total
-
-
-Sums = tuple[float, Array, Array, Array]
-"""Total weight, squares about a center (lower triangle), the center, the mean less the center."""
-
-
-def dense_sums(X: Array, weights: Array | None) -> Sums:
-    """Return the sums of dense rows about a point that loses no digits.
-
-    The point is zero where squares about it serve as well, which saves a pass over the rows, and
-    else a guess at the mean. Whether the guess was good is seen afterwards: if not, the mean just
-    found is the point of another look.
-    """
-    center = _guess(X)
-    for _ in range(3):
-        sums = sums_about(center, X, weights)
-        if keeps_digits(*sums):
-            break
-        center = center + sums[3]
-    return sums
-
-
-def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
-    """Return total weight, Σ w (x − c)(x − c)ᵀ, c, and the mean of x − c."""
-    xp, squares, mean = namespace(X), None, 0.0 * center
-    total = float(X.shape[0]) if weights is None else scalar(xp.sum(weights))
-    for rows, part in _blocks(center, X, weights):
-        mean = mean + weighted_mean(rows, part, total)
-        if part is not None:
-            rows *= xp.sqrt(part)[:, None]
-        squares = add_gram_(squares, rows)
-    return total, squares, center, mean
-
-
-def keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
-    """Tell whether every variance is well above the rounding of what is taken away from it."""
-    xp = namespace(squares)
-    sound = total * offset * offset <= LARGEST_SHARE * xp.linalg.diagonal(squares)
-    resolved = xp.abs(offset) <= 4 * xp.finfo(xp.float64).eps * xp.abs(center)
-    return bool(xp.all(sound | resolved))
-
-
-def _guess(X: Array) -> Array:
-    """Return the mean of a few rows, or zero where their squares are hardly affected by it."""
-    xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
-    rows = as_double(X[::step, :])
-    # Taken from the first row, the mean of a constant column is exact.
-    mean = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
-    allowed = LIKELY_SHARE * xp.mean(rows * rows, axis=0)
-    plain = (mean * mean <= allowed) & (allowed < math.inf)
-    return 0.0 * rows[0, :] if bool(xp.all(plain)) else mean
-
-
-def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:
-    """Yield rows less the center, in double precision, with their weights.
-
-    Rows that were changed lie in one buffer, used again for every block.
-    """
-    xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
-    if plain and weights is None and X.dtype == xp.float64:
-        yield from ((X[block, :], None) for block in _slices(n_rows, PLAIN_ROWS))
-        return
-    shape = (min(BLOCK_ROWS, n_rows), X.shape[1])
-    buffer = xp.empty(shape, dtype=xp.float64, device=device(X))
-    for block in _slices(n_rows, BLOCK_ROWS):
-        rows = buffer[: block.stop - block.start, :]
-        rows[...] = X[block, :]
-        if not plain:
-            rows -= center
-        yield rows, None if weights is None else weights[block]
-
-
-def _slices(n_rows: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
-
-
-def sparse_sums(X: Any, weights: Array | None) -> Sums:
-    """Return the sums of sparse rows, never made dense, about a point that loses no digits.
-
-    Only a column without a single zero can have a mean far above its deviation; such columns are
-    centred first, which stores nothing new. The others are squared about zero.
-    """
-    X = X.astype(np.float64, copy=True)
-    X.sum_duplicates()
-    total = float(X.shape[0]) if weights is None else float(weights.sum())
-    full = np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0]
-    center = np.where(full, weighted_mean(X, weights, total), 0.0)
-    X.data -= center[X.indices]
-    offset = weighted_mean(X, weights, total)
-    if weights is not None:
-        X = scipy.sparse.diags_array(np.sqrt(weights)) @ X
-    return total, (X.T @ X).toarray(), center, offset
-
+"""Largest share of S that (Σ w) o oᵀ may have: 1/8 remains, so that three bits are lost."""
 
 SMALLEST_SCATTER = 1e-280
-"""Squares that sum to less than this have lost digits to underflow."""
+"""A sum of squares below this has lost digits to underflow."""
 
 _FORMAT = 2
 _FIELDS = ("weight", "squares", "center", "offset")
+
+Sums = tuple[float, Array, Array, Array]
+"""The fields of a `SecondMoment`: total weight Σ w, S (lower triangle), centre c, offset o."""
 
 
 @saved_as("lucidae.moment/1", formerly="lucidae.moments:SecondMoment")
@@ -167,17 +73,17 @@ _FIELDS = ("weight", "squares", "center", "offset")
 class SecondMoment:
     """Mean and scatter of weighted rows, in double precision.
 
-    Make one with `SecondMoment.of`; `update` and `merge` return a new one. The mean is kept as
-    an unevaluated sum of two doubles, and rows are squared about a point so near to it that
-    deviations far below the mean survive; zero is such a point for most data.
+    Use `SecondMoment.of` to compute one; `update` and `merge` return a new one. The mean is stored
+    as an unevaluated sum of two doubles, and the rows are squared about a centre close to the mean,
+    so that the covariance is accurate even if the mean is much larger than the deviations from it.
 
     Parameters
     ----------
     weight : float
         Total weight of the rows.
     squares : array of shape (m, m)
-        Weighted sum of the outer products of the rows less the center; only the lower triangle
-        counts.
+        Weighted sum of the outer products of the rows minus the center; only the lower triangle
+        is used.
     center, offset : arrays of shape (m,)
         The mean is ``center + offset``.
 
@@ -214,7 +120,7 @@ class SecondMoment:
         SecondMoment
         """
         X, weights = _weighted_rows(X, sample_weight, "X")
-        return cls._empty(X)._fold(X, weights)
+        return cls._empty(X)._add_rows(X, weights)
 
     @classmethod
     def _empty(cls, X: Any) -> Self:
@@ -224,44 +130,48 @@ class SecondMoment:
         zeros = xp.zeros(m, dtype=xp.float64, device=device(reference))
         return cls(0.0, zeros[:, None] * zeros[None, :], zeros, zeros)
 
-    def _fold(self, X: Any, weights: Array | None) -> Self:
-        """Add checked rows, about the center of this moment where that loses no digits."""
+    def _add_rows(self, X: Any, weights: Array | None) -> Self:
+        """Add validated rows, squared about the centre of this moment if that loses no digits.
+
+        Squares about the same centre are merely added, and the first centre of a stream is close
+        to the mean of the later batches too; otherwise the batch finds a centre of its own.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
-                return self._absorb(SecondMoment(*sparse_sums(X, weights)))._checked(X)
+                return self._absorb(SecondMoment(*_sparse_sums(X, weights)))._checked(X)
             X = beside(X, self.center)
             weights = None if weights is None else beside(weights, self.center)
             if self.weight:
-                joined = self._absorb(SecondMoment(*sums_about(self.center, X, weights)))
-                if keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
+                joined = self._absorb(SecondMoment(*_sums_about(self.center, X, weights)))
+                if _keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
                     return joined._checked(X)
-            return self._absorb(SecondMoment(*dense_sums(X, weights)))._checked(X)
+            return self._absorb(SecondMoment(*_dense_sums(X, weights)))._checked(X)
 
     def _checked(self, X: Any) -> Self:
-        """Refuse rows that are not finite, or whose squares leave the range of double precision.
+        """Raise an error if rows are not finite or their squares leave the range of doubles.
 
-        A single entry that is not finite spoils the scatter's diagonal, which is quicker to look
-        at than all entries.
+        An entry that is not finite makes the trace NaN or infinite. Testing the trace is cheaper
+        than testing all entries, which happens only if it is not finite.
         """
         squares = self.trace * self.weight
         if not math.isfinite(squares):
             check_rows(X)
             raise ValueError(
                 "the squares of X overflow double precision: its entries are as large as "
-                f"{largest(_stored(X)):.3g}. Divide X by a constant first."
+                f"{largest(_entries(X)):.3g}. Divide X by a constant first."
             )
         if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(
                 "the squares of X underflow double precision: its entries are as small as "
-                f"{largest(_stored(X)):.3g}. Multiply X, or its weights, by a constant first."
+                f"{largest(_entries(X)):.3g}. Multiply X, or its weights, by a constant first."
             )
         return self
 
     def _deviates(self, X: Any) -> bool:
-        """Tell whether a row of `X` lies away from the mean by more than rounding."""
+        """Tell whether some entry of `X` differs from the mean by more than rounding."""
         mean = self.mean[X.indices] if scipy.sparse.issparse(X) else self.mean
-        away = like(_stored(X), mean) - mean
-        return largest(away) > 1e-15 * largest(_stored(X))
+        deviations = like(_entries(X), mean) - mean
+        return largest(deviations) > 1e-15 * largest(_entries(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the moment of these rows and those of `batch` together."""
@@ -270,12 +180,12 @@ class SecondMoment:
             raise ValueError(
                 f"batch has {batch.shape[1]} features, but this moment has {self.n_features}."
             )
-        return self._fold(batch, weights)
+        return self._add_rows(batch, weights)
 
     def merge(self, other: SecondMoment) -> Self:
-        """Return the moment of the rows of both, whatever the order or grouping.
+        """Return the moment of the rows of both; up to rounding, order and grouping do not matter.
 
-        The result lives in the library and on the device of this moment.
+        The result is in the library and on the device of this moment.
 
         Raises
         ------
@@ -294,11 +204,15 @@ class SecondMoment:
             return self._absorb(fresh)._checked(other.mean[None, :])
 
     def _absorb(self, fresh: SecondMoment) -> Self:
-        """Return the sum of both; the squares of `fresh` are overwritten.
+        """Return the moment of the rows of both; the squares of `fresh` are overwritten.
 
-        Squares about one point add up. Otherwise the shift of the means is one rank-one term
-        (Chan, Golub & LeVeque 1983), and one more brings the squares to the nearest double of the
-        mean.
+        With weights a and b, offsets o and p, and δ the difference of the two means,
+
+            scatter = (S − a ooᵀ) + (T − b ppᵀ) + ab/(a + b) δδᵀ
+
+        (Chan, Golub & LeVeque 1983). Squares about the joint mean, rounded to doubles, are the
+        scatter plus (a + b) eeᵀ, where e is the rounding error of that mean: four rank-one terms.
+        If both have the same centre, the terms cancel and S + T are the squares about it.
         """
         squares, center, offset = (
             like(part, self.center) for part in (fresh.squares, fresh.center, fresh.offset)
@@ -308,19 +222,18 @@ class SecondMoment:
         total = self.weight + fresh.weight
         shift = (center - self.center) + (offset - self.offset)
         offset_of_both = self.offset + shift * (fresh.weight / total)
-        if bool(namespace(center).all(center == self.center)):
-            squares += self.squares
-            return type(self)(total, squares, center, offset_of_both)
-        mean, rest = two_sum(self.center, offset_of_both)
         squares += self.squares
+        if bool(namespace(center).all(center == self.center)):
+            return type(self)(total, squares, center, offset_of_both)
+        mean, error = _two_sum(self.center, offset_of_both)
         for weight, vector in (
             (-self.weight, self.offset),
             (-fresh.weight, offset),
             (self.weight * (fresh.weight / total), shift),
-            (total, rest),
+            (total, error),
         ):
             squares += (weight * vector)[:, None] * vector[None, :]
-        return type(self)(total, squares, mean, rest)
+        return type(self)(total, squares, mean, error)
 
     @property
     def n_features(self) -> int:
@@ -358,12 +271,12 @@ class SecondMoment:
         Parameters
         ----------
         k : int, optional
-            How many; all of them by default.
+            Number of eigenpairs; by default all.
 
         Returns
         -------
         eigenvalues : array of shape (k,)
-            Never negative: rounding below zero is cut.
+            Negative rounding errors are replaced by zero.
         eigenvectors : array of shape (m, k)
             Orthonormal columns; the entry of largest magnitude of each is positive.
         """
@@ -373,14 +286,14 @@ class SecondMoment:
         return xp.where(values > 0, values, 0.0 * values), fix_signs(vectors)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the moment to an ``.npz`` file, whole or not at all."""
+        """Write the moment to an ``.npz`` file, completely or not at all."""
         whole = replace(self, squares=mirrored(self.squares))
         fields = {name: to_numpy(getattr(whole, name)) for name in _FIELDS}
         save_arrays(path, {"format": _FORMAT} | fields)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a moment that `save` wrote, into NumPy; nothing in the file is executed.
+        """Read a moment that `save` wrote, as NumPy arrays; nothing in the file is executed.
 
         Raises
         ------
@@ -392,13 +305,15 @@ class SecondMoment:
         expected = {"format": (), "weight": (), "squares": (m, m), "center": (m,), "offset": (m,)}
         shapes = {name: values.shape for name, values in stored.items()}
         if not m or shapes != expected or stored["format"] != _FORMAT:
-            raise ValueError(f"{os.fspath(path)!r} is not a saved SecondMoment: it holds {shapes}.")
+            raise ValueError(
+                f"{os.fspath(path)!r} is not a saved SecondMoment: it contains {shapes}."
+            )
         numbers = [stored[name] for name in _FIELDS]
         finite = all(a.dtype == np.float64 and np.isfinite(a).all() for a in numbers)
         if not finite or stored["weight"] <= 0:
             raise ValueError(
                 f"{os.fspath(path)!r} is not a saved SecondMoment: "
-                "it holds something else than finite numbers."
+                "it contains something else than finite numbers."
             )
         return cls(float(stored["weight"]), *numbers[1:])
 
@@ -407,18 +322,127 @@ class SecondMoment:
 
 
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
-    """Return checked rows and weights, without the rows of no weight.
+    """Return validated rows and weights, without the rows of weight zero.
 
-    Entries that no sum will meet, and sparse ones, are looked at here (see `_checked`).
+    Dense rows without weights are not searched for NaN here, because their sums show it (see
+    `SecondMoment._checked`). Rows of weight zero and sparse rows are searched.
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     weights = check_weights(sample_weight, X)
     if weights is None or bool(namespace(weights).all(weights > 0)):
         return X, weights
-    (kept,) = namespace(weights).nonzero(weights)
-    rows = X[kept] if scipy.sparse.issparse(X) else namespace(X).take(X, kept, axis=0)
-    return rows, namespace(weights).take(weights, kept, axis=0)
+    (positive,) = namespace(weights).nonzero(weights)
+    rows = X[positive] if scipy.sparse.issparse(X) else namespace(X).take(X, positive, axis=0)
+    return rows, namespace(weights).take(weights, positive, axis=0)
 
 
-def _stored(X: Any) -> Array:
+def _entries(X: Any) -> Array:
     return X.data if scipy.sparse.issparse(X) else X
+
+
+def _dense_sums(X: Array, weights: Array | None) -> Sums:
+    """Return the sums of dense rows about a centre that loses no digits.
+
+    The first centre is an estimate, and only the sums show whether it was close enough to the
+    mean. If it was not, the mean found with it is the next centre; the third attempt is final.
+    """
+    center = _first_center(X)
+    for _ in range(3):
+        sums = _sums_about(center, X, weights)
+        if _keeps_digits(*sums):
+            break
+        center = center + sums[3]
+    return sums
+
+
+def _first_center(X: Array) -> Array:
+    """Return zero if the squares of a few rows are dominated by their variance, else their mean."""
+    xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
+    rows = as_double(X[::step, :])
+    # Differences to the first row make the mean of a constant column exact.
+    mean = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
+    allowed = LIKELY_SHARE * xp.mean(rows * rows, axis=0)
+    plain = (mean * mean <= allowed) & (allowed < math.inf)
+    return 0.0 * rows[0, :] if bool(xp.all(plain)) else mean
+
+
+def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
+    """Return total weight, Σ w (x − c)(x − c)ᵀ, c, and the mean of x − c."""
+    xp, squares, mean = namespace(X), None, 0.0 * center
+    total = float(X.shape[0]) if weights is None else scalar(xp.sum(weights))
+    for rows, part in _blocks(center, X, weights):
+        mean = mean + weighted_sum(part, rows) / total
+        if part is not None:
+            rows *= xp.sqrt(part)[:, None]
+        squares = add_gram_(squares, rows)
+    return total, squares, center, mean
+
+
+def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
+    """Tell whether the scatter S − (Σ w) o oᵀ keeps the digits of every variance.
+
+    A diagonal entry keeps them if (Σ w) o² is at most `LARGEST_SHARE` of S. A column whose offset
+    is a rounding error of its centre passes as well: no double is closer to its mean, as for a
+    constant column, whose variance is zero.
+    """
+    xp = namespace(squares)
+    sound = total * offset * offset <= LARGEST_SHARE * xp.linalg.diagonal(squares)
+    resolved = xp.abs(offset) <= 4 * xp.finfo(xp.float64).eps * xp.abs(center)
+    return bool(xp.all(sound | resolved))
+
+
+def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:
+    """Yield blocks of rows minus the centre, in double precision, with their weights.
+
+    Changed rows are views of one buffer, which the next block overwrites.
+    """
+    xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
+    if plain and weights is None and X.dtype == xp.float64:
+        yield from ((X[block, :], None) for block in _slices(n_rows, PLAIN_ROWS))
+        return
+    shape = (min(BLOCK_ROWS, n_rows), X.shape[1])
+    buffer = xp.empty(shape, dtype=xp.float64, device=device(X))
+    for block in _slices(n_rows, BLOCK_ROWS):
+        rows = buffer[: block.stop - block.start, :]
+        rows[...] = X[block, :]
+        if not plain:
+            rows -= center
+        yield rows, None if weights is None else weights[block]
+
+
+def _slices(n_rows: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
+
+
+def _sparse_sums(X: Any, weights: Array | None) -> Sums:
+    """Return the sums of sparse rows, which are never made dense.
+
+    Only a column without zeros can have a mean far above its standard deviation: with a share z of
+    zeros the variance is at least z times the mean square. Such full columns are centred about
+    their mean, which adds no stored entries; the others are squared about zero.
+    """
+    X = X.astype(np.float64, copy=True)
+    X.sum_duplicates()
+    total = float(X.shape[0]) if weights is None else float(weights.sum())
+    full = np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0]
+    center = np.where(full, _sparse_mean(X, weights, total), 0.0)
+    X.data -= center[X.indices]
+    offset = _sparse_mean(X, weights, total)
+    if weights is not None:
+        X = scipy.sparse.diags_array(np.sqrt(weights)) @ X
+    return total, (X.T @ X).toarray(), center, offset
+
+
+def _sparse_mean(X: Any, weights: Array | None, total: float) -> Array:
+    return np.asarray(X.sum(axis=0) if weights is None else weights @ X).ravel() / total
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return (s, e) with s = fl(a + b) and s + e = a + b exactly (Knuth 1969).
+
+    b′ = s − a is the part of b that entered s, and a′ = s − b′ that of a; what did not enter,
+    e = (a − a′) + (b − b′), is the rounding error of s, without a rounding error of its own.
+    """
+    total = a + b
+    entered = total - a
+    return total, (a - (total - entered)) + (b - entered)

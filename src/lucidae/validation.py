@@ -28,12 +28,12 @@ def check_rows(
 ) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array of rows.
 
-    Arrays of other libraries stay in their library and on their device, cut off from automatic
-    differentiation; everything else (lists, data frames, sparse matrices) goes through
-    scikit-learn's own check. Without `finite` the entries are not looked at.
+    Arrays of other libraries stay in their library and on their device and are detached from
+    automatic differentiation; lists, data frames and sparse matrices are validated by
+    scikit-learn's `check_array`. If `finite` is false, NaN and infinity are not searched for.
     """
     if isinstance(X, list | tuple):
-        X = np.asarray(X)  # scikit-learn's refusal of complex numbers needs their type
+        X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
     if not is_array(X) or is_numpy(X):
         return check_array(
             X,
@@ -58,7 +58,7 @@ def check_rows(
 
 
 def check_weights(sample_weight: Any, X: Array) -> Array | None:
-    """Return the weights as a float64 vector that fits the rows of `X`, or None."""
+    """Return the weights as a float64 vector with one entry per row of `X`, or None."""
     if sample_weight is None:
         return None
     n_rows = X.shape[0]
@@ -73,7 +73,9 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
             "one weight per row."
         )
     if not bool(xp.all(xp.isfinite(weights))) or bool(xp.any(weights < 0)):
-        raise ValueError("sample_weight must be finite and not negative: weights are frequencies.")
+        raise ValueError(
+            "sample_weight must be finite and not negative, because weights are frequencies."
+        )
     with np.errstate(over="ignore"):
         total = scalar(xp.sum(weights))
     if not 0.0 < total < math.inf:
@@ -106,7 +108,7 @@ def check_number(
 
 
 def _float(value: Any) -> float:
-    """Return a real number as a float, NaN for anything else."""
+    """Return a real number as a float, and NaN for anything else."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         return math.nan
     try:

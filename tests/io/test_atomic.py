@@ -1,4 +1,4 @@
-"""Files are whole or absent, hold no code, and a damaged one is refused in one sentence."""
+"""Atomic writes and reads without pickle; a damaged file gives an error of one sentence."""
 
 import pickle
 import stat
@@ -69,7 +69,7 @@ def test_arrays_come_back_under_the_given_name(tmp_path):
 
 def test_objects_are_neither_written_nor_read(tmp_path):
     objects = np.array([{"a": 1}, None], dtype=object)
-    with pytest.raises(ValueError, match="values holds Python objects"):
+    with pytest.raises(ValueError, match="values contains Python objects"):
         save_arrays(tmp_path / "a.npz", {"values": objects})
     np.savez(tmp_path / "b.npz", values=objects)
     with pytest.raises(ValueError, match="not a test file"):

@@ -1,4 +1,4 @@
-"""Files of numbers: what is read, and the one sentence that a bad file gets."""
+"""Files of numbers: what is read, and the error for a file that cannot be read."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,10 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
 from extras import require
-from lucidae._tables import read_table
-from lucidae._tables.table import picture_shape
 from lucidae.datasets import load_digits
+
+require("pandas")
+from lucidae.io.tables import image_shape_from_names, read_table
 
 NUMBERS = np.array([[1.0, 2.5], [3.0, -4.0], [5.0, 1e-3]])
 
@@ -93,9 +94,9 @@ def test_text_round_trip_is_exact(tmp_path_factory, values):
 
 def test_digits_are_known_for_pictures_by_their_column_names():
     names = tuple(load_digits().feature_names)
-    assert picture_shape(names) == (8, 8)
-    assert picture_shape(names[:63]) is None
-    assert picture_shape(("a", "b", "c", "d")) is None
+    assert image_shape_from_names(names) == (8, 8)
+    assert image_shape_from_names(names[:63]) is None
+    assert image_shape_from_names(("a", "b", "c", "d")) is None
 
 
 BAD_TEXT = {
@@ -105,13 +106,20 @@ BAD_TEXT = {
     "one.csv": ("a,b\n1,2\n", "at least two rows"),
     "words.csv": ("a,b\nx,y\nz,w\n", "no column of numbers"),
     "ragged.csv": ("a,b\n1,2\n3\n", "line 3: 1 cells"),
+    "ragged-words.csv": ("a,b\nx,2\n3\n", "line 3: 1 cells"),
+    "ragged-end.csv": ("a,b\n1,x\n3\n", "line 3: 1 cells"),
+    "ragged-first.csv": ("1,2\n3,4,5\n6,7,8\n", "line 2: 3 cells, but the first line has 2"),
+    "short-header-words.csv": ("a,b\n1,2,x\n3,4,\n", "2 names in its header but 3 columns"),
+    "long.csv": ("a,b\n1,2\n3,4,5\n", "line 3: 3 cells"),
+    "quote.csv": ('a,b\n1,2\n"3,4\n', "line 3: 1 cells|cannot be read as CSV"),
+    "late-latin.csv": (("a,b\n" + "1,2\n" * 9 + "ö,2\n").encode("latin-1"), "UTF-8"),
     "hole.csv": ("a,b\n1,2\n,4\n3,5\n", "1 missing.*row 2, column 'a'"),
     "infinite.csv": ("a,b\n1,2\n3,inf\n", "missing or infinite.*column 'b'"),
     "short-header.csv": ("a,b\n1,2,3\n4,5,6\n", "2 names in its header but 3 columns"),
     "latin.csv": ("größe,b\n1,2\n".encode("latin-1"), "UTF-8"),
-    "fake.npy": ("hello", "no NPY file"),
-    "fake.npz": ("hello", "no NPZ file"),
-    "fake.parquet": ("hello", "no Parquet file"),
+    "fake.npy": ("hello", "not an NPY file"),
+    "fake.npz": ("hello", "not an NPZ file"),
+    "fake.parquet": ("hello", "not a Parquet file"),
     "table.xlsx": ("hello", r"ends in '\.xlsx'; expected one of \.csv"),
 }
 
@@ -152,7 +160,7 @@ def test_bad_array_gets_one_sentence(tmp_path, name, suffix):
 def test_truncated_archive_gets_one_sentence(tmp_path):
     np.savez(tmp_path / "whole.npz", X=NUMBERS)
     (tmp_path / "half.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:150])
-    with pytest.raises(ValueError, match="no NPZ file"):
+    with pytest.raises(ValueError, match="not an NPZ file"):
         read_table(tmp_path / "half.npz")
 
 
@@ -166,6 +174,42 @@ def test_parquet_without_its_reader_says_what_to_install(write, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ValueError, match="pip install pyarrow"):
         read_table(write("a.parquet", "x"))
+
+
+@pytest.mark.parametrize("hole", ["", " ", "NA", "n/a", "NaN", "Null", "none", "?", "nA"])
+def test_missing_value_is_named_however_it_is_spelled(write, hole):
+    with pytest.raises(ValueError, match=r"1 missing.*row 2, column 'b'"):
+        read_table(write("a.csv", f"a,b,c\n1,2,3\n4,{hole},6\n"))
+
+
+def test_rows_and_columns_without_any_value_are_left_out(write):
+    table = read_table(write("a.csv", "\n\na;b;\n1;2;\n;;\n3;4;\n\n"))
+    assert_array_equal(table.values, [[1.0, 2.0], [3.0, 4.0]])
+    assert (table.columns, table.left_out) == (("a", "b"), ("",))
+
+
+def test_row_of_missing_values_is_refused(write):
+    with pytest.raises(ValueError, match=r"2 missing.*row 2, column 'a'"):
+        read_table(write("a.csv", "a,b\n1,2\nNA,NA\n3,4\n"))
+
+
+@pytest.mark.parametrize("cells", ["true,1", "1e3,x", "+.5,y"])
+def test_only_what_python_reads_as_a_number_is_one(write, cells):
+    table = read_table(write("a.csv", f"a,b,c\n{cells},1\n{cells},2\n"))
+    assert table.columns == (("b", "c") if cells == "true,1" else ("a", "c"))
+
+
+def test_header_may_span_lines_and_cells_may_have_spaces(write):
+    table = read_table(write("a.csv", '"a\nb" , c\n1 , 2\n 3, 4 \n'))
+    assert table.columns == ("a\nb", "c")
+    assert_array_equal(table.values, [[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_named_index_of_a_parquet_file_is_a_column(tmp_path):
+    require("pyarrow")
+    frame = require("pandas").DataFrame({"id": [7, 8], "a": [1.0, 2.0]}).set_index("id")
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet").columns == ("id", "a")
 
 
 def test_missing_file_and_folder_are_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""The progress bar: after two seconds, as a bar of rich or as plain lines."""
+"""The progress bar: shown after two seconds, as a bar of rich or as plain lines."""
 
 import builtins
 

@@ -1,4 +1,4 @@
-"""The only place that knows NumPy from torch from CuPy."""
+"""Array helpers for NumPy, torch and CuPy; no other package depends on the library in use."""
 
 from lucidae.arrays.graphs import copied, keeper, leaves, own_stream, replayable
 from lucidae.arrays.helpers import (

@@ -1,4 +1,4 @@
-"""Leading eigenpairs of one symmetric matrix: dense, or by Lanczos iteration."""
+"""Leading eigenpairs of one symmetric matrix: by a dense solver or by Lanczos iteration."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import scipy.sparse.linalg
 from lucidae.arrays import Array, device, eigh_descending, is_numpy, namespace
 
 ITERATIVE_FEATURES = 2000
-"""From this many features on, few eigenvectors are found by Lanczos iteration."""
+"""Number of features from which few eigenvectors are computed by Lanczos iteration."""
 
 ITERATIVE_SHARE = 20
-"""Lanczos iteration must be asked for at most one eigenpair in so many."""
+"""Lanczos iteration is used for at most one eigenpair per this many features."""
 
 
 def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
@@ -39,10 +39,11 @@ def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def lanczos_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs by Lanczos iteration, or None where it cannot be trusted.
+    """Return the `k` leading eigenpairs by Lanczos iteration, or None if it is not reliable.
 
-    From one start the iteration may overlook copies of a repeated eigenvalue. What is left when
-    the found pairs are taken out must therefore hold no eigenvalue above the smallest found one.
+    A Krylov space of one start vector contains only one eigenvector of a repeated eigenvalue, so
+    that the iteration may miss the others. A second run from another start, on A − Σ λᵢvᵢvᵢᵀ with
+    the found pairs, must therefore not find an eigenvalue above the smallest found one.
     """
     try:
         values, vectors = _lanczos(matrix, k, seed=0)

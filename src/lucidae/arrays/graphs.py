@@ -1,4 +1,10 @@
-"""Steps that an accelerator records once and replays in one launch."""
+"""Steps that are recorded as CUDA graphs and replayed with one launch.
+
+A small step consists of many short kernels, whose launches take longer than their work. A CUDA
+graph records them once, with the addresses of all arrays, and launches them together. A replay
+therefore always reads and writes the same arrays; `Replay` copies states to them and knows which of
+them it overwrites.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from lucidae.arrays.helpers import namespace
 
 Work = Callable[[], Any]
 Recorder = Callable[[Work, Work], Work]
-"""From a rehearsal, which changes nothing, and work on fixed arrays to what does it again."""
+"""From a rehearsal, which changes nothing, and work on fixed arrays to a replay of the work."""
 
 
 def leaves(state: Any) -> list[Any]:
@@ -29,23 +35,38 @@ def copied(state: Any) -> Any:
 
 
 def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
-    """Return `step`, recorded once and replayed in one launch where torch runs on CUDA.
+    """Return `step` as a recorded step if `example` is a torch array on CUDA, else `step` itself.
 
-    A step takes a state (nested tuples of arrays), then further arrays if it needs some, then
-    plain settings by name, for each of which it is recorded anew; so it is for another shape. It
-    must be pure, draw nothing and never wait for the device. The recorded step overwrites and
-    returns one state of its own: keep states by its `keeper`. Elsewhere it is `step` itself.
+    A step takes a state (nested tuples of arrays), further arrays if it needs some, and settings by
+    name. It is recorded again for other settings and other shapes. It must be pure, draw no random
+    numbers and not wait for the device. The recorded step overwrites and returns a state of its
+    own; copy the states that you need later by its `keeper`.
     """
     return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
-    """Return how to keep a state that a recorded step would overwrite; None for other steps."""
+    """Return the function that copies a state of a recorded step; None for other steps."""
     return step.keep if isinstance(step, Replay) else None
 
 
 class Replay:
-    """A step whose recordings all work on the same arrays: its own state and its own inputs."""
+    """A step whose recordings all use the same arrays: its own state and its own inputs.
+
+    Attributes
+    ----------
+    own : nested tuples of arrays
+        The state that every replay reads and then overwrites with its result.
+    written : set of int
+        Positions of the arrays of `own` that a replay overwrites. A step returns unchanged data as
+        the same array; such arrays are not copied, and not written by the recording.
+    lent : bool
+        Whether `keep` has returned a state that shares the unwritten arrays of `own`.
+    given : tuple of arrays
+        Copies of the further inputs, at the addresses that the recordings read.
+    recorded : dict
+        From the settings to the function that replays their recording.
+    """
 
     def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
         self.step, self.record = step, record
@@ -56,7 +77,7 @@ class Replay:
         self.recorded: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
-        """Bring state and inputs to where the recording expects them, and replay it."""
+        """Copy state and inputs to the arrays of the recording, and replay it."""
         if not self._fits(state, given):
             self.own, self.given, self.recorded = copied(state), copied(given), {}
             self.written, self.lent = set(), False
@@ -69,13 +90,14 @@ class Replay:
         return self.own
 
     def _fits(self, state: Any, given: Any) -> bool:
-        """Tell whether a state may be brought to the arrays of the recordings.
+        """Tell whether a state may be copied to the arrays of the recordings.
 
-        Not if it has another shape, nor if that would write to what a kept state shares.
+        It may not if its shapes differ, or if the copy would overwrite an array that is not in
+        `written` after `keep` has returned a state that shares it. New arrays are made then.
         """
         if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
             return False
-        return not self.lent or _elsewhere(self.own, state) <= self.written
+        return not self.lent or _different(self.own, state) <= self.written
 
     def _recording(self, settings: dict[str, Any]) -> Work:
         def rehearsal() -> Any:
@@ -87,12 +109,12 @@ class Replay:
         return self.record(rehearsal, work)
 
     def keep(self, state: Any) -> Any:
-        """Return a state that no replay will overwrite, sharing what no replay writes to."""
+        """Return a state that no replay overwrites; it shares the arrays that no replay writes."""
         if state is not self.own:
             return state
         self.lent = True
-        places = enumerate(leaves(state))
-        return _rebuilt(state, iter([copied(x) if i in self.written else x for i, x in places]))
+        arrays = enumerate(leaves(state))
+        return _rebuilt(state, iter([copied(x) if i in self.written else x for i, x in arrays]))
 
 
 def _shapes(state: Any) -> list[tuple[int, ...]]:
@@ -100,37 +122,37 @@ def _shapes(state: Any) -> list[tuple[int, ...]]:
 
 
 def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
-    """Return nested tuples like `state` with other arrays."""
+    """Return nested tuples like `state` with the given arrays."""
     if not isinstance(state, tuple):
         return next(arrays)
     parts = [_rebuilt(part, arrays) for part in state]
     return tuple(parts) if type(state) is tuple else type(state)(*parts)
 
 
-def _elsewhere(mine: Any, given: Any) -> set[int]:
-    """Return the places at which the two have different arrays."""
+def _different(mine: Any, given: Any) -> set[int]:
+    """Return the positions at which the two have different arrays."""
     pairs = zip(leaves(mine), leaves(given), strict=True)
     return {i for i, (target, source) in enumerate(pairs) if source is not target}
 
 
 def _overwrite(mine: Any, given: Any) -> set[int]:
-    """Copy arrays to where others are, and return the places of those that were not there yet."""
-    targets, sources, places = leaves(mine), leaves(given), _elsewhere(mine, given)
-    for i in places:
+    """Copy the arrays of `given` into those of `mine`; return the positions of the copied ones."""
+    targets, sources, positions = leaves(mine), leaves(given), _different(mine, given)
+    for i in positions:
         targets[i][...] = sources[i]
-    return places
+    return positions
 
 
 _RECORDING = threading.Lock()
-"""Held while a thread records, or sets its libraries up, which waits for the whole device."""
+"""Held while a thread records or initialises its libraries, which synchronises the device."""
 
 _STREAMS = threading.local()
-"""One stream a thread: they come from a small pool, and none may be the one that records."""
+"""One stream per thread; torch's pool of streams is small, and a recording needs one of its own."""
 
 
 @contextmanager
 def own_stream(example: Any) -> Iterator[None]:
-    """Work on a stream of this thread's own where torch runs on CUDA: threads then overlap."""
+    """Use a CUDA stream of this thread's own, so that the work of several threads can overlap."""
     if not _on_cuda(example):
         yield
         return
@@ -159,13 +181,13 @@ def _cuda_graph(rehearsal: Work, work: Work) -> Work:
         current = torch.cuda.current_stream()
         side = own or torch.cuda.Stream()
         side.wait_stream(current)
-        with torch.cuda.stream(side):  # libraries set themselves up outside the recording
+        with torch.cuda.stream(side):  # cuBLAS and others initialise outside the recording
             rehearsal()
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         if own is None:
             _capture(graph, side, work)
-        else:  # apart from the streams of all threads
+        else:  # torch records on a stream that no thread uses
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 work()
     replay: Work = graph.replay
@@ -173,7 +195,7 @@ def _cuda_graph(rehearsal: Work, work: Work) -> Work:
 
 
 def _capture(graph: Any, side: Any, work: Work) -> None:
-    """Record on a stream; `torch.cuda.graph` would also empty the cache, which takes long."""
+    """Record on a stream; `torch.cuda.graph` would also empty the memory cache, which is slow."""
     import torch
 
     side.synchronize()

@@ -1,7 +1,7 @@
-"""The only place that knows NumPy from torch from CuPy.
+"""Elementary array functions with one behaviour for NumPy, torch, CuPy and array-api-strict.
 
-Everything else in the package is written once, against the array API standard, with the
-helpers below. They accept leading batch axes wherever a matrix is expected.
+The rest of the package is written once, against the array API standard and these functions. They
+accept leading batch axes wherever a matrix is expected.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _NUMPY: Namespace = compat.array_namespace(np.empty(0))
 
 
 def is_array(x: Any) -> bool:
-    """Tell whether `x` belongs to an array library that follows the standard."""
+    """Tell whether `x` is an array of a library that follows the array API standard."""
     return bool(compat.is_array_api_obj(x))
 
 
 def is_numpy(x: Any) -> bool:
-    """Tell whether `x` lives in NumPy (and so may be handed to SciPy and scikit-learn)."""
+    """Tell whether `x` is a NumPy array, which SciPy and scikit-learn accept."""
     return bool(compat.is_numpy_array(x))
 
 
 def namespace(*arrays: Any) -> Namespace:
-    """Return the array namespace shared by `arrays`; scalars and None are passed over."""
+    """Return the array namespace shared by `arrays`; scalars and None are ignored."""
     if len(arrays) == 1 and type(arrays[0]) is np.ndarray:
-        return _NUMPY  # solvers of small problems ask thousands of times
+        return _NUMPY  # a shortcut for the solvers of small problems, which call this very often
     found = [x for x in arrays if is_array(x) and not isinstance(x, np.generic)]
     return compat.array_namespace(*found) if found else _NUMPY
 
 
 def device(x: Array) -> Any:
-    """Return the device on which `x` lives."""
+    """Return the device of `x`."""
     return compat.device(x)
 
 
 def on_host(x: Array) -> bool:
-    """Tell whether the processor itself computes with `x`, so that asking for values is free."""
+    """Tell whether `x` is on the CPU, so that reading a value needs no synchronisation."""
     return "cpu" in str(device(x)).lower()
 
 
 def like(x: Any, ref: Array) -> Array:
-    """Bring `x` to the library, the dtype and the device of `ref`.
+    """Convert `x` to the library, the dtype and the device of `ref`.
 
-    What changes its library is copied: the result never shares memory that another may write.
+    An array of another library is copied, so that the result never shares its memory.
     """
     if is_array(x) and namespace(x) is namespace(ref):
         moved = compat.to_device(x, device(ref)) if device(x) != device(ref) else x
@@ -59,18 +59,18 @@ def like(x: Any, ref: Array) -> Array:
 
 
 def beside(x: Array, ref: Array) -> Array:
-    """Bring `x` to the library and the device of `ref` if it is elsewhere; its dtype may stay."""
+    """Move `x` to the library and the device of `ref`; if it is there, its dtype is unchanged."""
     together = namespace(x) is namespace(ref) and device(x) == device(ref)
     return x if together else like(x, ref)
 
 
 def as_plain(x: Array) -> Array:
-    """Return `x` cut off from automatic differentiation; a sparse tensor is refused."""
+    """Return `x` detached from automatic differentiation; sparse tensors raise an error."""
     if not compat.is_torch_array(x):
         return x
     if x.layout != namespace(x).strided:
         raise ValueError(
-            f"a tensor of layout {x.layout} was given, expected a dense one: call .to_dense(), "
+            f"a tensor of layout {x.layout} was given, expected a dense tensor: call .to_dense(), "
             "or give a SciPy sparse matrix."
         )
     return x.detach()
@@ -83,7 +83,7 @@ def as_float(x: Array) -> Array:
 
 
 def as_double(x: Array) -> Array:
-    """Return `x` in float64, itself when it is so already."""
+    """Return `x` if it is float64, else its float64 copy."""
     xp = namespace(x)
     return x if x.dtype == xp.float64 else xp.astype(x, xp.float64)
 
@@ -108,7 +108,7 @@ def add_diagonal(A: Array, values: Any) -> Array:
     """Return A + diag(values); a scalar is added to every diagonal entry."""
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:
-        # Touching the diagonal alone is ten times faster than a sum with a diagonal matrix.
+        # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
         total = A.copy()
         np.einsum("...ii->...i", total)[...] += values
         return total
@@ -146,9 +146,11 @@ def svd_thin(A: Array) -> tuple[Array, Array, Array]:
 
 
 def add_gram_(A: Array | None, rows: Array) -> Array:
-    """Add rowsᵀ rows to the lower triangle of `A`, in place; the upper one may hold anything.
+    """Add rowsᵀ rows to the lower triangle of `A`, in place; the upper triangle is undefined.
 
-    NumPy's rows go to SciPy's BLAS, whose symmetric product adds up without a second triangle.
+    NumPy arrays use dsyrk, which computes one triangle (half the operations of a product) and adds
+    it to `A` without a temporary. BLAS is column-major: it sees rowsᵀ as its matrix without a copy,
+    and its upper triangle is the lower triangle of the transpose that is returned.
     """
     if is_numpy(rows) and rows.dtype == np.float64:
         into = {} if A is None else {"c": A.T, "overwrite_c": 1, "beta": 1.0}
@@ -161,7 +163,7 @@ def add_gram_(A: Array | None, rows: Array) -> Array:
 
 
 def weighted_sum(weights: Array | None, rows: Array) -> Array:
-    """Return Σ wᵢ xᵢ over rows; by the BLAS of `add_gram_`, so that no two thread pools meet."""
+    """Return Σ wᵢ xᵢ over the rows, by the BLAS of `add_gram_` to avoid a second thread pool."""
     if weights is None:
         weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
     if is_numpy(rows) and rows.dtype == np.float64:
@@ -170,18 +172,18 @@ def weighted_sum(weights: Array | None, rows: Array) -> Array:
 
 
 def mirrored(A: Array) -> Array:
-    """Return the symmetric matrix of which `A` holds the lower triangle."""
+    """Return the symmetric matrix with the lower triangle of `A`."""
     xp = namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).mT
 
 
 def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
-    """Add scale · x yᵀ to one matrix `A` in place and return it; for buffers the caller owns."""
+    """Add scale · x yᵀ to one matrix `A` in place and return it; `A` must belong to the caller."""
     if is_numpy(A) and A.flags.forc and A.dtype in (np.float32, np.float64):
         ger = scipy.linalg.blas.sger if A.dtype == np.float32 else scipy.linalg.blas.dger
         if A.flags.f_contiguous:
             ger(scale, x, y, a=A, overwrite_a=1)
-        else:  # its transpose is column-major, with x and y swapped
+        else:  # Aᵀ is column-major, and (x yᵀ)ᵀ = y xᵀ
             ger(scale, y, x, a=A.T, overwrite_a=1)
         return A
     if compat.is_torch_array(A):
@@ -191,7 +193,7 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
 
 
 def squared_norms(A: Array, axis: int) -> Array:
-    """Return the squared norms of the vectors along an axis, -1 or -2, without a square of `A`."""
+    """Return the squared norms of the vectors along an axis, -1 or -2, without a temporary."""
     return namespace(A).vecdot(A, A, axis=axis)
 
 
@@ -200,37 +202,37 @@ def where_set(A: Array, mask: Array, value: Any) -> Array:
     return namespace(A).where(mask, _unpromoting(value, A), A)
 
 
-def put(A: Array, places: Any, part: Array) -> Array:
-    """Return `A` with `part` at some places of its first axis: NumPy's integers, ascending."""
+def put(A: Array, positions: Any, part: Array) -> Array:
+    """Return `A` with `part` at ascending positions (NumPy integers) of its first axis."""
     xp = namespace(A)
     chosen = np.zeros(A.shape[0], dtype=bool)
-    chosen[places] = True
+    chosen[positions] = True
     changed = xp.asarray(A, copy=True)
     changed[xp.asarray(chosen, device=device(A))] = part
     return changed
 
 
 def _unpromoting(value: Any, ref: Array) -> Any:
-    """Return `value` such that it cannot promote `ref`: a Python float, or an array of its dtype.
+    """Return `value` as a Python float or an array like `ref`, which cannot promote `ref`.
 
-    A Python number also spares the trip to the device.
+    NumPy's float64 scalars would promote float32 arrays. A Python float also needs no transfer.
     """
     is_number = not is_array(value) or isinstance(value, np.generic)
     return float(value) if is_number else like(value, ref)
 
 
 def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Array) -> Array:
-    """Draw standard normal numbers by NumPy, then move them: one seed, one result, any device."""
+    """Draw standard normal numbers by NumPy and move them: they depend on the seed only."""
     return like(rng.standard_normal(shape), ref)
 
 
 def scalar(x: Any) -> float:
-    """Return `x` as a Python float: the only place where the host waits for the device."""
+    """Return `x` as a Python float, which waits for the device if there is one."""
     return float(x)
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """Return `x` as a NumPy array, from whatever device it lives on."""
+    """Return `x` as a NumPy array, from any device."""
     if compat.is_torch_array(x):
         return np.asarray(x.detach().cpu().numpy())
     if compat.is_cupy_array(x):
@@ -244,5 +246,5 @@ def machine_epsilon(x: Array) -> float:
 
 
 def largest(x: Array) -> float:
-    """Return the largest absolute entry of `x`, 0 where it is empty."""
+    """Return the largest absolute entry of `x`, 0 if it is empty."""
     return scalar(namespace(x).max(abs(x))) if math.prod(x.shape) else 0.0

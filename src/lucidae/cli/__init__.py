@@ -1,4 +1,4 @@
-"""The `lucidae` command; without the `cli` extra, one sentence that says what to install."""
+"""The `lucidae` command; without the extra `cli` it prints what to install."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 __all__ = ["main"]
 
 MISSING = 'The lucidae command needs a few more packages: pip install "lucidae[cli]"'
-PACKAGES = ("jinja2", "matplotlib", "rich", "typer")
-"""What the extra brings, by the names that are imported."""
+PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "typer")
+"""Import names of the packages in the extra."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 when all went well, 2 on an error.
+    """Run the command line and exit: with code 0 on success, 2 on an error.
 
     Parameters
     ----------
     arguments : sequence of str, optional
-        The words after ``lucidae``; those of the shell by default.
+        The words after ``lucidae``; by default those of the shell.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     exit code 0
     """
     try:
-        from lucidae.cli.commands import run
+        from lucidae.cli.app import run
     except ModuleNotFoundError as error:
         if not is_extra(error):
             raise
@@ -40,6 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def is_extra(error: Exception) -> bool:
-    """Tell whether an error is the absence of a package that the extra brings."""
+    """Tell whether an error is due to a missing package of the extra."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return (missing or "").partition(".")[0] in PACKAGES

@@ -1,41 +1,70 @@
-"""What a command says on a terminal: certificates, notes, files, and that it is still at work."""
+"""Output of all commands: results, notes, certificates, written files and progress."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from lucidae.certificate import Certificate, Claim
 
-__all__ = ["note", "tell", "tell_certificate", "tell_written", "told_warnings", "waiting"]
+__all__ = [
+    "MARKS",
+    "errors",
+    "note",
+    "output",
+    "print_certificate",
+    "print_line",
+    "print_written",
+    "printed_warnings",
+    "progress_bar",
+    "spinner",
+]
 
 output = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "dim")}
+"""Symbol and colour of a claim that holds, that fails, or that does not apply."""
+
+Update: TypeAlias = Callable[[str, int, int], None]
+"""Called with a description, the number of finished parts and the number of all parts."""
 
 
-def tell(sentence: str) -> None:
-    """Say a result."""
-    output.print(Text(sentence))
+def print_line(text: str) -> None:
+    """Print a result."""
+    output.print(Text(text))
 
 
 def note(sentence: str) -> None:
-    """Say something that a user should know but that stops nothing."""
+    """Print on standard error what a user should know although it is not an error."""
     errors.print(Text(sentence, style="yellow"))
 
 
-def tell_certificate(certificate: Certificate) -> None:
-    """Print a certificate: a table that fits a terminal, its plain summary elsewhere."""
+def print_written(path: Path) -> None:
+    """Print the path of a file that was written."""
+    output.print(f"[green]Written:[/green] {escape(str(path.resolve()))}")
+
+
+def print_certificate(certificate: Certificate) -> None:
+    """Print a certificate: as a table on a terminal, as its plain summary elsewhere."""
     if output.is_terminal:
         output.print(certificate_table(certificate), soft_wrap=False)
     else:
@@ -66,14 +95,9 @@ def _statement(claim: Claim) -> Text:
     return Text.assemble(claim.statement, " ", (f"[{claim.reference}]", "dim"), (advice, "yellow"))
 
 
-def tell_written(path: Path) -> None:
-    """Say where a file is."""
-    output.print(f"[green]Written:[/green] {escape(str(path.resolve()))}")
-
-
 @contextmanager
-def told_warnings() -> Iterator[None]:
-    """Say each warning that is meant for users once, in one sentence."""
+def printed_warnings() -> Iterator[None]:
+    """Print each different warning of a block once, as one line on standard error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -81,17 +105,39 @@ def told_warnings() -> Iterator[None]:
         note(sentence)
 
 
+def _progress(*columns: ProgressColumn) -> Progress:
+    """Return a display that appears on a terminal only and disappears at its end."""
+    description = TextColumn("{task.description}", markup=False)
+    return Progress(
+        *(SpinnerColumn(), description, *columns, TimeElapsedColumn()),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    )
+
+
 @contextmanager
-def waiting(title: str, patience: float = 2.0) -> Iterator[None]:
-    """Show what goes on and for how long, on a terminal, once it takes `patience` seconds."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    spinner = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
-    spinner.add_task(title, total=None)
-    timer = Timer(patience, spinner.start)
+def progress_bar(description: str) -> Iterator[Update]:
+    """Show a bar during a block, and yield the function that updates it."""
+    with _progress(BarColumn(), MofNCompleteColumn()) as progress:
+        task = progress.add_task(description, total=None)
+
+        def show(description: str, completed: int, total: int) -> None:
+            progress.update(task, description=description, completed=completed, total=total)
+
+        yield show
+
+
+@contextmanager
+def spinner(description: str, delay: float = 2.0) -> Iterator[None]:
+    """Show a description and the elapsed time during a block that takes more than `delay` s."""
+    progress = _progress()
+    progress.add_task(description, total=None)
+    timer = Timer(delay, progress.start)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()  # a spinner that has just begun must not outlive the work
-        spinner.stop()
+        timer.join()  # otherwise a display that is just starting would not be stopped
+        progress.stop()

@@ -1,4 +1,4 @@
-"""The commands `lucidae fit …` (extra `cli`): a fit, its certificate, and the files it leaves."""
+"""The commands `lucidae fit linear|dropout|sparse` (extra `cli`)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ from lucidae import (
     certify,
     save,
 )
-from lucidae._tables import READERS, Sheet, Table, read_table, read_target, write_sheet
-from lucidae.cli.console import note, tell, tell_certificate, tell_written, told_warnings, waiting
+from lucidae.cli.console import (
+    note,
+    print_certificate,
+    print_line,
+    print_written,
+    printed_warnings,
+    spinner,
+)
+from lucidae.io.tables import READERS, Sheet, Table, read_table, read_target, write_sheet
 
 __all__ = ["fit"]
 
-fit = typer.Typer(help="Fit an estimator to a file; save the model and what it makes of the data.")
+fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes or predictions.")
 
 
 def number_or_word(text: str) -> Any:
-    """Return the whole number, the number or the word that a user typed."""
+    """Return an argument as an integer, a float or a string, whichever fits first."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -36,21 +43,22 @@ def number_or_word(text: str) -> Any:
     return text
 
 
-File = Annotated[Path, typer.Argument(help="CSV, NPY, NPZ or Parquet: rows are samples.")]
+File = Annotated[Path, typer.Argument(help="CSV, NPY, NPZ or Parquet, one sample per row.")]
 Out = Annotated[
     str,
     typer.Option(
         metavar="PREFIX",
-        help="Start of the files' names, or a folder/; default: FILE's name and the family.",
+        help="Start of the output files' names, or a folder/; default: FILE's name and the family.",
     ),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
-        "--target", help="A column of FILE, may be given again; or a second file with as many rows."
+        "--target",
+        help="A column of FILE (repeat the option for several), or a second file of targets.",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the first weights, batches and masks.")]
+Seed = Annotated[int, typer.Option(help="Seed of the initial weights, batches and masks.")]
 
 
 @fit.command()
@@ -58,17 +66,21 @@ def linear(
     file: File,
     components: Annotated[
         str | None,
-        typer.Option(help="How many, or the share of variance, as 0.95; default: the rank."),
+        typer.Option(
+            help="Their number, or a share of the variance such as 0.95; default: the rank."
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="Objective or learning rule; 'lucidae list' names them.")
+        str, typer.Option(help="Objective or learning rule; see 'lucidae list'.")
     ] = "rag",
     solver: Annotated[str, typer.Option(help="auto, exact, gradient or stochastic.")] = "auto",
-    whiten: Annotated[bool, typer.Option("--whiten", help="Codes of variance one.")] = False,
+    whiten: Annotated[
+        bool, typer.Option("--whiten", help="Scale the codes to variance one.")
+    ] = False,
     seed: Seed = 0,
     out: Out = "",
 ) -> None:
-    """Find ordered principal components; save the codes."""
+    """Compute ordered principal components; save the model and the codes."""
     number = None if components is None else number_or_word(components)
     model = LinearAutoencoder(
         number, method=method, solver=solver, whiten=whiten, random_state=seed
@@ -80,16 +92,18 @@ def linear(
 def dropout(
     file: File,
     target: Targets = None,
-    components: Annotated[int | None, typer.Option(help="Hidden units; default: all.")] = None,
+    components: Annotated[
+        int | None, typer.Option(help="Number of hidden units; default: as many as fit.")
+    ] = None,
     rate: Annotated[
         str,
-        typer.Option("--dropout", help="Probability of dropping; with a target also 'cv'."),
+        typer.Option("--dropout", help="Probability of dropping a unit; with a target also 'cv'."),
     ] = "0.5",
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
 ) -> None:
-    """Find the network dropout training converges to: a regression, or an autoencoder."""
+    """Compute the optimum of dropout training: a regression with --target, else an autoencoder."""
     table = with_target(read_table(file), target or ())
     kind = DropoutAutoencoder if table.target is None else DropoutRegressor
     model = kind(components, dropout=number_or_word(rate), solver=solver, random_state=seed)
@@ -101,17 +115,17 @@ def sparse(
     file: File,
     target: Targets = None,
     noise_variance: Annotated[
-        str, typer.Option(help="A number, auto, learn (evidence) or cv (held-out rows).")
+        str, typer.Option(help="A number, auto, learn (by evidence) or cv (by cross-validation).")
     ] = "auto",
     posterior: Annotated[str, typer.Option(help="full, diagonal or point.")] = "full",
     solver: Annotated[str, typer.Option(help="auto, mm, em, mackay or coordinate.")] = "auto",
     out: Out = "",
 ) -> None:
-    """Find the few columns that explain the target; save coefficients and predictions."""
+    """Select the columns that explain the target; save coefficients and predictions."""
     if not target:
         raise ValueError(
-            "A sparse fit explains a target by the other columns: name it by --target COLUMN, or "
-            "give a second file by --target FILE."
+            "A sparse fit needs a target to explain: give --target COLUMN, or a second file by "
+            "--target FILE."
         )
     gamma = number_or_word(noise_variance)
     model = SparseVAE(noise_variance=gamma, posterior=posterior, solver=solver)
@@ -119,7 +133,7 @@ def sparse(
 
 
 def with_target(table: Table, target: Sequence[str]) -> Table:
-    """Return the table with its responses: columns of its own, or those of a second file."""
+    """Return the table with its responses: columns of its own, or all columns of a second file."""
     if not target:
         return table
     name = target[0]
@@ -129,47 +143,47 @@ def with_target(table: Table, target: Sequence[str]) -> Table:
     if len(responses.values) != len(table.values):
         raise ValueError(
             f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
-            f"{len(table.values)}; every sample needs its target."
+            f"{len(table.values)}; give one row of the target for each sample."
         )
     return replace(table, target=responses.values, target_names=responses.columns)
 
 
 def complete(model: Any, table: Table, file: Path, family: str, out: str) -> None:
-    """Fit, tell and save."""
+    """Fit the model, print its certificate, and save the model and its sheets."""
     y = table.target
     if y is not None and y.shape[1] == 1:
-        y = y[:, 0]  # scikit-learn's shape for one target
-    with waiting(f"Fitting {type(model).__name__} to {table.name}"), told_warnings():
+        y = y[:, 0]  # scikit-learn expects a vector for one target
+    with spinner(f"Fitting {type(model).__name__} to {table.name}"), printed_warnings():
         model.fit(table.values, y)
         certificate = certify(model, table.values, y)
         sheets = sheets_of(model, table)
     if table.left_out:
-        note(f"Left out, no numbers: {', '.join(table.left_out)}.")
-    tell_certificate(certificate)
+        note(f"Columns left out because they contain no numbers: {', '.join(table.left_out)}.")
+    print_certificate(certificate)
     if isinstance(model, SparseVAE):
-        tell(f"Support: {_some([table.columns[index] for index in model.support_])}")
+        print_line(f"Support: {_some([table.columns[index] for index in model.support_])}")
     prefix = prefix_of(out, f"{file.stem}-{family}")
     written = Path(f"{prefix}-model.npz")
     save(model, written)
-    tell_written(written)
+    print_written(written)
     for what, sheet in sheets.items():
-        tell_written(write_sheet(Path(f"{prefix}-{what}"), sheet, file.suffix))
+        print_written(write_sheet(Path(f"{prefix}-{what}"), sheet, file.suffix))
 
 
 def prefix_of(out: str, name: str) -> Path:
-    """Return how the files' names start: `out`, or `name` in the folder that it is."""
+    """Return the start of the output files' names: `out`, or `name` in it if it is a folder."""
     is_folder = out.endswith("/") or Path(out).is_dir()
     return Path(out) / name if is_folder else Path(out)
 
 
 def _some(names: Sequence[str], most: int = 12) -> str:
-    """Return names for people: the first of them, and how many more there are."""
+    """Return the first names as text, and how many more there are."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) or "no column") + rest
 
 
 def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
-    """Return what a fit makes of its data, by name: codes, or predictions and coefficients."""
+    """Return codes if the table has no target, else predictions and coefficients, by name."""
     if table.target is None:
         names = tuple(map(str, model.get_feature_names_out()))
         return {"codes": Sheet(model.transform(table.values), names)}

@@ -1,23 +1,65 @@
-"""What the package offers, one entry a line (`lucidae list`)."""
+"""The commands `lucidae list` and `lucidae data` (extra `cli`)."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 import lucidae
 from lucidae import datasets
+from lucidae.cli.console import print_line, spinner
 from lucidae.experiments.catalogue import NAMES, experiments
 from lucidae.linear.methods import METHODS, MethodSettings
 from lucidae.linear.rules import GradientRule
 
+__all__ = ["catalogue", "data", "list_everything"]
+
+data = typer.Typer(help="Download public data sets, or print the folder of the cache.")
+
+
+class Dataset(StrEnum):
+    """Data sets that can be downloaded."""
+
+    MNIST = "mnist"
+
+
+@data.command("fetch")
+def fetch(
+    name: Annotated[Dataset, typer.Argument(help="The data set.")] = Dataset.MNIST,
+    path: Annotated[
+        Path | None,
+        typer.Option(help="A folder or tar archive with the files, instead of a download."),
+    ] = None,
+) -> None:
+    """Download a data set into the cache and verify its checksums."""
+    with spinner(f"Fetching {name}"):
+        bunch = datasets.fetch_mnist("all", path=path, dtype="uint8")
+    rows, columns = bunch.data.shape
+    print_line(f"{name}: {rows} × {columns}, verified, in {datasets.data_home()}")
+
+
+@data.command("where")
+def where() -> None:
+    """Print the folder that contains the downloaded data."""
+    print_line(str(datasets.data_home()))
+
+
+def list_everything() -> None:
+    """List data sets, estimators, methods and experiments, one per line."""
+    for entry in catalogue():
+        print_line(f"{entry.kind:<11}{entry.name:<26}{entry.summary}")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that can be loaded, fitted or run."""
+    """A data set, an estimator, a method or an experiment."""
 
     kind: str
     name: str
@@ -25,7 +67,7 @@ class Entry:
 
 
 def catalogue() -> list[Entry]:
-    """Return everything, kind by kind.
+    """Return all entries, ordered by kind.
 
     Examples
     --------

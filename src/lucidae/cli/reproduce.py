@@ -1,33 +1,27 @@
-"""The command `lucidae reproduce` (extra `cli`): a bar while it runs, a table at the end."""
+"""The command `lucidae reproduce` (extra `cli`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from lucidae.cli.console import output, print_written, progress_bar
 from lucidae.experiments.engine import Tick, duration
 from lucidae.experiments.outcome import Outcome
 from lucidae.experiments.reproduce import Reproduction, reproduce
 
 __all__ = ["reproduce_command"]
 
-output = Console(soft_wrap=True, highlight=False)
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
-
 UNFINISHED = 3
-"""Exit code of a run whose time was over before it was complete."""
+"""Exit code of a run that reached its time limit before it was complete."""
 
 
 class ScaleName(StrEnum):
-    """The scales that can be asked for."""
+    """Sizes of the experiments."""
 
     SMOKE = "smoke"
     PAPER = "paper"
@@ -36,27 +30,34 @@ class ScaleName(StrEnum):
 def reproduce_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Experiments (see 'lucidae list'); default all."),
+        typer.Argument(metavar="NAME", help="Experiments (see 'lucidae list'); default all."),
     ] = None,
     scale: Annotated[
-        ScaleName, typer.Option(help="smoke: embedded data, minutes; paper: the papers' sizes.")
+        ScaleName, typer.Option(help="smoke: small data, minutes; paper: the sizes of the papers.")
     ] = ScaleName.SMOKE,
-    device: Annotated[str, typer.Option(help="cpu, or what PyTorch calls a device.")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Where results go, and are found again.")] = Path(
-        "results"
-    ),
+    device: Annotated[str, typer.Option(help="cpu, or a device of PyTorch such as cuda.")] = "cpu",
+    out: Annotated[
+        Path, typer.Option(help="Folder of the results; a new run reuses what it contains.")
+    ] = Path("results"),
     jobs: Annotated[
-        int | None, typer.Option(help="Processes; by default one a core, one on a device.")
+        int | None,
+        typer.Option(help="Number of processes; default: one per core, or one on a device."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Stop cleanly before this; run again to go on.")
+        float | None, typer.Option(help="Time limit in seconds; run the command again to continue.")
     ] = None,
     notes: Annotated[
-        Path | None, typer.Option(help="A folder for short notes with their figures.")
+        Path | None, typer.Option(help="Folder for short summaries in Markdown, with figures.")
     ] = None,
 ) -> None:
-    """Run the papers' experiments again and say whether what they claim is seen."""
-    with _bar() as report:
+    """Run the experiments of the papers and check each of their claims."""
+    with progress_bar("Measuring") as show:
+
+        def report(tick: Tick) -> None:
+            left = tick.seconds_left
+            remaining = "" if left is None else f", {duration(max(0, left))} left"
+            show(f"Measuring{remaining}", tick.done, tick.total)
+
         done = reproduce(
             names or (),
             scale=scale.value,
@@ -67,62 +68,32 @@ def reproduce_command(
             report=report,
             notes=notes,
         )
-    raise typer.Exit(told(done))
+    raise typer.Exit(print_verdicts(done))
 
 
-@contextmanager
-def _bar() -> Iterator[Reporter]:
-    """Show a bar with the time left on a terminal, and nothing elsewhere."""
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=errors,
-        transient=True,
-        disable=not errors.is_terminal,
-    ) as progress:
-        yield Reporter(progress)
-
-
-class Reporter:
-    """Turns ticks of the engine into a bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self.task = progress.add_task("Measuring", total=None)
-
-    def __call__(self, tick: Tick) -> None:
-        """Show how far the work has come and how long it will take."""
-        left = "" if tick.seconds_left is None else f", {duration(max(0, tick.seconds_left))} left"
-        self.progress.update(
-            self.task, completed=tick.done, total=tick.total, description=f"Measuring{left}"
-        )
-
-
-def told(done: Reproduction) -> int:
+def print_verdicts(done: Reproduction) -> int:
     """Print every experiment with its verdict and return the exit code.
 
-    0: every claim was seen; 1: some claim was not; 3: not complete, run again to go on.
+    0: every claim holds; 1: some claim fails; 3: not complete.
     """
     for outcome in done.outcomes:
-        _tell(outcome)
+        _print_outcome(outcome)
     for name in done.waiting:
-        output.print(f"[yellow]…[/yellow] {name:<20} not complete: run again to go on")
+        output.print(f"[yellow]…[/yellow] {name:<20} not complete: run again to continue")
     if done.page is not None:
-        output.print(f"[green]Written:[/green] {escape(str(done.page.resolve()))}")
+        print_written(done.page)
     if done.waiting:
         return UNFINISHED
     return 0 if done.holds else 1
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     mark = "[green]✓[/green]" if outcome.holds else "[red]✗[/red]"
     experiment = outcome.experiment
     judged = [claim for claim in outcome.verdicts.claims if claim.holds is not None]
-    seen = sum(claim.holds is True for claim in judged)
+    holding = sum(claim.holds is True for claim in judged)
     output.print(
-        f"{mark} {experiment.name:<20} {seen} of {len(judged)} claims seen  "
+        f"{mark} {experiment.name:<20} {holding} of {len(judged)} claims hold  "
         f"[dim]{escape(experiment.reference)}[/dim]"
     )
     for claim in judged:

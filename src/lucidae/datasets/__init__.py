@@ -1,11 +1,13 @@
-"""Loaders of real data and seeded generators of the papers' experiments."""
+"""Loaders of handwritten digits and seeded generators of the papers' data."""
 
 from lucidae.datasets._cache import data_home
-from lucidae.datasets._generators import make_linear_network, make_spectrum
-from lucidae.datasets._images import load_digits
+from lucidae.datasets._generators import (
+    make_linear_network,
+    make_sparse_regression,
+    make_spectrum,
+)
 from lucidae.datasets._leadfield import make_meg_leadfield
-from lucidae.datasets._mnist import fetch_mnist, load_mnist
-from lucidae.datasets._sparse import make_sparse_regression
+from lucidae.datasets._mnist import fetch_mnist, load_digits, load_mnist
 
 __all__ = [
     "data_home",

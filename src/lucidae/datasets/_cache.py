@@ -1,20 +1,23 @@
-"""Where fetched data live, and how a file proves that it is the right one."""
+"""The cache of downloaded files: its folder, and the verification of what is stored in it."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import tarfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from lucidae.io.atomic import atomic_path
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file known by its name, its length in bytes and its SHA-256, uncompressed."""
+    """Name, length in bytes and SHA-256 of an uncompressed file."""
 
     name: str
     size: int
@@ -22,12 +25,12 @@ class DataFile:
 
 
 def data_home(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder in which fetched data are kept; it need not exist yet.
+    """Return the folder of downloaded data; it may not exist yet.
 
     Parameters
     ----------
     folder : path-like, default=None
-        A folder of your choice. None: the environment variable ``LUCIDAE_DATA``, or else
+        The folder. None: the environment variable ``LUCIDAE_DATA`` if it is set, else
         ``lucidae`` in the platform's folder for caches.
 
     Returns
@@ -53,7 +56,7 @@ def _platform_cache() -> Path:
 
 
 def verified(file: DataFile, content: bytes, origin: object) -> bytes:
-    """Return `content` if it is that of `file`, else say what is wrong with it."""
+    """Return `content` if it is that of `file`, else raise an error that says how it differs."""
     if len(content) != file.size:
         count = f"more than {file.size}" if len(content) > file.size else str(len(content))
         raise ValueError(f"{file.name} from {origin} has {count} bytes, not {file.size}.")
@@ -69,13 +72,62 @@ def read_stored(folder: Path, files: Iterable[DataFile]) -> dict[str, bytes]:
 
 
 def store(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write each content under its name, whole or not at all."""
+    """Write each content under its name, completely or not at all."""
     try:
         for name, content in contents.items():
             with atomic_path(folder / name) as path:
                 path.write_bytes(content)
     except OSError as error:
         raise OSError(
-            f"cannot write to {folder} ({error}); set LUCIDAE_DATA to a folder with room that "
-            "you may write to."
+            f"cannot write to {folder} ({error}); set LUCIDAE_DATA to a writable folder with "
+            "enough space."
         ) from error
+
+
+DAMAGED = (EOFError, tarfile.TarError, zlib.error, gzip.BadGzipFile)
+
+
+def read_files(path: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
+    """Return the verified contents of `files` from a folder or a tar archive, by name."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give a folder or a tar archive.")
+    try:
+        found = read_folder(path, files) if path.is_dir() else read_tar(path, files)
+    except DAMAGED as error:
+        raise ValueError(f"{path} is damaged or is not a tar archive ({error}).") from error
+    missing = [file.name for file in files if file.name not in found]
+    if missing:
+        raise FileNotFoundError(f"{path} does not contain {', '.join(missing)}.")
+    return {file.name: verified(file, found[file.name], path) for file in files}
+
+
+def read_folder(folder: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
+    """Return the contents of those `files` that are in `folder`, plain or as ``.gz``."""
+    found = {}
+    for file in files:
+        plain, packed = folder / file.name, folder / f"{file.name}.gz"
+        if plain.is_file():
+            found[file.name] = plain.read_bytes()
+        elif packed.is_file():
+            with gzip.open(packed) as stream:
+                found[file.name] = stream.read(file.size + 1)
+    return found
+
+
+def read_tar(path: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
+    """Return the contents of those `files` that are in an archive, in any of its folders.
+
+    Members are read into memory, up to the expected length, and nothing is unpacked to disk: a
+    member called ``../evil``, a link or a device has no effect.
+    """
+    wanted = {file.name: file for file in files}
+    found: dict[str, bytes] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            file = wanted.get(PurePosixPath(member.name).name)
+            if file is None or file.name in found or not member.isfile():
+                continue
+            stream = archive.extractfile(member)
+            if stream is not None:
+                found[file.name] = stream.read(file.size + 1)
+    return found

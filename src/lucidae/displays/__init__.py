@@ -1,11 +1,9 @@
-"""Plots of your own fits, the way scikit-learn makes them: ``…Display.from_estimator``.
+"""Plots of fitted estimators by ``…Display.from_estimator``, as in scikit-learn.
 
-Matplotlib is needed to draw, not to import this module.
+Matplotlib is imported when a display is drawn, not with this module.
 """
 
-from lucidae.displays._components import ComponentsDisplay
-from lucidae.displays._history import HistoryDisplay
-from lucidae.displays._recovery import RecoveryDisplay
-from lucidae.displays._spectrum import SpectrumDisplay
+from lucidae.displays._components import ComponentsDisplay, SpectrumDisplay
+from lucidae.displays._fit import HistoryDisplay, RecoveryDisplay
 
 __all__ = ["ComponentsDisplay", "HistoryDisplay", "RecoveryDisplay", "SpectrumDisplay"]

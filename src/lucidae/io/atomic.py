@@ -37,7 +37,7 @@ _DAMAGE = (
     OSError,
     EOFError,
     KeyError,
-    RuntimeError,  # zipfile's word for encryption, and for a compression it does not know
+    RuntimeError,  # raised by zipfile for encryption and for an unknown compression
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -45,10 +45,10 @@ _DAMAGE = (
 
 @contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `target` that replaces it only when the block succeeds.
+    """Yield a temporary path next to `target`, which it replaces only if the block succeeds.
 
-    A reader sees the old file or the new one, never half of one, and a killed process leaves
-    the old one in place.
+    A reader finds the old file or the new one, never an incomplete one, also if the process is
+    killed.
 
     Examples
     --------
@@ -80,7 +80,9 @@ def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> No
     """Write named NumPy arrays and numbers to an ``.npz`` file, atomically and without pickle."""
     for name, values in arrays.items():
         if np.asarray(values).dtype.hasobject:
-            raise ValueError(f"{name} holds Python objects, which are never written to disk.")
+            raise ValueError(
+                f"{name} contains Python objects; only arrays of numbers and text can be written."
+            )
     with atomic_path(target) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)
 
@@ -93,21 +95,21 @@ def load_arrays(source: str | os.PathLike[str], what: str) -> dict[str, np.ndarr
     source : path
         The file.
     what : str
-        What it should be, such as ``"a saved moment"``, for the sentence that refuses another.
+        What the file should be, such as ``"a saved moment"``, for the error message.
 
     Raises
     ------
     OSError
-        If the file is absent or must not be read.
+        If the file does not exist or cannot be read.
     ValueError
-        If it is damaged, or no ``.npz`` file without pickled objects.
+        If it is damaged, is not an ``.npz`` file, or contains pickled objects.
     """
     with Path(source).open("rb") as stream:
         return read_arrays(stream, os.fspath(source), what)
 
 
 def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Read an ``.npz`` file that is open already, `name` being what a refusal calls it."""
+    """Read an open ``.npz`` file; `name` is its name in error messages."""
     try:
         return _named_arrays(stream)
     except _DAMAGE as error:
@@ -117,9 +119,9 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[
 def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
     stored = np.load(stream, allow_pickle=False)
     if not isinstance(stored, np.lib.npyio.NpzFile):
-        raise ValueError("it holds a single array without a name.")
+        raise ValueError("it contains a single array without a name.")
     with stored:
         arrays = {name: stored[name] for name in stored.files}
     if not all(isinstance(values, np.ndarray) for values in arrays.values()):
-        raise ValueError("it holds more than arrays.")
+        raise ValueError("it contains more than arrays.")
     return arrays

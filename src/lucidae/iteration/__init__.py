@@ -1,4 +1,4 @@
-"""The iteration loop of all solvers: stopping rules, history, status and callbacks."""
+"""The iteration loop of all solvers, with stopping rules, history, status and callbacks."""
 
 from lucidae.iteration.callbacks import ProgressBar
 from lucidae.iteration.history import History

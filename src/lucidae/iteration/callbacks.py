@@ -1,4 +1,4 @@
-"""Callbacks of the iteration loop: a progress bar."""
+"""A progress bar as a callback of the iteration loop."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar:
-    """Show how far an iteration has come and how long it may take at most.
+    """Show the progress of an iteration and the longest time that it may still take.
 
-    Nothing is shown of an iteration that ends within `delay` seconds. With rich installed and a
-    terminal on standard error there is a bar, otherwise a plain line on standard error now and
-    then.
+    Nothing is shown for an iteration that ends within `delay` seconds. If rich is installed and
+    standard error is a terminal, a bar is shown; otherwise a line is printed on standard error
+    every `delay` seconds.
 
     Parameters
     ----------
     description : str, default="iterating"
-        What is going on.
+        Text in front of the numbers.
     delay : float, default=2.0
-        Seconds before the first sign, and between two plain lines.
+        Seconds before anything is shown, and between two lines.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class ProgressBar:
         self._display: _Display | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Show `progress` once the delay is over."""
+        """Show `progress` if the delay is over."""
         now = time.monotonic()
         if self._begun is None:
             self._begun = (now, progress.n_iter)
@@ -55,7 +55,7 @@ class ProgressBar:
         self._display.show(progress, pace * (progress.limit - progress.n_iter))
 
     def close(self) -> None:
-        """Take the bar down."""
+        """Remove the bar and prepare for another iteration."""
         if self._display is not None:
             self._display.close()
         self._begun = self._display = None
@@ -77,7 +77,7 @@ def _display(description: str, pause: float) -> _Display:
 
 
 class _Lines:
-    """Plain lines on standard error, not more often than every `pause` seconds."""
+    """Lines on standard error, at most one every `pause` seconds."""
 
     def __init__(self, description: str, pause: float) -> None:
         self.description = description
@@ -92,11 +92,11 @@ class _Lines:
         print(_line(self.description, progress, seconds_left), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Lines that were written stay."""
+        """Do nothing: printed lines stay."""
 
 
 class _Bar:
-    """A bar of rich on standard error, gone when the iteration is."""
+    """A bar of rich on standard error, which disappears at the end of the iteration."""
 
     def __init__(self, description: str, console: Any) -> None:
         from rich.progress import BarColumn, TextColumn

@@ -1,4 +1,4 @@
-"""What an iteration records, and at which iterations."""
+"""The history of an iteration: which quantities are recorded, and at which iterations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lucidae.validation import check_integer
 @saved_as("lucidae.history/1", formerly="lucidae.solution:History")
 @dataclass(frozen=True, slots=True)
 class History:
-    """Values recorded along an iteration.
+    """Values recorded during an iteration.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class History:
 
 
 class Schedule:
-    """Knows at which iterations something is checked or recorded."""
+    """The iterations at which the distance is checked, and at which the history is recorded."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Schedule:
             self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
 
     def after(self, n_iter: int) -> int:
-        """Return the next iteration at which to look."""
+        """Return the next iteration of a check or a record."""
         following = [self.limit, _next_multiple(n_iter, self.check_every)]
         if self.record_every is not None:
             following.append(_next_multiple(n_iter, self.record_every))
@@ -91,7 +91,7 @@ class Schedule:
         return min(following)
 
     def records(self, n_iter: int) -> bool:
-        """Tell whether iteration `n_iter` belongs in the history."""
+        """Tell whether iteration `n_iter` is recorded."""
         if self.record_every is not None:
             return n_iter % self.record_every == 0 or n_iter == self.limit
         if self.fixed is not None:
@@ -105,7 +105,7 @@ def _next_multiple(n_iter: int, stride: int) -> int:
 
 
 class Recorder:
-    """Keeps the quantities that the caller named, at the iterations that are due."""
+    """Collects the distance and the quantities that the caller asked for."""
 
     def __init__(self, quantities: Mapping[str, Callable[[Any], Any]]) -> None:
         self.quantities = quantities
@@ -120,7 +120,7 @@ class Recorder:
             self.values[name].append(to_numpy(quantity(state)))
 
     def history(self) -> History:
-        """Return what was recorded so far."""
+        """Return the records so far."""
         return History(
             np.array(self.iterations, dtype=int),
             {name: np.array(series) for name, series in self.values.items()},

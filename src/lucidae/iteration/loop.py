@@ -1,8 +1,7 @@
-"""The only iteration loop: a pure step, a stopping rule, a record; one problem or a stack.
+"""The iteration loop of all solvers, for one problem (`iterate`) or a stack (`iterate_batch`).
 
-A solver gives one `step` from state to state. The loop decides when to stop (on distance to
-optimality, never on how little the state moved), records, reports progress, and ends with a
-`Solution` whose status can explain itself.
+A solver provides one `step` from state to state. The loop stops on the distance to optimality, not
+on the change of the state; it records quantities, calls the callbacks and returns a `Solution`.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
 
 SMALL_PROBLEM = 500
-"""Below this dimension two BLAS threads cost more than they bring."""
+"""Below this dimension one BLAS thread is faster than several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a callback sees: the iteration, its limit, the distance so far and the state.
+    """Argument of a callback: the iteration, its limit, the distance and the state.
 
-    The state is the running one: a callback that keeps it longer must copy what a step overwrites.
+    A step may overwrite the state; a callback that stores it must copy it.
     """
 
     n_iter: int
@@ -58,12 +57,12 @@ def iterate(
     size: int | None = None,
     first: int = 0,
 ) -> Solution[State]:
-    """Repeat `step` from `start` until `stop` is met, a callback asks, or `limit` is reached.
+    """Repeat `step` until `stop` is met, a callback asks to stop, or `limit` is reached.
 
     Parameters
     ----------
     step : callable
-        One step from state to state. It may reuse its own buffers if `copy` is given.
+        One step from state to state. It may overwrite its argument if `copy` is given.
     start : object
         The first state.
     stop : Below
@@ -73,25 +72,25 @@ def iterate(
     check_every : int, default=1
         Number of steps between two evaluations of the distance (each may wait for a device).
     record : mapping of str to callable, optional
-        Quantities to keep in the history, each a function of the state.
+        Quantities to record in the history, each a function of the state.
     record_at : int or iterable of int, optional
-        Record every so many steps, or at these iterations; by default at every check. A record
-        is a check too.
+        Record every so many steps, or at these iterations; by default at every check. The
+        distance is checked at every record too.
     callbacks : sequence of callable, optional
-        Called with a `Progress` at every check but a diverged one; a true return value stops the
-        iteration. A callback's ``close``, where it has one, is called at the end, also after an
-        exception.
+        Called with a `Progress` at every check that has not diverged; a true return value stops
+        the iteration. If a callback has a method ``close``, it is called at the end, also after
+        an exception.
     copy : callable, optional
-        How to keep a state that `step` would otherwise overwrite.
+        Returns a copy of a state that `step` would otherwise overwrite.
     size : int, optional
         Dimension of the largest matrix in a step; small problems run on one BLAS thread.
     first : int, default=0
-        Number of steps that led to `start`, when an interrupted run goes on; `limit` counts them.
+        Number of steps before `start`, if an interrupted run is continued; `limit` includes them.
 
     Returns
     -------
     Solution
-        After a divergence its value is the state of the last check that had not diverged.
+        After a divergence, its value is the state of the last check that had not diverged.
 
     Examples
     --------
@@ -115,7 +114,9 @@ def iterate(
                 value, reached = state if copy is None else copy(state), distance
                 if schedule.records(n_iter):
                     recorder.take(n_iter, value, distance)
-                if _ask(callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)):
+                if _stop_requested(
+                    callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)
+                ):
                     verdict = verdict or Status.STOPPED
             steps = schedule.after(n_iter) - n_iter
     return Solution(value, verdict, n_iter, reached, stop.tolerance, recorder.history())
@@ -132,20 +133,20 @@ def iterate_batch(
     copy: Callable[[Any], Any] | None = None,
     size: int | None = None,
 ) -> BatchSolution[Any]:
-    """Iterate a stack of problems at once; each stops on its own and leaves the stack.
+    """Iterate a stack of problems at once; a problem leaves the stack when it has finished.
 
     Parameters
     ----------
     step : callable
-        One pure step for all problems that are left.
+        One pure step for all problems in the stack.
     start : NamedTuple of arrays
-        The first states, with the problems along the leading axis of every field. What a step
-        needs of a problem's data belongs in here too, so that it leaves with the problem.
+        The first states, with the problems along the leading axis of every field. Data of the
+        problems that a step needs must be fields too, so that they leave with their problem.
     stop : Below
         Its distance returns one entry per problem.
     limit, check_every, callbacks, copy, size
-        As in `iterate`; a callback's `Progress` carries the problems that are left and the
-        largest of their distances, and its true return value stops all of them.
+        As in `iterate`; the `Progress` of a callback has the states of the remaining problems and
+        their largest distance, and a true return value stops all of them.
 
     Returns
     -------
@@ -175,46 +176,19 @@ def iterate_batch(
             verdicts = judge(distances, n_iter >= limit)
             finished, diverged = verdicts != None, verdicts == Status.DIVERGED  # noqa: E711
             ledger.close(finished & ~diverged, n_iter, state, distances, verdicts)
+            # A diverged problem returns the state of the check before, which has the same problems.
             ledger.close(diverged, n_iter, previous, before, verdicts)
             if finished.any():
                 ledger.drop(finished)
                 judge.drop(finished)
                 state, distances = take_problems(state, ~finished), distances[~finished]
-            if ledger.running.size and _ask(
+            if ledger.running.size and _stop_requested(
                 callbacks, Progress(n_iter, limit, float(distances.max()), stop.tolerance, state)
             ):
                 ledger.close_all(n_iter, state, distances, Status.STOPPED)
             previous = state if copy is None else copy(state)
             steps = schedule.after(n_iter) - n_iter
     return ledger.solution(start, stop.tolerance)
-
-
-def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
-    """Return iterations from 0 to `limit`, spaced evenly in their logarithm.
-
-    Examples
-    --------
-    >>> log_grid(100, per_decade=2)
-    (0, 1, 3, 10, 32, 100)
-    """
-    if limit < 1:
-        return (0,)
-    count = max(2, round(per_decade * np.log10(limit)) + 1)
-    grid = np.unique(np.rint(np.geomspace(1, limit, count)).astype(int))
-    return (0, *(int(point) for point in grid))
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def limited_blas(size: int | None) -> AbstractContextManager[Any]:
-    """Limit BLAS to one thread while a problem of dimension `size` is small."""
-    if size is None or size >= SMALL_PROBLEM:
-        return nullcontext()
-    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limited
 
 
 def _advance(step: Callable[[State], State], state: State, steps: int) -> State:
@@ -225,7 +199,7 @@ def _advance(step: Callable[[State], State], state: State, steps: int) -> State:
 
 @contextmanager
 def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
-    """Limit BLAS and hush what a divergence prints; in the end close the callbacks."""
+    """Limit BLAS, silence the warnings of a divergence, and close the callbacks at the end."""
     with ExitStack() as stack:
         for callback in callbacks:
             stack.callback(getattr(callback, "close", lambda: None))
@@ -234,13 +208,13 @@ def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
         yield
 
 
-def _ask(callbacks: Sequence[Callback], progress: Progress) -> bool:
-    answers = [bool(callback(progress)) for callback in callbacks]  # every callback is called
+def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
+    answers = [bool(callback(progress)) for callback in callbacks]  # `any` alone would skip some
     return any(answers)
 
 
 class Ledger:
-    """Collects the problems of a stack as they finish and puts them back in order."""
+    """Collects the results of a stack of problems as they finish, and restores their order."""
 
     def __init__(self, count: int) -> None:
         self.running = np.arange(count)
@@ -252,7 +226,7 @@ class Ledger:
     def close(
         self, mask: Array, n_iter: int, state: Any, distances: Array, verdicts: Array
     ) -> None:
-        """Enter the running problems of `mask` as finished."""
+        """Store the results of the running problems in `mask`."""
         if not mask.any():
             return
         problems = self.running[mask]
@@ -262,7 +236,7 @@ class Ledger:
         self.status[problems] = verdicts[mask]
 
     def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
-        """Enter all that are left with the same verdict."""
+        """Store the results of all running problems with the same verdict."""
         everything = np.ones(self.running.size, dtype=bool)
         self.close(
             everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)
@@ -270,11 +244,11 @@ class Ledger:
         self.drop(everything)
 
     def drop(self, finished: Array) -> None:
-        """Take the finished problems off the running ones."""
+        """Remove the finished problems from the running ones."""
         self.running = self.running[~finished]
 
     def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:
-        """Return all problems in their first order; `start` stands for an empty stack."""
+        """Return all problems in their original order; `start` is the value of an empty stack."""
         if not self.pieces:
             return BatchSolution(start, (), self.n_iter, self.distance, tolerance)
         order = np.argsort(np.concatenate([problems for problems, _ in self.pieces]))
@@ -295,5 +269,33 @@ def take_problems(state: Any, mask: Array) -> Any:
 
 
 def _index(positions: Array, reference: Array) -> Array:
-    """Bring positions to the device once, for all fields."""
+    """Move positions to the device of the states, once for all fields."""
     return namespace(reference).asarray(positions, device=device(reference))
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def limited_blas(size: int | None) -> AbstractContextManager[Any]:
+    """Limit BLAS to one thread if a problem of dimension `size` is small."""
+    if size is None or size >= SMALL_PROBLEM:
+        return nullcontext()
+    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    return limited
+
+
+def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
+    """Return iterations from 0 to `limit`, spaced evenly in their logarithm.
+
+    Examples
+    --------
+    >>> log_grid(100, per_decade=2)
+    (0, 1, 3, 10, 32, 100)
+    """
+    if limit < 1:
+        return (0,)
+    count = max(2, round(per_decade * np.log10(limit)) + 1)
+    grid = np.unique(np.rint(np.geomspace(1, limit, count)).astype(int))
+    return (0, *(int(point) for point in grid))

@@ -1,4 +1,4 @@
-"""What an iteration returns: the value, how it ended, and what was recorded on the way."""
+"""The result of an iteration: the value, the status and the history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = TypeVar("State")
 
 @saved_as("lucidae.status/1", formerly="lucidae.solution:Status")
 class Status(StrEnum):
-    """How an iteration ended; each member knows what to do about it.
+    """How an iteration ended; each member has advice on what to do.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Status(StrEnum):
         return self is Status.CONVERGED
 
     def advice(self, solution: Solution[Any]) -> str:
-        """Say in one sentence what happened in `solution` and what to do next."""
+        """Describe in one or two sentences what happened in `solution` and what to do next."""
         return _ADVICE[self].format(
             n_iter=solution.n_iter, distance=solution.distance, tolerance=solution.tolerance
         )
@@ -71,7 +71,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Solution(Generic[State]):
-    """The outcome of an iteration on one problem.
+    """The result of an iteration on one problem.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ class Solution(Generic[State]):
     distance : float
         Distance to optimality of `value`.
     tolerance : float
-        The distance that was asked for.
+        The distance at which the problem counts as solved.
     history : History
-        What was recorded.
+        The recorded quantities.
 
     Examples
     --------
@@ -104,15 +104,15 @@ class Solution(Generic[State]):
 
     @property
     def advice(self) -> str:
-        """One sentence: what happened, what to do."""
+        """What happened, and what to do next."""
         return self.status.advice(self)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSolution(Generic[State]):
-    """The outcome of one iteration over a stack of problems, each with its own end.
+    """The result of an iteration over a stack of problems, each of which ends on its own.
 
-    Indexed by a problem's number it gives that problem's `Solution`.
+    Indexing by the number of a problem returns the `Solution` of that problem.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class BatchSolution(Generic[State]):
     distance : ndarray of float
         Distance to optimality of each problem.
     tolerance : float
-        The distance that was asked for.
+        The distance at which the problem counts as solved.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class BatchSolution(Generic[State]):
         return len(self.status)
 
     def __getitem__(self, problem: int) -> Solution[Any]:
-        """Return the outcome of one problem, with its advice."""
+        """Return the result of one problem."""
         stacks: Any = self.value
         value = type(stacks)(*(stack[problem, ...] for stack in stacks))
         return Solution(

@@ -1,4 +1,4 @@
-"""When an iteration stops: on distance to optimality, divergence, stalling or the limit."""
+"""Stopping rules: distance to optimality, divergence, stalling and the iteration limit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lucidae.arrays import Array
 from lucidae.iteration.status import Status
 from lucidae.validation import check_integer
 
-EXPLOSION = 1e10
-"""Growth of the distance over its start (or over 1) that counts as divergence."""
+DIVERGENCE_FACTOR = 1e10
+"""Growth of the distance, relative to its first value or to 1, that counts as divergence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Below:
     tolerance : float
         The distance at which the problem counts as solved.
     patience : int, optional
-        Number of checks without a new best distance after which the iteration is stalled.
+        Number of checks without a new smallest distance after which the iteration has stalled.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Below:
 
 
 class Judge:
-    """Gives each running problem its verdict: a Status, or None to go on."""
+    """Decides for each running problem how it ended: a Status, or None if it continues."""
 
     def __init__(self, stop: Below, count: int) -> None:
         self.stop = stop
@@ -66,7 +66,7 @@ class Judge:
                 "one entry per problem."
             )
         if self.ceiling is None:
-            self.ceiling = EXPLOSION * np.maximum(distances, 1.0)
+            self.ceiling = DIVERGENCE_FACTOR * np.maximum(distances, 1.0)
         self.latest = distances
         improved = distances < self.best
         self.best = np.where(improved, distances, self.best)
@@ -74,17 +74,18 @@ class Judge:
         return self._verdicts(exhausted)
 
     def _verdicts(self, exhausted: bool) -> Array:
-        """Return one verdict per problem; a later line overrules those above it."""
+        """Return one verdict per problem; later assignments have precedence over earlier ones."""
         verdicts = np.full(self.latest.shape, None, dtype=object)
         if self.stop.patience is not None:
             verdicts[self.waited >= self.stop.patience] = Status.STALLED
         if exhausted:
             verdicts[:] = Status.ITERATION_LIMIT
         verdicts[self.latest <= self.stop.tolerance] = Status.CONVERGED
+        # The negated comparison is true for NaN as well.
         verdicts[~(self.latest <= self.ceiling) | np.isinf(self.latest)] = Status.DIVERGED
         return verdicts
 
     def drop(self, finished: Array) -> None:
-        """Forget the problems that have left."""
+        """Remove the finished problems."""
         for name in ("best", "waited", "latest", "ceiling"):
             setattr(self, name, getattr(self, name)[~finished])

@@ -1,4 +1,4 @@
-"""What the metrics accept, and norms that neither overflow nor divide by zero."""
+"""Input validation of the metrics, and norms that neither overflow nor divide by zero."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lucidae.arrays import Array, as_float, as_plain, is_array, like, namespace,
 
 
 def finite_array(x: Any, name: str, least_axes: int) -> Array:
-    """Return `x` as a floating array, refusing what holds no finite real numbers."""
+    """Return `x` as a floating array, or raise an error if it is not of finite real numbers."""
     array = as_plain(x) if is_array(x) else _from_sequence(x, name)
     xp = namespace(array)
     if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
-        raise ValueError(f"{name} must hold real numbers; its dtype is {array.dtype}.")
+        raise ValueError(f"{name} must contain real numbers; its dtype is {array.dtype}.")
     if array.ndim < least_axes or 0 in array.shape:
         raise ValueError(
             f"{name} must have at least {least_axes} axes, none of them empty; "
@@ -22,7 +22,9 @@ def finite_array(x: Any, name: str, least_axes: int) -> Array:
         )
     array = as_float(array)
     if not bool(xp.all(xp.isfinite(array))):
-        raise ValueError(f"{name} holds NaN or infinite values; a diverged fit has no metrics.")
+        raise ValueError(
+            f"{name} contains NaN or infinite values; the metrics need finite weights."
+        )
     return array
 
 
@@ -52,14 +54,14 @@ def pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array]
 
 
 def require(condition: bool, first: Array, second: Array, expected: str) -> None:
-    """Refuse a pair of arrays whose shapes do not belong together."""
+    """Raise an error with both shapes unless `condition` is true."""
     if not condition:
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
         raise ValueError(f"expected {expected}; got shapes {shapes}.")
 
 
 def norms(x: Array, axis: int) -> Array:
-    """Return Euclidean norms along `axis`, for entries of any magnitude."""
+    """Return Euclidean norms along `axis`; scaling by the largest entry prevents overflow."""
     xp = namespace(x)
     scale = xp.max(xp.abs(x), axis=axis, keepdims=True)
     scaled = x / where_set(scale, scale == 0, 1.0)
@@ -67,11 +69,11 @@ def norms(x: Array, axis: int) -> Array:
 
 
 def unit_columns(x: Array, rtol: float) -> Array:
-    """Scale columns to norm one; one no longer than `rtol` times the longest becomes zero."""
+    """Scale columns to norm one; those of at most `rtol` times the largest norm become zero."""
     xp = namespace(x)
     lengths = norms(x, axis=-2)[..., None, :]
-    dead = lengths <= rtol * xp.max(lengths, axis=-1, keepdims=True)
-    return where_set(x / where_set(lengths, dead, 1.0), dead, 0.0)
+    negligible = lengths <= rtol * xp.max(lengths, axis=-1, keepdims=True)
+    return where_set(x / where_set(lengths, negligible, 1.0), negligible, 0.0)
 
 
 def single_or_stack(values: Array) -> Any:

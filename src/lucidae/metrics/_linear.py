@@ -1,20 +1,20 @@
-"""How far a linear autoencoder is from the ordered principal components."""
+"""Metrics of linear networks: distances from the principal components, and equalization."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lucidae.arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
-from lucidae.metrics._inputs import matrix, pair, require, single_or_stack, unit_columns
+from lucidae.metrics._inputs import matrix, norms, pair, require, single_or_stack, unit_columns
 
 ORTHONORMAL_TOLERANCE = 1e-4
 
 
 def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
-    """Measure how far the decoder's columns are from single principal directions.
+    """Measure how far the columns of the decoder are from the principal directions.
 
-    1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ): Bao et al. 2020, Definition 7.1. Zero when every uᵢ is, up
-    to scale and sign, some column of the decoder; order does not matter.
+    1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ): Bao et al. 2020, Definition 7.1. It is zero if every uᵢ is,
+    up to scale and sign, some column of the decoder, in any order.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     U : array of shape (m, k) or (..., m, k)
         The k leading principal directions, as columns.
     rtol : float, default=1e-6
-        A column no longer than this fraction of the longest one is dead: its cosines are 0.
+        The cosines of a column are 0 if its norm is at most this fraction of the largest norm.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 
 
 def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
-    """Return the axis-alignment distance of finite decoders from axes of norm one, unchecked."""
+    """Return the axis-alignment distance for finite decoders and axes of norm one, unchecked."""
     xp = namespace(decoder)
     cosines = xp.matrix_transpose(axes) @ unit_columns(decoder, rtol)
     closest = xp.max(cosines * cosines, axis=-1)
@@ -53,11 +53,12 @@ def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
 
 
 def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
-    """Measure how much of the principal subspace the decoder's columns miss.
+    """Measure the part of the principal subspace outside the decoder's column space.
 
     1 − (1/k) tr(UUᵀQQᵀ), Q an orthonormal basis of the column space: Bao et al. 2020,
     Definition 7.2. Directions whose singular value is below `rtol` times the largest do not
-    enter Q, so that a dead latent costs 1/k instead of hiding behind rounding errors.
+    enter Q, so that a zero latent adds 1/k to the distance although rounding errors give its
+    column some direction.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     U : array of shape (m, k) or (..., m, k)
         Orthonormal basis of the principal subspace, as columns.
     rtol : float, default=1e-6
-        Relative cut on the decoder's singular values.
+        Relative threshold on the singular values of the decoder.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     xp = namespace(weights)
     gram = xp.matrix_transpose(directions) @ directions
     if largest(gram - eye_like(gram.shape[-1], gram)) > ORTHONORMAL_TOLERANCE:
-        raise ValueError("the columns of U must be orthonormal; take them from eigh, svd or qr.")
+        raise ValueError("the columns of U must be orthonormal; compute them by eigh, svd or qr.")
     basis, strengths, _ = svd_thin(weights)
     overlaps = xp.sum((xp.matrix_transpose(directions) @ basis) ** 2, axis=-2)
     shared = where_set(overlaps, strengths <= rtol * strengths[..., :1], 0.0)
@@ -99,7 +100,8 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 def imbalance(encoder: Any, decoder: Any) -> Any:
     """Measure how far the encoder is from the decoder's transpose: ‖W₁ − W₂ᵀ‖²_F/k.
 
-    Zero at every minimum of an ℓ₂-regularised linear autoencoder (Bao et al. 2020, Theorem 3).
+    It is zero at every minimum of an ℓ₂-regularised linear autoencoder (Bao et al. 2020,
+    Theorem 3).
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ def imbalance(encoder: Any, decoder: Any) -> Any:
 
 
 def non_diagonality(M: Any) -> Any:
-    """Add up the absolute off-diagonal entries, Σ_{i≠j} |mᵢⱼ|. Bao et al. 2020, Definition 6.1.
+    """Return the sum of the absolute off-diagonal entries. Bao et al. 2020, Definition 6.1.
 
     Parameters
     ----------
@@ -149,6 +151,86 @@ def non_diagonality(M: Any) -> Any:
     return single_or_stack(xp.sum(xp.abs(off_diagonal), axis=(-2, -1)))
 
 
+def importance_scores(U: Any, V: Any) -> Array:
+    """Return ‖uᵢ‖‖vᵢ‖ for every hidden unit i. Mianjy et al. 2018, section 6.
+
+    Parameters
+    ----------
+    U : array of shape (..., d1, r)
+        Outgoing weights, one column per hidden unit.
+    V : array of shape (..., d2, r)
+        Incoming weights, one column per hidden unit (LᵀV if the inputs are not white, with
+        E[xxᵀ] = LLᵀ). For tied weights, pass U twice.
+
+    Returns
+    -------
+    array of shape (..., r)
+
+    Examples
+    --------
+    >>> from lucidae.metrics import importance_scores
+    >>> importance_scores([[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0]])
+    array([ 5., 10.])
+    """
+    outgoing, incoming = pair(U, V, ("U", "V"))
+    same = outgoing.shape[-1] == incoming.shape[-1]
+    require(
+        same, outgoing, incoming, "U (..., d1, r) and V (..., d2, r) with equal numbers of columns"
+    )
+    return norms(outgoing, axis=-2) * norms(incoming, axis=-2)
+
+
+def equalization_variance(U: Any, V: Any) -> Any:
+    """Return the variance of the importance scores over the hidden units (divisor r).
+
+    It is zero if and only if the pair is jointly equalized, as is every global optimum under
+    dropout: Mianjy et al. 2018, Theorem 3.4 and the right panels of Figure 3.
+
+    Parameters
+    ----------
+    U : array of shape (..., d1, r)
+    V : array of shape (..., d2, r)
+
+    Returns
+    -------
+    float, or array of shape (...)
+
+    Examples
+    --------
+    >>> from lucidae.metrics import equalization_variance
+    >>> equalization_variance([[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0]])
+    6.25
+    """
+    scores = importance_scores(U, V)
+    return single_or_stack(namespace(scores).var(scores, axis=-1))
+
+
+def path_norm(U: Any, V: Any) -> Any:
+    """Return the path norm ψ₂ = (Σᵢ ‖uᵢ‖²‖vᵢ‖²)^½ of a linear network.
+
+    Dropout with λ = (1 − θ)/θ adds λψ₂² to the expected squared loss: Mianjy et al. 2018,
+    section 1.
+
+    Parameters
+    ----------
+    U : array of shape (..., d1, r)
+    V : array of shape (..., d2, r)
+
+    Returns
+    -------
+    float, or array of shape (...)
+
+    Examples
+    --------
+    >>> from lucidae.metrics import path_norm
+    >>> path_norm([[3.0, 0.0]], [[1.0, 5.0]])
+    3.0
+    """
+    return single_or_stack(norms(importance_scores(U, V), axis=-1))
+
+
 def _require_same_matrices(decoder: Any, U: Any) -> None:
     same = tuple(decoder.shape[-2:]) == tuple(U.shape[-2:])
-    require(same, decoder, U, "a decoder (..., m, k) and U (..., m, k) with as many columns")
+    require(
+        same, decoder, U, "a decoder (..., m, k) and U (..., m, k) with equal numbers of columns"
+    )

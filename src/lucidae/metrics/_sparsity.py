@@ -1,4 +1,4 @@
-"""Whether a sparse representation is the right one, and how many latents it uses."""
+"""Metrics of sparse representations: recovery of the support and of the coefficients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def support_recovery(coef: Any, true_coef: Any) -> Any:
     """Return the fraction of the true columns that are among the r largest ones.
 
     With r true columns (features whose true coefficients are not all zero), a true column is
-    found when its norm in `coef` is larger than the (r + 1)-th largest norm. So 1.0 means that
-    the r largest columns are exactly the true ones; ties at the cut, and columns that are zero
-    in `coef`, are not found. The number of columns kept equals the number of true ones, so
-    precision and recall agree. Without any true column: 1.0 if `coef` is zero, else 0.0.
+    found if its norm in `coef` is larger than the (r + 1)-th largest norm. So 1.0 means that
+    the r largest columns are exactly the true ones; columns that are equal to the (r + 1)-th, or
+    zero in `coef`, are not found. The number of selected columns equals the number of true ones,
+    so precision and recall agree. If there are no true columns: 1.0 if `coef` is zero, else 0.0.
 
     Parameters
     ----------
@@ -40,6 +40,7 @@ def support_recovery(coef: Any, true_coef: Any) -> Any:
     lengths, true = norms(found, axis=-2), norms(truth, axis=-2) > 0
     count = xp.sum(xp.astype(true, lengths.dtype), axis=-1)
     ordered = xp.sort(lengths, axis=-1, descending=True)
+    # The entry at position r is selected by a mask, since r differs between the problems.
     runner_up = where_set(ordered, arange_like(ordered) != count[..., None], 0.0)
     threshold = xp.sum(runner_up, axis=-1, keepdims=True)
     hits = xp.sum(xp.astype(true & (lengths > threshold), lengths.dtype), axis=-1)
@@ -56,7 +57,10 @@ def frobenius_recovered(found: Array, truth: Array, rtol: float) -> Array:
 
 
 def rows_recovered(found: Array, truth: Array, rtol: float) -> Array:
-    """Tell whether every column is right by its own measure; false ones by the smallest true's."""
+    """Tell whether every column has a small error relative to its own norm.
+
+    The error of a column that is zero in the truth is relative to the smallest true norm.
+    """
     xp = namespace(found)
     lengths = norms(truth, axis=-2)
     largest = xp.max(lengths, axis=-1, keepdims=True)
@@ -74,7 +78,7 @@ CRITERIA: dict[str, Callable[[Array, Array, float], Array]] = {
 def exact_recovery(
     coef: Any, true_coef: Any, rtol: float = 1e-3, *, criterion: str = "frobenius"
 ) -> Any:
-    """Tell whether the coefficients equal the true ones.
+    """Tell whether the coefficients equal the true ones up to a relative error.
 
     Parameters
     ----------
@@ -86,8 +90,8 @@ def exact_recovery(
     criterion : {"frobenius", "rows"}, default="frobenius"
         ``"frobenius"``: ‖C − C₀‖_F ≤ rtol ‖C₀‖_F. ``"rows"``: every true feature (a row of the
         code U₀ = C₀ᵀ) has ‖c − c₀‖ ≤ rtol ‖c₀‖, and every other feature stays within rtol
-        times the smallest true one. The second sees the small rows of a badly scaled code,
-        which the first one hides.
+        times the smallest true one. The second criterion also detects errors in the small rows
+        of a badly scaled code.
 
     Returns
     -------
@@ -116,11 +120,11 @@ def active_dimensions(
     min_spread: float = 0.01,
     return_mask: bool = False,
 ) -> Any:
-    """Count the latent dimensions that tell something about the data.
+    """Count the latent dimensions that carry information about the data.
 
-    A superfluous dimension of a variational autoencoder falls back to its prior N(0, 1): its
-    posterior variance tends to 1 and its posterior mean to a constant (Wipf 2023, section 3).
-    A dimension is active when the average over samples of its variance is below `max_variance`
+    The posterior of a superfluous dimension of a variational autoencoder collapses to the prior
+    N(0, 1): its variance tends to 1 and its mean to a constant (Wipf 2023, section 3).
+    A dimension is active if the average over samples of its variance is below `max_variance`
     and the variance over samples of its mean is above `min_spread`.
 
     Parameters
@@ -137,7 +141,7 @@ def active_dimensions(
     Returns
     -------
     int, or integer array of shape (...)
-        With the mask if asked.
+        Followed by the mask if `return_mask` is true.
 
     Examples
     --------
@@ -152,9 +156,11 @@ def active_dimensions(
     require(shared or same, means, variances, "a mean (..., n, k) and a variance like it or (k,)")
     xp = namespace(means)
     if means.shape[-2] < 2:
-        raise ValueError("one sample cannot show whether a mean varies; give two or more.")
+        raise ValueError(
+            "mean has one sample, but its variance needs at least two; give more samples."
+        )
     if bool(xp.any(variances < 0)):
-        raise ValueError("variance holds negative values; give variances, not their logarithms.")
+        raise ValueError("variance contains negative values; give variances, not their logarithms.")
     average = variances if shared else xp.mean(variances, axis=-2)
     mask = (average < max_variance) & (xp.var(means, axis=-2) > min_spread)
     counts = xp.sum(xp.astype(mask, xp.int64), axis=-1)
@@ -167,5 +173,5 @@ def _coefficients(coef: Any, true_coef: Any) -> tuple[Array, Array]:
     found = finite_array(coef, "coef", least_axes=1)
     truth = like(finite_array(true_coef, "true_coef", least_axes=1), found)
     same = tuple(found.shape) == tuple(truth.shape)
-    require(same, found, truth, "coef and true_coef of one shape, (kappa,) or (..., n, kappa)")
+    require(same, found, truth, "coef and true_coef of the same shape, (kappa,) or (..., n, kappa)")
     return (found[None, :], truth[None, :]) if found.ndim == 1 else (found, truth)

@@ -1,4 +1,4 @@
-"""The report page: templates and figures, no mathematics (extra `cli`)."""
+"""The report: one self-contained HTML page on a table of data (extra `cli`)."""
 
 from lucidae.report.page import write_report
 

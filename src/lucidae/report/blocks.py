@@ -1,10 +1,11 @@
-"""What a section of the page is made of: small values that the template knows how to show."""
+"""Sections of the page and the blocks that they consist of."""
 
 from __future__ import annotations
 
 import csv
 import io
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,13 +13,14 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
 from matplotlib.figure import Figure
+from sklearn.exceptions import ConvergenceWarning
 
-from lucidae._tables import Table
+from lucidae.io.tables import Table
 from lucidae.report.style import to_svg
 
 
 class Block(Protocol):
-    """Anything that the template has a macro for; `kind` is the macro's name."""
+    """Part of a section; `kind` is the name of its macro in the template."""
 
     kind: ClassVar[str]
 
@@ -33,7 +35,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A paragraph that stands out: something that the reader should do or know."""
+    """A highlighted paragraph: something that the reader should do or know."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -41,7 +43,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A row of tiles: (figure, what it counts)."""
+    """A row of numbers with their descriptions."""
 
     kind: ClassVar[str] = "facts"
     items: tuple[tuple[str, str], ...]
@@ -58,7 +60,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines to copy."""
+    """Lines of code."""
 
     kind: ClassVar[str] = "code"
     text: str
@@ -66,7 +68,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A certificate, or anything else that shows itself as HTML."""
+    """A certificate, or another object with an HTML representation."""
 
     kind: ClassVar[str] = "card"
     label: str
@@ -75,27 +77,27 @@ class Card:
 
     @property
     def headline(self) -> str:
-        """The first line of the subject's plain text, less its own title."""
+        """The first line of the subject as text, without its title."""
         return str(self.subject).partition("\n")[0].rpartition(": ")[2]
 
     @property
     def html(self) -> str:
-        """The subject's own HTML."""
+        """The HTML representation of the subject."""
         return str(self.subject._repr_html_())
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure with its caption and the numbers behind it.
+    """A figure with its caption and its data.
 
     Parameters
     ----------
     name : str
-        Name of the download, without its suffix.
+        Name of the downloadable file, without its suffix.
     svg : str
-        The figure, inline.
+        The figure as inline SVG.
     caption : str
-        What it shows and how to read it.
+        What the figure shows and how to read it.
     numbers : mapping of str to sequence
         Columns of equal length.
     """
@@ -110,17 +112,17 @@ class Plot:
     def of(
         cls, name: str, figure: Figure, caption: str, numbers: Mapping[str, Sequence[Any]]
     ) -> Plot:
-        """Draw `figure` as SVG, its caption being its accessible name."""
+        """Convert `figure` to SVG, with the caption as its accessible name."""
         return cls(name, to_svg(figure, name, caption), caption, numbers)
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """The numbers row by row."""
+        """The data as rows."""
         return list(zip(*(list(column) for column in self.numbers.values()), strict=True))
 
     @property
     def link(self) -> str:
-        """The numbers as a CSV file inside a link."""
+        """The data as a link that contains a CSV file."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.numbers)
@@ -130,13 +132,13 @@ class Plot:
 
 @dataclass(slots=True)
 class Clock:
-    """What took how long, in the order in which it was done."""
+    """Wall-clock times of named tasks, in the order of their first start."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, task: str) -> Iterator[None]:
-        """Time a block under a name."""
+        """Add the time of a block to a task."""
         start = time.perf_counter()
         try:
             yield
@@ -150,7 +152,7 @@ def _always(_: Table) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One chapter of the page.
+    """One section of the page.
 
     Parameters
     ----------
@@ -159,9 +161,9 @@ class Section:
     title : str
         Its heading.
     build : callable
-        From the data and a clock to blocks.
+        From the data and a clock to the blocks of the section.
     applies : callable
-        Whether the data suit it; all do by default.
+        From the data to whether the section is included; by default it is.
     """
 
     name: str
@@ -172,3 +174,16 @@ class Section:
 
 def _cell(value: Any) -> Any:
     return f"{value:.10g}" if isinstance(value, float) else value
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: one component, 3 components."""
+    return f"one {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@contextmanager
+def without_convergence_warnings() -> Iterator[None]:
+    """Suppress warnings of incomplete training, which the certificate on the page reports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

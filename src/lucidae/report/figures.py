@@ -1,4 +1,4 @@
-"""The figures of the page, from arrays to matplotlib; no mathematics."""
+"""The figures of the page, drawn by matplotlib from arrays."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ DIVERGING = "RdBu_r"
 
 
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share that the first ones keep together."""
+    """Draw the variance of each component, and the share of the variance of the first k."""
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.2, 3.1))
         order = np.arange(1, len(variances) + 1)
         left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
         left.set(title="Variance of each component", xlabel="component", ylabel="variance")
         right.plot(order, np.cumsum(shares), marker="o", color=LIGHT["blue"])
-        right.set(title="Variance kept by the first k", xlabel="k", ylim=(0, 1.03))
+        right.set(title="Explained variance of the first k", xlabel="k", ylim=(0, 1.03))
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
         for axes in (left, right):
             axes.axvline(chosen, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        kept = float(np.sum(shares[:chosen]))
+        explained = float(np.sum(shares[:chosen]))
         right.annotate(
-            f"k = {chosen}: {kept:.0%}",
-            (chosen, kept),
+            f"k = {chosen}: {explained:.0%}",
+            (chosen, explained),
             xytext=(8, -16),
             textcoords="offset points",
             color=LIGHT["orange"],
@@ -40,10 +40,10 @@ def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
         return figure
 
 
-def pictures(
+def image_grid(
     images: Series, titles: Sequence[str] = (), *, columns: int = 10, signed: bool = False
 ) -> Figure:
-    """Draw a stack of images (n, height, width) side by side, all on one scale of grey or sign."""
+    """Draw a stack of images (n, height, width) with one common grey or diverging scale."""
     limit = float(np.max(np.abs(images))) or 1.0
     scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else _greys(images)
     header = TITLE if titles else 0.0
@@ -59,8 +59,8 @@ def pictures(
         return figure
 
 
-def picture_rows(rows: Mapping[str, Series]) -> Figure:
-    """Draw named rows of images below each other, on the scale of grey of the first row."""
+def image_rows(rows: Mapping[str, Series]) -> Figure:
+    """Draw named rows of images below each other, with the grey scale of the first row."""
     first = next(iter(rows.values()))
     scale, pitch = _greys(first), _pitch(first)
     with drawing():
@@ -73,9 +73,9 @@ def picture_rows(rows: Mapping[str, Series]) -> Figure:
 
 
 MARGIN = 0.06
-"""Share of a picture's cell that stays empty on each side; a cell is one unit wide."""
+"""Empty part of an image's cell on each side; a cell is one unit wide."""
 TITLE = 0.22
-"""Height of a line above a picture, in units of a cell's width."""
+"""Height of the title above an image, in units of the width of a cell."""
 
 
 def _pitch(images: Series) -> float:
@@ -83,7 +83,7 @@ def _pitch(images: Series) -> float:
 
 
 def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figure, Any]:
-    """Return one axes in units of a cell's width; an axes for each picture would take seconds."""
+    """Return axes in units of the width of a cell; separate axes for all images would be slow."""
     width = columns + left
     figure, axes = new_figure(figsize=(8.2, 8.2 / width * height))
     axes.axis("off")
@@ -103,7 +103,7 @@ def _greys(images: Series) -> dict[str, Any]:
 
 
 def loadings(components: Series, columns: Sequence[str]) -> Figure:
-    """Draw components as a matrix: one row a component, one column a feature."""
+    """Draw components as a matrix with one row per component and one column per feature."""
     limit = float(np.max(np.abs(components))) or 1.0
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 0.9 + 0.26 * len(components)))
@@ -122,7 +122,7 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
 def curves(
     series: Mapping[str, tuple[Series, Series]], *, xlabel: str, ylabel: str, logarithmic: bool
 ) -> Figure:
-    """Draw named lines (abscissa, ordinate) with a legend."""
+    """Draw named curves (abscissa, ordinate) with a legend."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 3.2))
         for name, (abscissa, ordinate) in series.items():
@@ -135,12 +135,12 @@ def curves(
 
 
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
-    """Draw square matrices of values in [0, 1] side by side on one scale."""
+    """Draw matrices of values in [0, 1] side by side with one common scale."""
     with drawing():
         figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
             rows, columns = values.shape
-            edges = (0.5, columns + 0.5, rows + 0.5, 0.5)  # counted from one
+            edges = (0.5, columns + 0.5, rows + 0.5, 0.5)  # indices start at one
             image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, extent=edges)
             axes.grid(visible=False)
             axes.set(title=name, xlabel=xlabel)
@@ -152,7 +152,7 @@ def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figur
 
 
 def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure:
-    """Draw curves side by side, each under its own title, over the same kind of abscissa."""
+    """Draw curves in separate panels with the same label of the abscissa."""
     with drawing():
         figure, grid = new_figure(1, len(lines), figsize=(8.2, 2.9), squeeze=False)
         for axes, (title, (abscissa, ordinate)) in zip(grid[0], lines.items(), strict=True):
@@ -163,7 +163,7 @@ def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure
 
 
 def shrinkage(values: Series, threshold: float) -> Figure:
-    """Draw singular values and the band that is taken from each of them."""
+    """Draw singular values and the threshold that is subtracted from each of them."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
         axes.bar(np.arange(1, len(values) + 1), values, color=LIGHT["blue"], width=0.7)
@@ -179,7 +179,7 @@ def shrinkage(values: Series, threshold: float) -> Figure:
 def relevances(
     values: Series, support: Series, names: Sequence[str], truth: Series | None
 ) -> Figure:
-    """Draw one stem a column: those that count, those that do not, and the truth if known."""
+    """Draw the relevance of each column, and mark the significant and the true columns."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
         order = np.arange(1, len(values) + 1)
@@ -195,7 +195,7 @@ def relevances(
                 color=LIGHT["orange"],
                 markersize=9,
                 fillstyle="none",
-                label="columns that were used",
+                label="true columns",
             )
         axes.set(xlabel="column", ylabel="relevance")
         axes.set_ylim(bottom=0)

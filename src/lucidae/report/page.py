@@ -1,4 +1,4 @@
-"""From data to one self-contained HTML page: run the sections that apply, fill the template."""
+"""Builds the sections of the report and fills the template of the page."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 
 import jinja2
 
-from lucidae._tables import Table
 from lucidae._version import __version__
 from lucidae.io.atomic import atomic_path
+from lucidae.io.tables import Table
 from lucidae.report.blocks import Block, Clock, Grid, Prose, Section
 from lucidae.report.sections import SECTIONS
 from lucidae.report.style import css_variables
 
 Progress = Callable[[str, int, int], None]
-"""Called before each section with its title, its number and how many there are."""
+"""Called before each section with its title, its number and the number of sections."""
 
 LEAD = (
-    "Autoencoders whose optimum is known: what the best representation of these data is, how near "
-    "to it training comes, and which theorem says so."
+    "Autoencoders whose optimum is known: the optimal representation of these data, the distance "
+    "of trained models to it, and the theorems that apply."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A section that has been built."""
+    """A section with its finished blocks."""
 
     name: str
     title: str
@@ -39,21 +39,21 @@ class Chapter:
 def write_report(
     table: Table, path: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Path:
-    """Write the report on `table` to `path`, whole or not at all.
+    """Write the report on `table` to `path`, completely or not at all.
 
     Parameters
     ----------
     table : Table
         The data.
     path : path-like
-        Where the page goes; an existing file is replaced.
+        Path of the page; an existing file is replaced.
     progress : callable, optional
-        Called before each section with its title, its number from 0, and their number.
+        Called before each section with its title, its number from 0, and the number of sections.
 
     Returns
     -------
     Path
-        The page.
+        The path of the page.
     """
     text = render(table, SECTIONS, progress=progress)
     with atomic_path(path) as temporary:
@@ -89,14 +89,14 @@ def fill_page(title: str, lead: str, chapters: Sequence[Chapter], seconds: float
     )
 
 
-_TOTAL = "the whole page, figures included"
+_TOTAL = "the whole page, including figures"
 
 
 def _timings(clock: Clock) -> Chapter:
     rows = tuple((task, _duration(seconds)) for task, seconds in clock.seconds.items())
     blocks: list[Block] = [
-        Prose("Wall-clock time of this very run; the first task also wakes the libraries."),
-        Grid(("what", "time"), rows),
+        Prose("Wall-clock times of this run; the first task includes the start of the libraries."),
+        Grid(("task", "time"), rows),
     ]
     return Chapter("timings", "Timings", blocks)
 

@@ -1,7 +1,7 @@
-"""One look for every figure: a palette that colour-blind readers can tell apart, light and dark.
+"""Style of all figures: a palette for colour-blind readers, in a light and a dark theme.
 
-Figures are drawn in the light colours; `to_svg` writes each of them as a CSS variable, so that the
-page chooses the theme and print stays readable.
+Figures are drawn in the colours of the light theme; `to_svg` replaces each of them by a CSS
+variable, so that the page determines the theme.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import matplotlib as mpl
 from cycler import cycler
 from matplotlib.figure import Figure
 
-# Okabe & Ito (2008), darkened or lightened where a theme asks for contrast.
+# Okabe & Ito (2008), darkened or lightened for sufficient contrast with the background.
 THEME = {
     "ink": ("#1c2128", "#e6e9ee"),
     "muted": ("#5b6470", "#9aa4b2"),
@@ -30,7 +30,7 @@ THEME = {
 LIGHT = {name: pair[0] for name, pair in THEME.items()}
 SERIES = tuple(LIGHT[name] for name in ("blue", "orange", "green", "purple", "yellow"))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
-"""Line styles that go with `SERIES`, for readers who see no colour."""
+"""Line styles in the order of `SERIES`, for readers who cannot distinguish the colours."""
 
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -49,7 +49,7 @@ RC: dict[Any, Any] = {
     "grid.color": LIGHT["grid"],
     "grid.linewidth": 0.8,
     "image.cmap": "gray_r",
-    "image.composite_image": False,  # one raster of all pictures would be resampled
+    "image.composite_image": False,  # a composite of all images would be resampled
     "image.interpolation": "none",
     "legend.frameon": False,
     "lines.linewidth": 1.8,
@@ -69,20 +69,20 @@ _SIZE = re.compile(r'<svg [^>]*?(viewBox="[^"]+")[^>]*>')
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Apply the style inside a block, and only there."""
+    """Apply the style within a block."""
     with mpl.rc_context(RC):
         yield
 
 
 def new_figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return a figure without pyplot's global state, and its axes as `subplots` gives them."""
+    """Return a figure without the global state of pyplot, and its axes as `subplots` does."""
     size = options.pop("figsize", None)
     figure = Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **options)
 
 
 def to_svg(figure: Figure, name: str, description: str) -> str:
-    """Return a figure as inline SVG: scalable, themed, with an accessible name."""
+    """Return a figure as inline SVG with the colours of the page and an accessible name."""
     stream = io.StringIO()
     with mpl.rc_context(RC | {"svg.hashsalt": name}):
         figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -97,7 +97,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
 
 
 def _with_own_identifiers(svg: str, name: str) -> str:
-    """Keep only the identifiers that are referred to, and make them the figure's own."""
+    """Remove unused identifiers and prefix the others by `name`, so that they are unique."""
     used = {match[1] for match in _REFERENCE.findall(svg)}
     svg = _IDENTIFIER.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", svg)
     return _REFERENCE.sub(rf"\1#{name}-\2", svg)

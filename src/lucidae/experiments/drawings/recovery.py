@@ -8,7 +8,7 @@ from typing import Any
 from lucidae.experiments.drawings.common import NAMES, look, numbers, shared_legend
 from lucidae.experiments.outcome import Outcome
 from lucidae.report.blocks import Block, Plot
-from lucidae.report.figures import picture_rows
+from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 METHODS = ("full", "diagonal", "autoencoder", "group lasso")
@@ -100,7 +100,7 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
             Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
             Plot.of(
                 f"{outcome.experiment.name}-images",
-                picture_rows(rows),
+                image_rows(rows),
                 "Reconstructions of the same ten images, and samples from the prior.",
                 numbers(outcome.curves, ["active"]),
             ),

@@ -1,12 +1,45 @@
-"""The chapters of the page, in their order; a family joins by adding its section here."""
+"""The sections of the page, in their order."""
 
-from lucidae.report.blocks import Section
-from lucidae.report.sections import data, dropout, following, linear, sparsity
+from __future__ import annotations
+
+from lucidae.io.tables import Table
+from lucidae.report.blocks import Block, Clock, Code, Prose, Section
+from lucidae.report.sections import data, dropout, linear, sparsity
+
+ON_YOUR_DATA = """\
+lucidae report my-data.csv --out my-report.html   # CSV, NPY, NPZ or Parquet
+lucidae report my-data.csv --target price         # which columns explain the price?
+lucidae list                                      # data sets, estimators, methods
+lucidae data fetch mnist                          # downloads and verifies MNIST"""
+
+IN_PYTHON = """\
+from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
+
+model = LinearAutoencoder(n_components=0.9).fit(X)
+codes = model.transform(X)              # ordered, axis-aligned
+print(model.certificate_)               # distance to the optimum, claim by claim
+
+for batch in stream:                    # exact for any size of the batches
+    model.partial_fit(batch)
+
+DropoutRegressor(20, dropout=0.5).fit(X, Y)     # the optimum of dropout training
+SparseVAE().fit(Phi, X).support_                # the significant columns"""
+
+
+def _next_steps(_table: Table, _clock: Clock) -> list[Block]:
+    """Show commands and lines of Python for the reader's own data."""
+    return [
+        Prose("The report on your own file, and other commands:"),
+        Code(ON_YOUR_DATA),
+        Prose("The same fits in Python; all estimators follow the interface of scikit-learn:"),
+        Code(IN_PYTHON),
+    ]
+
 
 SECTIONS: tuple[Section, ...] = (
     data.SECTION,
     linear.SECTION,
     dropout.SECTION,
     sparsity.SECTION,
-    following.SECTION,
+    Section("next", "What to do next", _next_steps),
 )

@@ -1,4 +1,4 @@
-"""The dropout family: the autoencoder that dropout training converges to."""
+"""Section on dropout: the linear autoencoder that minimises the expected dropout loss."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._tables import Table
 from lucidae.dropout import DropoutAutoencoder, DropoutRegressor, LinearProblem, regularization_path
+from lucidae.io.tables import Table
 from lucidae.moments import SecondMoment
 from lucidae.report import figures
-from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section
-from lucidae.report.sections.common import count
+from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section, count
 
 WIDTH = 20
 RATE = 0.5
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Fit the optimum, follow it along the dropout rate, show its units."""
+    """Compute the optimum at one dropout rate and along the rates, and draw its units."""
     width = min(WIDTH, len(table.columns))
     with clock(f"dropout: exact autoencoder of width {width}"):
         model = DropoutAutoencoder(width, dropout=RATE).fit(table.values)
     blocks: list[Block] = [
         Prose(
-            f"Train a linear autoencoder with {count(width, 'hidden unit')}, each dropped with "
-            f"probability {RATE:g}, for as long as you like: it ends at a network that one "
-            "singular value decomposition gives at once. Dropout takes the same threshold from "
-            f"every singular value, leaves rank {model.rank_}, and spreads the rest evenly over "
-            "the units (Mianjy et al. 2018)."
+            f"The global minimum of training a linear autoencoder with "
+            f"{count(width, 'hidden unit')}, each dropped with probability {RATE:g}, follows from "
+            "one singular value decomposition. Dropout subtracts the same threshold from every "
+            f"singular value, which leaves rank {model.rank_}, and makes all hidden units equally "
+            "important (Mianjy et al. 2018)."
         ),
         _shrinkage(model),
         _path(table, width, clock),
     ]
     if table.image_shape is not None:
         blocks.append(_units(table, table.image_shape, model))
-    blocks.append(Card("The exact dropout autoencoder", model.certificate_))
+    blocks.append(Card("The optimal dropout autoencoder", model.certificate_))
     if table.target is not None:
         blocks += _regression(table, clock)
     return blocks
@@ -49,8 +48,8 @@ def _shrinkage(model: Any) -> Plot:
         "threshold": [float(model.threshold_)] * len(values),
     }
     caption = (
-        "Singular values of the data. The optimal network keeps what rises above the shaded band; "
-        "a direction that ends inside it is gone."
+        "Singular values of the data. The optimal network has the parts above the threshold; "
+        "directions below it are zero."
     )
     figure = figures.shrinkage(values, float(model.threshold_))
     return Plot.of("shrinkage", figure, caption, numbers)
@@ -75,7 +74,7 @@ def _path(table: Table, width: int, clock: Clock) -> Plot:
         "error": path.error.tolist(),
         "objective": path.objective.tolist(),
     }
-    caption = "What each dropout rate would lead to, all from one decomposition."
+    caption = "Rank and error of the optimal network at each dropout rate, from one decomposition."
     return Plot.of("dropout-path", figure, caption, numbers)
 
 
@@ -85,10 +84,10 @@ def _units(table: Table, shape: tuple[int, int], model: Any) -> Plot:
         name: column.tolist() for name, column in zip(table.columns, units.T, strict=True)
     }
     caption = (
-        "What each hidden unit draws. Unlike principal components they come in no order: at the "
-        "optimum every unit matters as much as every other, so that any of them can be dropped."
+        "Outgoing weights of each hidden unit. Unlike principal components they have no order: at "
+        "the optimum all units are equally important."
     )
-    figure = figures.pictures(units.reshape(-1, *shape), signed=True)
+    figure = figures.image_grid(units.reshape(-1, *shape), signed=True)
     return Plot.of("hidden-units", figure, caption, numbers)
 
 
@@ -99,12 +98,11 @@ def _regression(table: Table, clock: Clock) -> list[Block]:
     score = model.score(table.values, table.target)
     return [
         Prose(
-            f"As a regression of {names} on the other columns, its dropout rate chosen by "
-            f"cross-validation, the exact network explains {score:.1%} of the variance of the "
-            "rows that it was fitted to."
+            f"The regression of {names} on the other columns, with the dropout rate chosen by "
+            f"cross-validation, explains {score:.1%} of the variance of the training rows."
         ),
-        Card("The exact dropout regression", model.certificate_, unfolded=False),
+        Card("The optimal dropout regression", model.certificate_, unfolded=False),
     ]
 
 
-SECTION = Section("dropout", "Dropout, solved exactly", build)
+SECTION = Section("dropout", "The optimum of dropout training", build)

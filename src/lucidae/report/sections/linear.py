@@ -1,4 +1,4 @@
-"""The linear family: the optimum, what training finds of it, and the certificates of both."""
+"""Section on linear autoencoders: the optimum, trained models, and their certificates."""
 
 from __future__ import annotations
 
@@ -6,31 +6,45 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._tables import Table
+from lucidae.io.tables import Table
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.report import figures
-from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section
-from lucidae.report.sections.common import count, quietly
-from lucidae.report.sections.data import KEPT
+from lucidae.report.blocks import (
+    Block,
+    Card,
+    Clock,
+    Plot,
+    Prose,
+    Section,
+    count,
+    without_convergence_warnings,
+)
+from lucidae.report.sections.data import EXPLAINED
 
-SHOWN = 20
+DRAWN = 20
+"""Largest number of components that are drawn."""
+
 TRAINED = 10
-HASTY = 30
+"""Largest number of latents of the trained models."""
+
+EARLY = 30
+"""Number of epochs of the training that is stopped early."""
+
 METHODS = {"Plain gradient descent": "plain", "Rotation-augmented gradients": "rag"}
 WIDEST_TRAINING = 1500
-"""Beyond this many columns a full-batch training would hold up the page."""
+"""Above this number of columns the full-batch training would take too long."""
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Fit exactly, then train twice, and let the certificates speak."""
+    """Fit exactly, train by two methods, and show the certificates."""
     with clock("linear: exact fit"):
-        exact = LinearAutoencoder(KEPT, solver="exact").fit(table.values)
+        exact = LinearAutoencoder(EXPLAINED, solver="exact").fit(table.values)
     blocks: list[Block] = [
         Prose(
-            "A linear autoencoder with k latents can do no better than the k leading principal "
-            f"components. Keeping {KEPT:.0%} of the variance takes "
-            f"{count(exact.n_components_, 'component')}; the exact solver reads them off the "
-            "second moment."
+            "The optimal linear autoencoder with k latents projects on the k leading principal "
+            f"components. To explain {EXPLAINED:.0%} of the variance it needs "
+            f"{count(exact.n_components_, 'component')}; the exact solver computes them from the "
+            "second moment of the rows."
         ),
         _components(table, exact),
     ]
@@ -43,25 +57,24 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def _components(table: Table, model: Any) -> Plot:
-    shown = model.components_[:SHOWN]
-    shares = model.explained_variance_ratio_[:SHOWN]
+    drawn = model.components_[:DRAWN]
+    shares = model.explained_variance_ratio_[:DRAWN]
     titles = [f"{index}: {share:.1%}" for index, share in enumerate(shares, start=1)]
     if table.image_shape is None:
-        figure = figures.loadings(shown, table.columns)
+        figure = figures.loadings(drawn, table.columns)
     else:
-        figure = figures.pictures(shown.reshape(-1, *table.image_shape), titles, signed=True)
+        figure = figures.image_grid(drawn.reshape(-1, *table.image_shape), titles, signed=True)
     numbers = {
-        "component": list(range(1, len(shown) + 1)),
+        "component": list(range(1, len(drawn) + 1)),
         "share of variance": shares.tolist(),
-    } | {name: column.tolist() for name, column in zip(table.columns, shown.T, strict=True)}
-    caption = (
-        f"The first {count(len(shown), 'component')}, strongest first: red positive, blue negative."
-    )
+    } | {name: column.tolist() for name, column in zip(table.columns, drawn.T, strict=True)}
+    number = count(len(drawn), "component")
+    caption = f"The first {number}, by decreasing variance; red is positive, blue is negative."
     return Plot.of("components", figure, caption, numbers)
 
 
 def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Clock) -> Plot:
-    """Draw a few rows beside what codes of growing length keep of them."""
+    """Draw a few rows and their reconstructions from codes of increasing length."""
     rows = np.linspace(0, len(table.values) - 1, num=min(10, len(table.values)), dtype=int)
     originals = table.values[rows]
     drawn = {"original": originals}
@@ -69,7 +82,7 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
         with clock("linear: codes and reconstructions"):
             model = LinearAutoencoder(k, solver="exact").fit(table.values)
             drawn[f"k = {k}"] = model.inverse_transform(model.transform(originals))
-    pictures = {name: values.reshape(-1, *shape) for name, values in drawn.items()}
+    images = {name: values.reshape(-1, *shape) for name, values in drawn.items()}
     numbers = {
         "row": np.tile(rows + 1, len(drawn)).tolist(),
         "version": np.repeat(list(drawn), len(rows)).tolist(),
@@ -77,8 +90,8 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
         name: column.tolist()
         for name, column in zip(table.columns, np.vstack(list(drawn.values())).T, strict=True)
     }
-    caption = "Rows of the data, and what is left of them after k numbers each."
-    return Plot.of("reconstructions", figures.picture_rows(pictures), caption, numbers)
+    caption = "Rows of the data, and their reconstructions from k numbers each."
+    return Plot.of("reconstructions", figures.image_rows(images), caption, numbers)
 
 
 def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
@@ -90,24 +103,24 @@ def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
             models[name] = _trained(table, k, method)
     return [
         Prose(
-            "Training reaches the same loss in more than one way. Plain gradient descent finds "
-            "the right subspace but any axes within it; the rotation-augmented rule turns them "
-            "into the principal components, in their order (Bao et al. 2020). The squares show "
-            "which, and the certificates say it in figures."
+            "Different weights have the same minimal loss. Plain gradient descent converges to the "
+            "principal subspace with arbitrary axes; the rotation-augmented rule rotates them to "
+            "the principal components, in their order (Bao et al. 2020). The matrices compare the "
+            "trained latents with the components, and the certificates give the distances."
         ),
         _agreement(exact, models),
         _histories(models),
         *(Card(name, model.certificate_, unfolded=False) for name, model in models.items()),
         Prose(
-            f"And this is what a certificate says of a training that ended after {HASTY} epochs:"
+            f"For comparison, the certificate of a training that was stopped after {EARLY} epochs:"
         ),
-        Card("Ended too early", _trained(table, k, "rag", max_iter=HASTY).certificate_),
+        Card("Stopped too early", _trained(table, k, "rag", max_iter=EARLY).certificate_),
     ]
 
 
 def _trained(table: Table, k: int, method: str, **settings: Any) -> Any:
     model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0, **settings)
-    with quietly():
+    with without_convergence_warnings():
         return model.fit(table.values)
 
 
@@ -124,7 +137,7 @@ def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
     figure = figures.matrices(panels, xlabel="principal component", ylabel="trained latent")
     caption = (
         "Squared cosine between each trained latent's decoder column and each principal "
-        "component. A dark diagonal means that training found the components themselves."
+        "component. A dark diagonal means that the latents are the components, in their order."
     )
     return Plot.of("alignment", figure, caption, numbers)
 
@@ -142,10 +155,10 @@ def _histories(models: dict[str, Any]) -> Plot:
         lines, xlabel="epoch", ylabel="distance to a fixed point", logarithmic=True
     )
     caption = (
-        "Training stops on its distance to a fixed point, not on how little it moved. An epoch "
-        "goes through the second moment alone, so its cost does not depend on the number of rows."
+        "Training stops when the distance to a fixed point is below the tolerance. An epoch uses "
+        "only the second moment, so that its cost does not depend on the number of rows."
     )
     return Plot.of("training", figure, caption, numbers)
 
 
-SECTION = Section("linear", "The linear optimum", build)
+SECTION = Section("linear", "The optimal linear autoencoder", build)

@@ -1,4 +1,4 @@
-"""The sparsity family: which few columns explain the responses."""
+"""Section on sparsity: the few columns that explain the responses."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from lucidae._tables import Table
-from lucidae._tables.table import Matrix, default_names
 from lucidae.datasets import make_sparse_regression
+from lucidae.io.tables import Matrix, Table, default_names
 from lucidae.report import figures
-from lucidae.report.blocks import Block, Card, Clock, Facts, Note, Plot, Prose, Section
-from lucidae.report.sections.common import quietly
+from lucidae.report.blocks import (
+    Block,
+    Card,
+    Clock,
+    Facts,
+    Note,
+    Plot,
+    Prose,
+    Section,
+    without_convergence_warnings,
+)
 from lucidae.sparsity import SparseVAE
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Explain the table's targets, or those of a seeded problem where it has none."""
+    """Explain the targets of the table, or those of a generated problem if it has none."""
     if table.target is not None:
         return _on_targets(table, table.target, clock)
-    return _on_a_seeded_problem(table, clock)
+    return _on_generated_data(table, clock)
 
 
 def _on_targets(table: Table, target: Matrix, clock: Clock) -> list[Block]:
@@ -29,28 +37,28 @@ def _on_targets(table: Table, target: Matrix, clock: Clock) -> list[Block]:
     return [
         Prose(
             f"Which columns explain {', '.join(table.target_names)}? The full-covariance VAE "
-            "weighs all of them at once (Wipf 2023) and keeps those whose relevance passes a test "
-            f"of significance: {listed or 'none of them'}."
+            "(Wipf 2023) estimates the relevance of all columns jointly and selects those that "
+            f"pass a test of significance: {listed or 'none of them'}."
         ),
         _relevances(model, table.columns, None),
         Card("The sparse fit", model.certificate_),
     ]
 
 
-def _on_a_seeded_problem(table: Table, clock: Clock) -> list[Block]:
+def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
     problem = make_sparse_regression(snr_db=20.0, random_state=0)
     model = _fitted(problem.dictionary, problem.responses, clock)
     rows, columns = problem.dictionary.shape
     truth, found = set(problem.support.tolist()), set(model.support_.tolist())
     remark = Note(
-        f"No column of {table.name} was named as a target, so this chapter shows a seeded problem; "
-        "--target NAME explains a column of yours."
+        f"No column of {table.name} was given as a target, so this section uses generated data; "
+        "use --target NAME to explain a column of your own."
     )
     return [
         Prose(
-            f"{problem.responses.shape[1]} responses were mixed from {len(truth)} of {columns} "
-            f"columns, seen through {rows} rows and 20 dB of noise of unknown variance. The "
-            "full-covariance VAE (Wipf 2023) looks for those columns."
+            f"{problem.responses.shape[1]} responses are combinations of the same {len(truth)} of "
+            f"{columns} columns with {rows} rows, plus noise of unknown variance at 20 dB. The "
+            "full-covariance VAE (Wipf 2023) estimates which columns they are."
         ),
         remark,
         Facts(
@@ -69,7 +77,7 @@ def _on_a_seeded_problem(table: Table, clock: Clock) -> list[Block]:
 def _fitted(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
     with (
         clock(f"sparsity: {dictionary.shape[1]} columns, {responses.shape[1]} responses"),
-        quietly(),
+        without_convergence_warnings(),
     ):
         return SparseVAE(random_state=0).fit(dictionary, responses)
 
@@ -84,7 +92,7 @@ def _relevances(model: Any, names: tuple[str, ...], truth: Matrix | None) -> Plo
     }
     caption = (
         "Relevance of each column: the variance of its coefficients under the fitted prior. Small "
-        "positive ones are what noise leaves; the test of significance tells them apart."
+        "positive relevances are due to noise and fail the test of significance."
     )
     figure = figures.relevances(values, support, names, truth)
     return Plot.of("relevance", figure, caption, numbers)

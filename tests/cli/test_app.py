@@ -1,4 +1,4 @@
-"""The command as a user types it: output, exit codes, one sentence for every error."""
+"""The command line: output, exit codes, and one sentence for every error."""
 
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from lucidae.cli import MISSING, main
 
 require("typer")
 require("rich")
+require("pandas")
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def run(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def short_page(monkeypatch):
-    """Leave only the first and the last chapter; what is in between has tests of its own."""
+    """Restrict the report to its first and last section; the others have tests of their own."""
     require("jinja2")
     require("matplotlib")
     from lucidae.report import page
@@ -120,7 +121,7 @@ def test_unforeseen_error_is_one_sentence_with_its_type(run, monkeypatch):
     def collapse():
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("lucidae.cli.commands.catalogue", collapse)
+    monkeypatch.setattr("lucidae.cli.listing.catalogue", collapse)
     assert_one_sentence(run("list"), "ZeroDivisionError: two lines", "--debug")
 
 
@@ -135,7 +136,7 @@ def test_interruption_has_its_own_exit_code(run, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lucidae.cli.commands.catalogue", interrupt)
+    monkeypatch.setattr("lucidae.cli.listing.catalogue", interrupt)
     assert run("list")[0] == 130
 
 
@@ -147,7 +148,7 @@ def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
     assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("absent", ["typer", "rich"])
+@pytest.mark.parametrize("absent", ["typer", "rich", "pandas"])
 def test_without_the_extra_one_sentence_says_what_to_install(absent):
     code = f"import sys; sys.modules[{absent!r}] = None; from lucidae.cli import main; main([])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -168,5 +169,5 @@ def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
     run("report", "a.npy", "--out", "raw.html")
     run("report", "a.npy", "--out", "even.html", "--standardize")
-    assert "are meant to count" in (tmp_path / "raw.html").read_text(encoding="utf-8")
-    assert "are meant to count" not in (tmp_path / "even.html").read_text(encoding="utf-8")
+    assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
+    assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")

@@ -1,0 +1,91 @@
+"""The command line application (extra `cli`): its commands, and one sentence for every error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from lucidae._version import __version__
+from lucidae.cli import MISSING, is_extra
+from lucidae.cli.console import errors, output
+from lucidae.cli.fit import fit
+from lucidae.cli.listing import data, list_everything
+from lucidae.cli.report import report
+from lucidae.cli.reproduce import reproduce_command
+
+__all__ = ["run"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app.command("report")(report)
+app.add_typer(fit, name="fit")
+app.command("reproduce")(reproduce_command)
+app.command("list")(list_everything)
+app.add_typer(data, name="data")
+
+
+@dataclass(slots=True)
+class CommandState:
+    """Options that are given before the command."""
+
+    debug: bool = False
+
+
+@app.callback(invoke_without_command=True)
+def lucidae(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Print the traceback of an error.")
+    ] = False,
+) -> None:
+    """Autoencoders whose optimum is known, with a certificate for every fit."""
+    context.obj.debug = debug
+    if version:
+        output.print(f"lucidae {__version__}")
+    elif context.invoked_subcommand is None:
+        output.print(Text.from_ansi(context.get_help()))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        The words after ``lucidae``.
+
+    Returns
+    -------
+    int
+        0 on success, 2 on an error, 130 after an interruption, or the code of the command itself.
+    """
+    settings = CommandState(debug="--debug" in arguments)
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(
+            list(arguments), prog_name="lucidae", standalone_mode=False, obj=settings
+        )
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("Interrupted.", style="red")
+        return 130
+    except Exception as error:
+        if settings.debug:
+            errors.print_exception()
+        errors.print(Text(_sentence(error), style="red"))
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _sentence(error: Exception) -> str:
+    """Describe an error on one line; an unexpected one is named by its type."""
+    if is_extra(error):
+        return MISSING
+    # Usage errors format their own message; typer exports no base class of all of them.
+    wording = getattr(error, "format_message", error.__str__)()
+    text = " ".join(str(wording).split()) or type(error).__name__
+    expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
+    return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"

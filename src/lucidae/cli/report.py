@@ -1,0 +1,50 @@
+"""The command `lucidae report` (extra `cli`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sklearn.preprocessing import StandardScaler
+
+from lucidae.cli.console import print_written, progress_bar
+from lucidae.datasets import load_digits
+from lucidae.io.tables import Table, read_table
+
+__all__ = ["report"]
+
+
+def report(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="CSV, NPY, NPZ or Parquet, one sample per row; default: scikit-learn's digits."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Path of the page.")] = Path("lucidae-report.html"),
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="A column to be explained by the others; repeat the option for several."),
+    ] = None,
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="Scale every column to variance one first.")
+    ] = False,
+) -> None:
+    """Write one self-contained HTML page on your data, or on the digits of scikit-learn."""
+    from lucidae.report import write_report  # matplotlib takes a second to import
+
+    table = _digits() if file is None else read_table(file)
+    if target:
+        table = table.with_target(target)
+    if standardize:
+        table = replace(table, values=StandardScaler().fit_transform(table.values))
+    with progress_bar("Starting") as show:
+        page = write_report(table, out, progress=show)
+    print_written(page)
+
+
+def _digits() -> Table:
+    digits = load_digits()
+    return Table("the digits", digits.data, tuple(digits.feature_names), digits.image_shape)

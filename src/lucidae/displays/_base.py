@@ -1,0 +1,58 @@
+"""Base class of the displays, and access to what they draw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from sklearn.utils.validation import check_is_fitted
+
+
+class Display(ABC):
+    """A plot with the attributes ``ax_`` and ``figure_``, as in scikit-learn."""
+
+    ax_: Any
+    figure_: Any
+
+    def plot(self, *, ax: Any = None, **style: Any) -> Self:
+        """Draw the display.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default new ones.
+        **style
+            Keyword arguments of the matplotlib function that draws the data.
+
+        Returns
+        -------
+        Display
+            The display itself.
+        """
+        if ax is None:
+            try:
+                from matplotlib import pyplot as plt
+            except ImportError as error:
+                raise ImportError(
+                    f'{type(self).__name__} needs matplotlib: pip install "lucidae[cli]"'
+                ) from error
+            ax = plt.subplots()[1]
+        self.ax_, self.figure_ = ax, ax.figure
+        self._draw(ax, style)
+        return self
+
+    @abstractmethod
+    def _draw(self, ax: Any, style: dict[str, Any]) -> None:
+        """Draw the data on `ax`."""
+
+
+def fitted_attribute(estimator: Any, names: tuple[str, ...], caller: str) -> tuple[str, Any]:
+    """Return the name and the value of the first of `names` that a fitted estimator has."""
+    check_is_fitted(estimator)
+    for name in names:
+        if getattr(estimator, name, None) is not None:
+            return name, getattr(estimator, name)
+    raise ValueError(
+        f"{caller} was given a {type(estimator).__name__}, which has none of the attributes "
+        f"{', '.join(names)}; give an estimator that has one of them."
+    )

@@ -1,0 +1,89 @@
+"""Input validation of the metrics: what is accepted, and the errors for everything else."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+from lucidae import metrics
+
+RNG = np.random.default_rng
+
+ONES = np.ones((4, 2))
+PAIRWISE = ["axis_alignment_distance", "subspace_distance", "imbalance", "importance_scores",
+            "equalization_variance", "path_norm", "support_recovery", "exact_recovery",
+            "active_dimensions"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.full((4, 2), np.nan),
+        np.full((4, 2), np.inf),
+        np.ones((4, 0)),
+        np.float64(1.0),
+        np.ones((4, 2), dtype=complex),
+        np.array([["a", "b"]]),
+        [[1.0], [1.0, 2.0]],
+    ],
+    ids=["nan", "inf", "empty", "scalar", "complex", "text", "ragged"],
+)
+def test_nonsense_values_are_refused_by_name(name, bad):
+    metric = getattr(metrics, name)
+    with pytest.raises(ValueError, match=r"must|contains"):
+        metric(bad, ONES)
+    with pytest.raises(ValueError, match=r"must|contains"):
+        metric(ONES, bad)
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+def test_shapes_that_do_not_belong_together_are_refused(name):
+    with pytest.raises(ValueError, match=r"expected .* got shapes \(4, 2\) and \(5, 3\)"):
+        getattr(metrics, name)(ONES, np.ones((5, 3)))
+
+
+def test_leading_axes_must_match():
+    with pytest.raises(ValueError, match="leading axes"):
+        metrics.path_norm(np.ones((3, 4, 2)), np.ones((2, 4, 2)))
+
+
+def test_other_refusals_say_what_to_do():
+    with pytest.raises(ValueError, match="square"):
+        metrics.non_diagonality(ONES)
+    with pytest.raises(ValueError, match="orthonormal"):
+        metrics.subspace_distance(ONES, ONES)
+    with pytest.raises(ValueError, match="criterion"):
+        metrics.exact_recovery(ONES, ONES, criterion="columns")
+    with pytest.raises(ValueError, match="rtol"):
+        metrics.exact_recovery(ONES, ONES, rtol=math.nan)
+    with pytest.raises(ValueError, match="one sample"):
+        metrics.active_dimensions(ONES[:1], ONES[:1])
+    with pytest.raises(ValueError, match="negative"):
+        metrics.active_dimensions(ONES, -ONES)
+
+
+def test_inputs_are_left_alone_and_lists_and_integers_welcome():
+    decoder, U = RNG(7).standard_normal((5, 2)), np.linalg.qr(RNG(8).standard_normal((5, 2)))[0]
+    before = decoder.copy(), U.copy()
+    metrics.axis_alignment_distance(decoder, U)
+    metrics.subspace_distance(decoder, U)
+    assert (decoder == before[0]).all()
+    assert (before[1] == U).all()
+    assert metrics.axis_alignment_distance([[2, 0], [0, 1]], np.eye(2, dtype=int)) == 0.0
+
+
+def test_reference_may_come_from_another_library(xp):
+    decoder, U = RNG(9).standard_normal((5, 2)), np.linalg.qr(RNG(10).standard_normal((5, 2)))[0]
+    mixed = metrics.axis_alignment_distance(xp.asarray(decoder), U)
+    assert_allclose(mixed, metrics.axis_alignment_distance(decoder, U), rtol=1e-12)
+
+
+def test_weights_of_a_torch_layer_are_welcome():
+    torch = require("torch")
+    layer = torch.nn.Linear(2, 5, bias=False)
+    value = metrics.axis_alignment_distance(layer.weight, np.eye(5)[:, :2])
+    assert type(value) is float
+    assert not metrics.importance_scores(layer.weight, layer.weight).requires_grad
