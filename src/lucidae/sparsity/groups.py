@@ -82,6 +82,6 @@ class Groups:
         """Replace every column's value by the total over its group."""
         return self.expand(self.total(values))
 
-    def restricted(self, kept: np.ndarray[Any, Any]) -> Groups:
+    def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:
         """Return the partition of some of the columns, in their order."""
-        return Groups.of(self.labels[kept], len(kept))
+        return Groups.of(self.labels[columns], len(columns))

@@ -48,6 +48,9 @@ PATIENCE = 3
 FEW_STEPS = 10
 """MacKay steps after which the predictions of a small problem no longer improve."""
 
+WARM_STEPS = 50
+"""Sweeps between two steps in γ, each descent starting from the one before."""
+
 FALLBACK = 0.1
 """Share of the mean square response that counts as noise where one row leaves nothing to learn."""
 
@@ -107,6 +110,18 @@ class Learning(NamedTuple):
     solution: Solution[State]
     noise: float
 
+    @classmethod
+    def after(cls, solution: Solution[State], objective: Energy) -> Learning:
+        """Take the EM step in γ that follows a descent."""
+        state = solution.value
+        return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
+
+    @property
+    def distance(self) -> float:
+        """Distance to stationarity in the relevances and relative change of γ, the larger."""
+        change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
+        return max(change, self.solution.distance)
+
 
 def first_noise(problem: Problem) -> float:
     """Unbiased residual variance where there are more rows than columns, a tenth elsewhere."""
@@ -135,36 +150,21 @@ def learn_noise(
     if not objective.descends_between_noise_steps:
         begin = lifted(problem, start)
         return repeat_update(problem, objective, start=begin, limit=limit, learn=True, **stop)
-    warm_method = "coordinate" if objective.exact_coordinates else "mm"
-
-    def following(solution: Solution[State]) -> Learning:
-        state = solution.value
-        noise = scalar(learned_noise(state, objective.degrees_of_freedom(state)))
-        return Learning(solution, noise)
+    warm: dict[str, Any] = {
+        "method": "coordinate" if objective.exact_coordinates else "mm",
+        "tolerance": tolerance,
+        "limit": WARM_STEPS,
+    }
 
     def step(learning: Learning) -> Learning:
-        state = learning.solution.value
-        at_noise = problem.with_noise(learning.noise)
-        return following(
-            solve(
-                at_noise,
-                objective,
-                method=warm_method,
-                start=state.relevance,
-                tolerance=tolerance,
-                limit=50,
-            )
-        )
-
-    def distance(learning: Learning) -> float:
-        change = abs(learning.noise / scalar(learning.solution.value.noise) - 1.0)
-        return max(change, learning.solution.distance)
+        state, at_noise = learning.solution.value, problem.with_noise(learning.noise)
+        return Learning.after(solve(at_noise, objective, start=state.relevance, **warm), objective)
 
     first = solve(problem, objective, method=method, start=start, limit=limit, **stop)
     learned = iterate(
         step,
-        following(first),
-        stop=Below(distance, tolerance),
+        Learning.after(first, objective),
+        stop=Below(lambda learning: learning.distance, tolerance),
         limit=limit,
         record={"energy": lambda learning: objective.value(learning.solution.value)},
         callbacks=callbacks,

@@ -35,7 +35,7 @@ from lucidae.iteration import Below, Callback, History, Solution, Status, iterat
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate, evaluate_from, flat_start, positive
-from lucidae.sparsity.updates import UPDATES, learned_noise
+from lucidae.sparsity.updates import learned_noise
 from lucidae.sparsity.working_set import best_change, continuation, solve_working_set
 from lucidae.validation import check_choice
 
@@ -337,7 +337,10 @@ def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
     """Continuation in γ, then coordinate moves and Newton steps on working sets."""
-    first = continuation(problem) if start is None else evaluate(problem, start, columns=True)
+    if start is None:
+        first = continuation(problem, limits.callbacks)
+    else:
+        first = evaluate(problem, start, columns=True)
     return _descend(first, _marginal(objective), limits)
 
 
@@ -356,16 +359,15 @@ def _solve_auto(
 ) -> Solution[State]:
     """Choose one method; where minima are many, return the lowest result of several."""
     if not objective.exact_coordinates:
-        rule = "mm"
         updates = max(BASIN_LIMIT.values())
-        return _solve_by_updates(rule, problem, objective, start, limits, updates)
+        return _solve_by_updates("mm", problem, objective, start, limits, updates)
+    noise_free = scalar(problem.noise) < NOISE_FREE
+    allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
 
     def solved_by(method: str) -> Solution[State]:
-        if method not in UPDATES:
+        if method not in allowed:
             return SOLVERS[method].minimise(problem, objective, start, limits)
-        slow = scalar(problem.noise) < NOISE_FREE
-        updates = em_steps(problem) if method == "em" and not slow else BASIN_LIMIT[method]
-        return _solve_by_updates(method, problem, objective, None, limits, updates)
+        return _solve_by_updates(method, problem, objective, None, limits, allowed[method])
 
     first, *others = ("coordinate",) if start is not None else methods_for(problem)
     found = solved_by(first)

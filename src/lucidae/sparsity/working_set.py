@@ -121,8 +121,8 @@ def open_workspace(state: State) -> Workspace:
 
 def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
     """Move one relevance and update the buffers in place by one rank-one term."""
-    # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Seen from all columns and
-    # responses, [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] loses s times the outer product of its column φ and its row φ.
+    # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
+    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer.
     size = workspace.gram.shape[0]
     row = workspace.gram[index, :] + 0.0
     coupling = row[:size]
@@ -160,8 +160,8 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
     Workspace
     """
 
-    def largest_gain(space: Workspace) -> float:
-        gains = coordinate_gains(space.relevance, space.curvature, space.alignment)
+    def largest_gain(current: Workspace) -> float:
+        gains = coordinate_gains(current.relevance, current.curvature, current.alignment)
         return float(namespace(gains).max(gains))
 
     stop = Below(largest_gain, tolerance)
@@ -391,7 +391,7 @@ def solve_working_set(
     )
 
 
-def continuation(problem: Problem) -> State:
+def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
     """Return a state to start from, reached by stages of falling noise variance.
 
     A large γ smooths the energy: Σ ≈ γI there, columns hardly interact, and those that explain
@@ -401,7 +401,8 @@ def continuation(problem: Problem) -> State:
     relevance = empty_start(problem)
     for noise in noise_stages(scalar(problem.noise)):
         start = evaluate(problem.with_noise(noise), relevance, columns=True)
-        relevance = solve_working_set(start, tolerance=COARSE, limit=20).value.relevance
+        solution = solve_working_set(start, tolerance=COARSE, limit=20, callbacks=callbacks)
+        relevance = solution.value.relevance
     return evaluate(problem, relevance, columns=True)
 
 
