@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose
 import lucidae
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import register_posterior, solve_batch
+from lucidae.sparsity import Energy, register_posterior, solve_batch
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import POSTERIORS, Energy
+from lucidae.sparsity.objectives import POSTERIORS
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import complementarity, evaluate
 

@@ -288,7 +288,8 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
         The name; it must be new.
     factory : callable
         From the penalty (an object with ``value`` and ``supergradient``) and the groups of
-        columns (or None) to an `Energy`.
+        columns (or None) to an `Energy`. Saved estimators contain the name alone: register it
+        again before a loaded estimator is refitted or certified on data.
     """
     if not isinstance(name, str) or not name or name in POSTERIORS:
         known = ", ".join(map(repr, POSTERIORS))
