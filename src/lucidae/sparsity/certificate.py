@@ -152,6 +152,8 @@ def _figures_of_fit(
     active = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
     error = float(np.linalg.norm(X - Phi @ U)) / total if total > 0 else 0.0
     exact = error
+    # The posterior mean shrinks its coefficients, so whether the active columns fit exactly is
+    # decided by their least-squares refit: the residual outside their span.
     if 0 < active.size < Phi.shape[0] and error < 0.1:
         basis = span_of(Phi[:, active])
         exact = float(np.linalg.norm(X - basis @ (basis.T @ X))) / total

@@ -47,6 +47,8 @@ class Groups:
                 f"groups has dtype {given.dtype}, expected integers: columns with the same label "
                 "share one relevance."
             )
+        # Groups of different sizes become rows of one rectangle, so that totals are a gather and a
+        # sum on any device; padding repeats a column and is multiplied by zero.
         _, numbered, sizes = np.unique(given, return_inverse=True, return_counts=True)
         order = np.argsort(numbered, kind="stable")
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])

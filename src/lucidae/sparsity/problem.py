@@ -162,6 +162,7 @@ def normalise(
     rows, n_responses = responses.shape[-2:]
     dimension = float(rows) if dimension is None else dimension
     norms = safe_norm(dictionary, -2)
+    # Columns of a group share one relevance, so only their common scale can be moved into it.
     norms = norms if groups is None else groups.expand(safe_norm(groups.gather(norms), -1))
     norms = xp.where(norms > 0, norms, xp.ones_like(norms))
     scale = safe_norm(responses, (-2, -1)) / (rows * n_responses) ** 0.5
@@ -265,6 +266,7 @@ class Rows:
         if not self.intercept:
             return values[0, :] * 0.0
         shares = self.weights / self.total_weight
+        # The second pass removes the rounding error of the first, which is relative to the mean.
         center = shares @ values
         return center + shares @ (values - center)
 
@@ -318,6 +320,8 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
+    # Rows are compared by their bytes: exact equality is what repetition means, and sorting the
+    # bytes gives an order that does not depend on how the rows were given.
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):

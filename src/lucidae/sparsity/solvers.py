@@ -222,6 +222,7 @@ def _dropped(
     pruned: PrunedState, problem: Problem, relevance: Array
 ) -> tuple[PrunedState, Problem, Array]:
     """Drop negligible columns once they are a tenth of all."""
+    # A column whose relevance still grows (Q > z) is not dropped however small it is.
     state = pruned.state
     negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
     remaining = np.flatnonzero(~to_numpy(negligible))
@@ -313,6 +314,7 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
     remaining = xp.where(vanishing, 0.0 * state.relevance, state.relevance)
     if not marginal.exact_coordinates:
         return evaluate_from(state, remaining)
+    # Each minimiser holds the others fixed; setting many to zero at once may raise the energy.
     change = best_change(state.relevance, positive(state.curvature), state.alignment)
     trial = xp.where(change <= -state.relevance, 0.0 * remaining, remaining)
     reached = evaluate_from(state, trial)

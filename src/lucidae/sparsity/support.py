@@ -54,6 +54,8 @@ def significant_columns(
 
     Grouped columns are tested together, one relevance at a time.
     """
+    # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
+    # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
     groups = objective.groups
     if groups is None:
         threshold = significance_threshold(significance, state.dictionary.shape[-1])

@@ -38,6 +38,8 @@ def expectation_maximization(state: State, groups: Groups | None = None) -> Arra
 
 def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
     """MM: w ← w √(Q/z), from the tangent of log|Σ| (Wipf 2023, eq. 21)."""
+    # log|Σ| is concave in w, with gradient z; the data term is the minimum over U of
+    # ‖X − ΦU‖²/γ + Σ a/w. So a/w + zw majorises the energy, and is minimal at w = √(a/z).
     alignment, curvature = _totals(state, groups)
     return state.relevance * namespace(alignment).sqrt(alignment / positive(curvature))
 

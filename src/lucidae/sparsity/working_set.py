@@ -299,6 +299,8 @@ def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]
         return np.flatnonzero((relevance > 0) | rising)
     curvature = positive(state.curvature)  # zero columns align with nothing and gain nothing
     gains = to_numpy(coordinate_gains(state.relevance, curvature, state.alignment))
+    # Candidates far below the best gain rarely survive the first moves, and each one makes the
+    # buffers of the moves and the Newton system larger.
     promise = np.where(relevance > 0, 0.0, gains)
     count = min(CANDIDATES, int(np.count_nonzero(promise > PROMISING * gains.max())))
     best = np.argpartition(-promise, count - 1)[:count] if count else np.empty(0, dtype=int)
