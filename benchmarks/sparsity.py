@@ -206,20 +206,20 @@ def stacks() -> None:
     print("P5  100 problems of 100 × 200, n = 20, 20 dB (asked: 1.5 times a loop, on two cores)")
     for rows in (20, 50):
         problems = [make_sparse_regression(r=rows, snr_db=20, random_state=s) for s in range(100)]
-        Phi = np.stack([p.dictionary for p in problems])
-        X = np.stack([p.responses for p in problems])
+        X = np.stack([p.dictionary for p in problems])
+        y = np.stack([p.responses for p in problems])
         noise = np.array([p.noise_variance for p in problems])
-        solve_batch(Phi[:4], X[:4], noise_variance=noise[:4], n_jobs=2)  # processes start once
+        solve_batch(X[:4], y[:4], noise_variance=noise[:4], n_jobs=2)  # processes start once
 
-        def alone(Phi: Any = Phi, X: Any = X, noise: Any = noise) -> None:
+        def alone(X: Any = X, y: Any = y, noise: Any = noise) -> None:
             for i in range(len(noise)):
-                solve_batch(Phi[i : i + 1], X[i : i + 1], noise_variance=noise[i : i + 1])
+                solve_batch(X[i : i + 1], y[i : i + 1], noise_variance=noise[i : i + 1])
 
         works = {
             "loop of solve_batch": alone,
             "loop of SparseVAE": lambda problems=problems: [fitted(p) for p in problems],
             "solve_batch, two processes": partial(
-                solve_batch, Phi, X, noise_variance=noise, n_jobs=2
+                solve_batch, X, y, noise_variance=noise, n_jobs=2
             ),
         }
         results = best_medians(works, threads=(1,))

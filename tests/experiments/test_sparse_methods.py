@@ -63,5 +63,5 @@ def test_a_state_without_curvatures_has_everything_else(noise):
     problem = problem._replace(noise=noise * problem.noise)
     light, whole = (look(problem, flat_start(problem)) for look in (evaluate_fit, evaluate))
     assert np.isnan(light.curvature).all()
-    for name in ("alignment", "fit", "log_determinant", "pull", "relevance"):
+    for name in ("alignment", "fit", "log_determinant", "residual", "relevance"):
         assert_allclose(getattr(light, name), getattr(whole, name), rtol=1e-7, err_msg=name)

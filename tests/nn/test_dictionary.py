@@ -12,7 +12,7 @@ torch = require("torch")
 
 from lucidae import SparseVAE
 from lucidae.nn import DictionaryVAE, collapse_report
-from lucidae.sparsity.objectives import optimal_encoder, optimal_posterior, unreduced_loss
+from unreduced_vae import optimal_encoder, optimal_posterior, unreduced_loss
 
 
 def problem(d=6, k=9, n=40, active=2, gamma=0.05, seed=0):

@@ -165,3 +165,40 @@ def test_single_precision_and_processes(processes):
     together = solve_batch(Phi, X, noise_variance=0.01)
     assert_allclose(divided.value.coef, together.value.coef, atol=1e-10)
     assert divided.status == together.status
+
+
+X, Y = np.random.default_rng(0).standard_normal((10, 6)), np.ones((10, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((X, Y), {}, r"expected .B, d, κ."),
+        ((X[None], Y[None, :4]), {}, "must agree"),
+        ((X[None], np.full((1, 10, 2), np.nan)), {}, "NaN"),
+        ((X[None], Y[None]), {"noise_variance": -1.0}, "noise_variance=-1.0"),
+        ((X[None], Y[None]), {"noise_variance": np.array([0.0])}, "above 0"),
+        ((X[None], Y[None]), {"noise_variance": "cv"}, "noise_variance='cv'"),
+        ((X[None], Y[None]), {"posterior": "point"}, "needs a posterior"),
+        ((X[None], Y[None]), {"posterior": "half", "noise_variance": 1.0}, "posterior='half'"),
+        ((X[None], Y[None]), {"solver": "coordinate", "noise_variance": 1.0}, "solver="),
+    ],
+)
+def test_stacks_that_cannot_be_solved_are_refused(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        solve_batch(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "given", [{"Phi": X[None], "X": Y[None]}, {"dictionary": X[None], "responses": Y[None]}]
+)
+def test_former_keywords_are_refused_with_the_new_ones(given):
+    with pytest.raises(TypeError, match=r"has become solve_batch\(X=..., y=...\): X is the dict"):
+        solve_batch(**given)
+
+
+def test_dictionaries_and_responses_may_be_given_by_name():
+    named = solve_batch(X=X[None], y=Y[None], noise_variance=0.1)
+    assert_allclose(named.value.coef, solve_batch(X[None], Y[None], noise_variance=0.1).value.coef)
+    with pytest.raises(TypeError, match="X is the dictionary, y the responses"):
+        solve_batch(X[None], X=Y[None])

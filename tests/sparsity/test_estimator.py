@@ -12,10 +12,34 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from extras import require
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
+from lucidae.iteration import ProgressBar
+
+VARIANTS = [
+    SparseVAE(),
+    SparseVAE(posterior="diagonal"),
+    SparseVAE(posterior="point"),
+    SparseVAE(solver="mm"),
+    SparseVAE(solver="em"),
+    SparseVAE(solver="mackay"),
+    SparseVAE(solver="coordinate"),
+    SparseVAE(noise_variance=0.1),
+    SparseVAE(noise_variance=0.1, warm_start=True),
+]
+
+rng = np.random.default_rng(0)
+GIVEN_X, GIVEN_Y = rng.standard_normal((10, 6)), rng.standard_normal((10, 2))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:warm_start=True starts anew")
+@parametrize_with_checks(VARIANTS)
+def test_scikit_learn_check(estimator, check):
+    check(estimator)
 
 
 def data(seed=0, d=30, kappa=40, r=3, n=5, snr=20):
@@ -253,3 +277,128 @@ def test_nothing_of_the_input_is_changed():
     SparseVAE(noise_variance=0.01).fit(X, y, sample_weight=np.ones(30)).predict(X)
     assert_array_equal(X, kept[0])
     assert_array_equal(y, kept[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"posterior": "half"}, "posterior='half' was given, expected one of 'full'"),
+        ({"solver": "magic"}, "solver='magic'"),
+        ({"solver": "em", "posterior": "diagonal"}, "use solver='auto'"),
+        ({"solver": "coordinate", "groups": [0, 0, 1, 1, 2, 2]}, "groups share a relevance"),
+        ({"noise_variance": 0.0}, "noise_variance=0.0"),
+        ({"noise_variance": -1.0}, "noise_variance=-1.0"),
+        ({"noise_variance": float("nan")}, "noise_variance=nan"),
+        ({"noise_variance": "guess"}, "noise_variance='guess'"),
+        ({"noise_variance": None}, "noise_variance=None"),
+        ({"noise_variance": "learn", "posterior": "point"}, "point estimate without one"),
+        ({"significance": 0.0}, "significance=0.0"),
+        ({"significance": 2.0}, "significance=2.0"),
+        ({"tol": -1e-3}, "tol=-0.001"),
+        ({"max_iter": 0}, "max_iter=0"),
+        ({"max_iter": 2.5}, "max_iter=2.5"),
+        ({"cv": 1, "noise_variance": "cv"}, "cv=1"),
+        ({"groups": [0, 1]}, "one label per column"),
+        ({"groups": [0.5] * 6}, "expected integers"),
+        ({"penalty": "l0"}, "penalty='l0'"),
+        ({"penalty": object()}, "supergradient"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SparseVAE(**settings).fit(GIVEN_X, GIVEN_Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((np.where(GIVEN_X > 2, np.nan, GIVEN_X) * np.nan, GIVEN_Y), "NaN"),
+        ((GIVEN_X, np.full_like(GIVEN_Y, np.inf)), "infinity"),
+        ((GIVEN_X[:0], GIVEN_Y[:0]), "0 sample"),
+        ((GIVEN_X[:, :0], GIVEN_Y), "0 feature"),
+        ((GIVEN_X[0], GIVEN_Y), "1D array"),
+        ((GIVEN_X, GIVEN_Y[:5]), "inconsistent"),
+        ((GIVEN_X * 1e80, GIVEN_Y), "magnitude"),
+        ((GIVEN_X, GIVEN_Y * 1e-80), "magnitude"),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        SparseVAE(noise_variance=0.1).fit(*data)
+
+
+@pytest.mark.parametrize("weights", [np.ones(3), -np.ones(10), np.zeros(10), np.full(10, np.nan)])
+def test_weights_that_are_not_frequencies_are_refused(weights):
+    with pytest.raises(ValueError, match="sample_weight"):
+        SparseVAE(noise_variance=0.1).fit(GIVEN_X, GIVEN_Y, sample_weight=weights)
+
+
+def test_held_out_rows_need_two_of_them():
+    with pytest.raises(ValueError, match="1 distinct row"):
+        SparseVAE(noise_variance="cv").fit(np.ones((3, 2)), np.ones(3))
+
+
+@pytest.mark.parametrize("indices", [[6], [-1], [0.5], [], [[0]]])
+def test_indices_outside_the_columns_are_refused(indices):
+    model = SparseVAE(noise_variance=0.1).fit(GIVEN_X, GIVEN_Y)
+    with pytest.raises(ValueError, match="expected a list of integers"):
+        model.posterior_covariance(indices)
+
+
+def moved(X, y, seed=0, by=0.01):
+    return X, y + by * np.random.default_rng(seed).standard_normal(y.shape)
+
+
+@pytest.mark.parametrize("noise_variance", [0.01, "cv"])
+@pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
+def test_a_warm_start_needs_fewer_steps_and_ends_at_the_same_optimum(posterior, noise_variance):
+    X, y, _ = data(14)
+    options = {"posterior": posterior, "noise_variance": noise_variance, "penalty": "arctan"}
+    warm = SparseVAE(warm_start=True, **options).fit(X, y)
+    X, y = moved(X, y)
+    cold = SparseVAE(**options).fit(X, y)
+    assert warm.fit(X, y).n_iter_ <= cold.n_iter_
+    assert_allclose(warm.energy_, cold.energy_, rtol=1e-6)
+    assert warm.noise_variance_ == cold.noise_variance_
+
+
+def test_a_warm_start_learns_the_noise_as_usual():
+    X, y, _ = data(15, d=40, kappa=8)
+    for posterior in ("full", "diagonal"):
+        warm = SparseVAE(noise_variance="learn", posterior=posterior, warm_start=True).fit(X, y)
+        cold = SparseVAE(noise_variance="learn", posterior=posterior).fit(*moved(X, y))
+        warm.fit(*moved(X, y))
+        assert_allclose(warm.noise_variance_, cold.noise_variance_, rtol=1e-4)
+        assert warm.status_.ok
+
+
+def test_a_warm_start_at_the_optimum_has_nothing_left_to_do():
+    X, y, p = data(16)
+    model = SparseVAE(noise_variance=p.noise_variance, warm_start=True).fit(X, y)
+    energy = model.energy_
+    assert model.fit(X, y).n_iter_ == 1
+    assert_allclose(model.energy_, energy, rtol=1e-9)
+
+
+def test_a_warm_start_that_does_not_apply_warns_and_starts_anew():
+    X, y, p = data(17)
+    model = SparseVAE(noise_variance=p.noise_variance, warm_start=True).fit(X, y)
+    with pytest.warns(UserWarning, match="the last fit had 40 columns, this one 30"):
+        model.fit(X[:, :30], y)
+    expected = SparseVAE(noise_variance=p.noise_variance).fit(X[:, :30], y)
+    assert_array_equal(model.coef_, expected.coef_)
+    model.set_params(groups=np.arange(30) // 3)
+    with pytest.warns(UserWarning, match="differ within the groups"):
+        model.fit(X[:, :30], y)
+    assert np.ptp(model.relevance_.reshape(10, 3), axis=1).max() < 1e-12
+
+
+def test_verbose_shows_updates_sweeps_and_the_path(monkeypatch, capsys):
+    monkeypatch.setattr(ProgressBar.__init__, "__defaults__", ("iterating", 0.0))
+    X, y, _ = data(18)
+    SparseVAE(verbose=True, posterior="diagonal").fit(X, y)
+    shown = capsys.readouterr().err
+    assert "SparseVAE, path of noise variances" in shown
+    assert "SparseVAE, minimising the energy" in shown
+    SparseVAE().fit(X, y)
+    assert not capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The convex relative, through the field's own solvers."""
+"""The group lasso, by the solvers of scikit-learn and skglm."""
 
 import sys
 from types import SimpleNamespace
@@ -11,7 +11,33 @@ from sklearn.linear_model import MultiTaskLasso
 from extras import require
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import group_lasso, noise_free_group_lasso
-from lucidae.sparsity.objectives import GroupLasso
+
+
+class GroupLasso:
+    """½‖X − ΦU‖² + λ Σⱼ‖uⱼ‖ over the rows of U, and how far U is from its minimum."""
+
+    def __init__(self, strength):
+        self.strength = strength
+
+    def value(self, dictionary, responses, rows):
+        residual = ((responses - dictionary @ rows) ** 2).sum()
+        return 0.5 * residual + self.strength * np.linalg.norm(rows, axis=1).sum()
+
+    def violation(self, dictionary, responses, rows):
+        """Largest excess of a subgradient condition, relative to λ."""
+        slopes = dictionary.T @ (responses - dictionary @ rows)
+        norms = np.linalg.norm(rows, axis=1)
+        directions = rows / np.where(norms > 0, norms, 1.0)[:, None]
+        inside = np.linalg.norm(slopes - self.strength * directions, axis=1)
+        outside = np.maximum(np.linalg.norm(slopes, axis=1) - self.strength, 0.0)
+        return np.where(norms > 0, inside, outside).max() / self.strength
+
+
+def test_group_lasso_violation_vanishes_at_its_closed_form():
+    X = np.array([[3.0, 4.0], [0.3, 0.4]])
+    U = np.array([[3.0, 4.0], [0.0, 0.0]]) * (1 - 1 / 5.0)
+    assert GroupLasso(1.0).violation(np.eye(2), X, U) < 1e-12
+    assert GroupLasso(1.0).violation(np.eye(2), X, 1.1 * U) > 0.1
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -101,3 +127,11 @@ def test_without_noise_the_norm_is_minimal_among_exact_fits():
         step = basis[12:].T @ rng.standard_normal((8, 4)) * 10 ** rng.uniform(-4, 0)
         assert np.linalg.norm(U + step, axis=1).sum() >= norm - 1e-5
     assert_allclose(U, p.coef.T, atol=1e-4)
+
+
+def test_a_penalty_of_zero_and_former_keywords_are_refused():
+    with pytest.raises(ValueError, match="noise_variance"):
+        group_lasso(np.eye(2), np.eye(2), noise_variance=0.0)
+    for function in (group_lasso, noise_free_group_lasso):
+        with pytest.raises(TypeError, match="X is the dictionary, y the responses"):
+            function(dictionary=np.eye(2), responses=np.eye(2), noise_variance=1.0)

@@ -1,4 +1,4 @@
-"""Where marginalisation removes minima, and where it does not."""
+"""One-dimensional slices of the energies: which minima marginalisation removes."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,15 @@ from lucidae.sparsity.landscape import (
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
-from lucidae.sparsity.theory import linear_vae_decoder
+
+
+def linear_vae_decoder(responses, noise):
+    """Optimal decoder of a VAE with a free linear decoder (Wipf 2023, Lemma 3.2)."""
+    directions, values, _ = np.linalg.svd(
+        responses / np.sqrt(responses.shape[1]), full_matrices=False
+    )
+    return directions * np.sqrt(np.maximum(values**2 - noise, 0.0))
+
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-9, 300, 9000)])
 POSITIVE = st.floats(0.02, 20)

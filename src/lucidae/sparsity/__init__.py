@@ -2,15 +2,17 @@
 
 from lucidae.sparsity.batch import SparseBatch, solve_batch
 from lucidae.sparsity.certificate import certify_coefficients
-from lucidae.sparsity.estimator import SparseVAE, certify_estimator
+from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_lasso import group_lasso, noise_free_group_lasso
+from lucidae.sparsity.objectives import Energy, register_posterior
 
 __all__ = [
+    "Energy",
     "SparseBatch",
     "SparseVAE",
     "certify_coefficients",
-    "certify_estimator",
     "group_lasso",
     "noise_free_group_lasso",
+    "register_posterior",
     "solve_batch",
 ]

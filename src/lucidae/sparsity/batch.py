@@ -23,233 +23,52 @@ from lucidae.arrays import (
     solve_lower,
 )
 from lucidae.iteration import BatchSolution, Below, Solution, Status, iterate_batch, limited_blas
-from lucidae.sparsity.noise import learn_noise
-from lucidae.sparsity.objectives import Autoencoder, Energy, FullCovariance, Marginal
+from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
+from lucidae.sparsity.objectives import Energy, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
-from lucidae.sparsity.problem import Problem, Units, covariance, normalise, rounding_distance
+from lucidae.sparsity.problem import (
+    Problem,
+    Units,
+    covariance,
+    normalise,
+    rounding_distance,
+    takes_dictionary_and_responses,
+)
 from lucidae.sparsity.solvers import (
     BASIN,
     FEW_RESPONSES,
-    POSTERIORS,
     basin_limit,
     em_steps,
-    make_objective,
     solve,
-    thinned,
+    without_vanishing,
 )
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
-from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, noise_by_expectation, update_of
-from lucidae.sparsity.working_set import look, newton_step
+from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
+from lucidae.sparsity.working_set import NewtonPoint, newton_step
 from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["SparseBatch", "solve_batch"]
 
-
-class BatchSettings(NamedTuple):
-    """How a stack is solved."""
-
-    posterior: str
-    solver: str
-    penalty: Any
-    tol: float
-    max_iter: int
-
-    def checked(self) -> BatchSettings:
-        """Refuse what cannot be meant, and give the penalty by its object."""
-        check_choice(self.posterior, "posterior", POSTERIORS)
-        check_choice(self.solver, "solver", ("auto", *UPDATES))
-        check_number(self.tol, "tol", low=0.0)
-        check_integer(self.max_iter, "max_iter", low=1)
-        return self._replace(penalty=as_penalty(self.penalty))
-
-
-def checked_stack(Phi: Any, X: Any) -> tuple[Array, Array]:
-    """Return finite arrays (B, d, κ) and (B, d, n) of one library, floats as they came."""
-    X = X if is_array(X) else np.asarray(X)
-    Phi = Phi if is_array(Phi) else np.asarray(Phi)
-    xp = namespace(Phi, X)
-    if X.ndim != 3 or Phi.ndim not in (2, 3):
-        raise ValueError(
-            f"Phi has shape {tuple(Phi.shape)} and X {tuple(X.shape)}, expected (B, d, κ) or "
-            "(d, κ), and (B, d, n): problems along the leading axis."
-        )
-    if Phi.ndim == 2:
-        Phi = xp.broadcast_to(Phi, (X.shape[0], *Phi.shape))
-    if Phi.shape[:2] != X.shape[:2] or 0 in (*Phi.shape, *X.shape):
-        raise ValueError(
-            f"Phi has shape {tuple(Phi.shape)} and X {tuple(X.shape)}: the first two axes, "
-            "problems and rows, must agree and none may be empty."
-        )
-    Phi, X = as_float(Phi), as_float(X)
-    if not bool(xp.all(xp.isfinite(Phi))) or not bool(xp.all(xp.isfinite(X))):
-        raise ValueError("Phi or X contains NaN or infinity. Remove those problems first.")
-    return Phi, X
-
-
-def checked_noise(noise: Any, X: Array, posterior: str) -> Any:
-    """Return one positive noise variance for each problem, or "learn"."""
-    xp = namespace(X)
-    if isinstance(noise, str):
-        check_choice(noise, "noise_variance", ("learn",))
-        if posterior == "point":
-            raise ValueError(
-                'noise_variance="learn" needs a posterior, and a point estimate has none: its '
-                'evidence falls without end as γ → 0. Give a number, or posterior="full".'
-            )
-        return noise
-    ones = as_double(xp.ones_like(X[:, 0, 0]))
-    values = ones * like(noise, ones) if is_array(noise) or isinstance(noise, list) else (
-        ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
-    )  # fmt: skip
-    if not bool(xp.all(xp.isfinite(values) & (values > 0))):
-        raise ValueError("noise_variance must be finite and above 0 for every problem.")
-    return values
-
-
 NEWTON_COLUMNS = 10
 """Newton steps form κ × κ, so they are taken up to this many columns per row."""
 
+PATIENCE = 16
+"""Newton steps without progress after which a problem stops."""
 
-class Looks(NamedTuple):
-    """Steps between two looks at the distances: of updates, and of Newton steps."""
+
+class CheckIntervals(NamedTuple):
+    """Steps between two evaluations of the distances: of updates, and of Newton steps."""
 
     updates: int
     newton: int
 
 
-LOOKS, LOOKS_AT_DEVICE = Looks(5, 1), Looks(15, 2)
-"""On a device each look waits for it, while steps that problems no longer need are nearly free."""
-
-PATIENCE = 16
-"""Newton steps without progress after which a problem is left as it is."""
-
-
-def first_noise(problem: Problem) -> Array:
-    """Residual variance where there are more rows than columns, a tenth elsewhere."""
-    xp = namespace(problem.noise)
-    spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
-    estimate = xp.where(problem.spare >= 1, problem.outside / spare, 0.1 * problem.noise)
-    return xp.maximum(estimate, xp.full_like(estimate, SMALLEST_LEARNED))
-
-
-def solve_each(
-    problem: Problem, objective: Energy, settings: BatchSettings, learn: bool
-) -> BatchSolution[State]:
-    """Solve one problem after the other; a processor is no faster on all of them at once."""
-
-    def alone(index: int) -> Solution[State]:
-        one = Problem(*(field[index, ...] for field in problem))
-        solved = learn_noise if learn else solve
-        return solved(
-            one, objective, method="auto", tolerance=settings.tol, limit=settings.max_iter
-        )
-
-    ended = [alone(index) for index in range(problem.dictionary.shape[0])]
-    xp = namespace(problem.dictionary)
-    fields = zip(*(solution.value for solution in ended), strict=True)
-    return BatchSolution(
-        State(*(xp.stack([xp.asarray(part) for part in parts]) for parts in fields)),
-        tuple(solution.status for solution in ended),
-        np.array([solution.n_iter for solution in ended]),
-        np.array([solution.distance for solution in ended]),
-        max(solution.tolerance for solution in ended),
-    )
-
-
-def solve_together(
-    problem: Problem, objective: Energy, settings: BatchSettings, learn: bool
-) -> BatchSolution[State]:
-    """Update to the basin, then take Newton steps if κ × κ is small."""
-    reachable = max(settings.tol, rounding_distance(problem))
-    large = problem.columns > NEWTON_COLUMNS * problem.rows
-    if learn or large or reachable >= BASIN or not isinstance(objective, Marginal):
-        return _updated(problem, objective, settings, reachable, settings.max_iter, learn)
-    settings, updates = _rule(problem, objective, settings)
-    limit = min(settings.max_iter, updates)
-    basin = _updated(problem, objective, settings, BASIN, limit, learn)
-    left = settings.max_iter - int(basin.n_iter.max())
-    if left >= 1:
-        return _polished(basin, objective, reachable, left)
-    status = tuple(
-        Status.ITERATION_LIMIT if ended.ok and distance > reachable else ended
-        for ended, distance in zip(basin.status, basin.distance, strict=True)
-    )
-    return replace(basin, status=status, tolerance=reachable)
-
-
-def _rule(
-    problem: Problem, objective: Energy, settings: BatchSettings
-) -> tuple[BatchSettings, int]:
-    """Return the update that chooses the basin, and how often it may be repeated."""
-    if settings.solver == "auto" and isinstance(objective, FullCovariance):
-        if problem.responses.shape[-1] <= FEW_RESPONSES:
-            return settings._replace(solver="em"), em_steps(problem)
-        settings = settings._replace(solver="mackay")
-    return settings, basin_limit(objective, settings.solver)
-
-
-def _updated(
-    problem: Problem, objective: Energy, settings: BatchSettings, tolerance: float, limit: int,
-    learn: bool,
-) -> BatchSolution[State]:  # fmt: skip
-    update = update_of(objective, settings.solver)
-    look_at = evaluate if isinstance(objective, FullCovariance) else evaluate_fit
-    xp = namespace(problem.noise)
-
-    def learned(state: State) -> Array:
-        noise = noise_by_expectation(state, objective.degrees_of_freedom(state))
-        return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
-
-    def step(state: State) -> State:
-        following = state.problem._replace(noise=learned(state)) if learn else state.problem
-        return look_at(following, update(state, None))
-
-    def distance(state: State) -> Array:
-        violation = objective.violation(state)
-        change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
-        return xp.maximum(violation, change)
-
-    start = look_at(problem, flat_start(problem))
-    recorded = replayable(step, start)
-    return iterate_batch(
-        recorded,
-        start,
-        stop=Below(distance, tolerance),
-        limit=limit,
-        check_every=_looks(start.noise).updates,
-        copy=keeper(recorded),
-        size=problem.rows,
-    )
-
-
-def _looks(example: Array) -> Looks:
-    return LOOKS if on_host(example) else LOOKS_AT_DEVICE
-
-
-def _polished(
-    basin: BatchSolution[State], objective: Marginal, tolerance: float, limit: int
-) -> BatchSolution[State]:
-    """Reach the bottoms of the basins by damped Newton steps on all columns, all problems at once.
-
-    Steps on the columns in play alone would be less work, but more launches, which cost more.
-    """
-    problem = basin.value.problem
-    relevance = thinned(basin.value, objective)
-    stride = _looks(relevance).newton
-    ended = iterate_batch(
-        lambda point: newton_step(point, None, objective.volume),
-        look(problem, relevance, volume=objective.volume),
-        stop=Below(lambda point: point.violation(), tolerance, patience=PATIENCE // stride),
-        limit=limit,
-        check_every=stride,
-        size=problem.rows,
-    )
-    state = evaluate(problem, ended.value.relevance)
-    return replace(ended, value=state, n_iter=basin.n_iter + ended.n_iter)
+ON_HOST, ON_DEVICE = CheckIntervals(5, 1), CheckIntervals(15, 2)
+"""On a device each evaluation waits for it, while surplus steps are nearly free."""
 
 
 class SparseBatch(NamedTuple):
-    """What a stack of problems was solved to; every field has the problems along its first axis.
+    """The solutions of a stack; every field has the problems along its first axis.
 
     Fields are coef (B, n, κ), relevance (B, κ), noise_variance (B,) and energy (B,).
     """
@@ -260,9 +79,19 @@ class SparseBatch(NamedTuple):
     energy: Array
 
 
+class BatchSettings(NamedTuple):
+    """How a stack is solved."""
+
+    objective: Energy
+    solver: str
+    tol: float
+    max_iter: int
+
+
+@takes_dictionary_and_responses
 def solve_batch(
-    Phi: Array,
     X: Array,
+    y: Array,
     *,
     posterior: str = "full",
     noise_variance: Any = "learn",
@@ -276,22 +105,22 @@ def solve_batch(
 
     Parameters
     ----------
-    Phi : array of shape (B, d, κ) or (d, κ)
+    X : array of shape (B, d, κ) or (d, κ)
         Dictionaries; a single one is shared by all problems.
-    X : array of shape (B, d, n)
+    y : array of shape (B, d, n)
         Responses.
-    posterior : {"full", "diagonal", "point"}
+    posterior : {"full", "diagonal", "point"} or a name given to `register_posterior`
         Which energy is minimised.
     noise_variance : float, array of shape (B,) or "learn"
         γ of all problems, of each, or learned by evidence (safe where κ ≤ d/2).
     solver : {"auto", "mm", "em", "mackay"}
-        How the full energy goes down; the other posteriors have one update each. "auto" gives
-        the processor one problem at a time, solved as `SparseVAE` does. An accelerator updates
-        all of them at once: by EM for one or two responses, by MacKay's rule for more.
+        How the full energy is minimised; the other posteriors have one update each. "auto" solves
+        one problem after the other on a processor, as `SparseVAE` does. On an accelerator it
+        updates all of them at once: by EM for one or two responses, by MacKay's rule for more.
     penalty : str or object, default="log"
         Concave penalty of the point estimate.
     tol : float
-        Distance to stationarity at which a problem leaves the stack.
+        Distance to stationarity (dimensionless) at which a problem leaves the stack.
     max_iter : int
         Largest number of updates.
     n_jobs : int, optional
@@ -305,26 +134,69 @@ def solve_batch(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> Phi = rng.standard_normal((3, 20, 30))
-    >>> X = 2.0 * Phi[:, :, :2] @ rng.standard_normal((3, 2, 8))
-    >>> solution = solve_batch(Phi, X, noise_variance=1e-6)
+    >>> X = rng.standard_normal((3, 20, 30))
+    >>> y = 2.0 * X[:, :, :2] @ rng.standard_normal((3, 2, 8))
+    >>> solution = solve_batch(X, y, noise_variance=1e-6)
     >>> solution.converged
     array([ True,  True,  True])
     >>> np.flatnonzero(np.linalg.norm(solution.value.coef[0], axis=0) > 1e-3)
     array([0, 1])
     """
-    Phi, X = checked_stack(Phi, X)
-    settings = BatchSettings(posterior, solver, penalty, tol, max_iter)
-    noise = checked_noise(noise_variance, X, posterior)
+    X, y = _checked_stack(X, y)
+    check_choice(solver, "solver", ("auto", *UPDATES))
+    check_number(tol, "tol", low=0.0)
+    check_integer(max_iter, "max_iter", low=1)
+    objective = make_objective(posterior, as_penalty(penalty), None)
+    noise = _checked_noise(noise_variance, y, objective)
+    settings = BatchSettings(objective, solver, tol, max_iter)
     if n_jobs in (None, 1):
-        return _solve_stack(Phi, X, noise, settings)
-    count = max(1, min(X.shape[0], _cores(n_jobs)))
-    parts = np.array_split(np.arange(X.shape[0]), count)
+        return _solve_stack(X, y, noise, settings)
+    count = max(1, min(y.shape[0], int(Parallel(n_jobs=n_jobs)._effective_n_jobs())))
+    parts = np.array_split(np.arange(y.shape[0]), count)
     solved = Parallel(n_jobs=count)(
-        delayed(_solve_stack)(_some(Phi, part), _some(X, part), _some(noise, part), settings)
+        delayed(_solve_stack)(_some(X, part), _some(y, part), _some(noise, part), settings)
         for part in parts
     )
-    return _gathered(solved)
+    return _concatenated(solved)
+
+
+def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
+    """Return finite arrays (B, d, κ) and (B, d, n) of one library, floats as they came."""
+    y = y if is_array(y) else np.asarray(y)
+    X = X if is_array(X) else np.asarray(X)
+    xp = namespace(X, y)
+    if y.ndim != 3 or X.ndim not in (2, 3):
+        raise ValueError(
+            f"X has shape {tuple(X.shape)} and y {tuple(y.shape)}, expected (B, d, κ) or "
+            "(d, κ), and (B, d, n): problems along the leading axis."
+        )
+    if X.ndim == 2:
+        X = xp.broadcast_to(X, (y.shape[0], *X.shape))
+    if X.shape[:2] != y.shape[:2] or 0 in (*X.shape, *y.shape):
+        raise ValueError(
+            f"X has shape {tuple(X.shape)} and y {tuple(y.shape)}: the first two axes, "
+            "problems and rows, must agree and none may be empty."
+        )
+    X, y = as_float(X), as_float(y)
+    if not bool(xp.all(xp.isfinite(X))) or not bool(xp.all(xp.isfinite(y))):
+        raise ValueError("X or y contains NaN or infinity. Remove those problems first.")
+    return X, y
+
+
+def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
+    """Return one positive noise variance for each problem, or "learn"."""
+    xp = namespace(y)
+    if isinstance(noise, str):
+        check_choice(noise, "noise_variance", ("learn",))
+        check_learnable(objective)
+        return noise
+    ones = as_double(xp.ones_like(y[:, 0, 0]))
+    values = ones * like(noise, ones) if is_array(noise) or isinstance(noise, list) else (
+        ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
+    )  # fmt: skip
+    if not bool(xp.all(xp.isfinite(values) & (values > 0))):
+        raise ValueError("noise_variance must be finite and above 0 for every problem.")
+    return values
 
 
 def _some(values: Any, index: Any) -> Any:
@@ -335,44 +207,175 @@ def _some(values: Any, index: Any) -> Any:
     return xp.take(values, xp.asarray(index, device=device(values)), axis=0)
 
 
-def _cores(n_jobs: Any) -> int:
-    return int(Parallel(n_jobs=n_jobs)._effective_n_jobs())
-
-
-def _solve_stack(Phi: Array, X: Array, noise: Any, settings: BatchSettings) -> BatchSolution[Any]:
-    settings = settings.checked()
-    objective = make_objective(settings.posterior, settings.penalty, None)
-    dictionary, responses = as_double(Phi), as_double(X)
+def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> BatchSolution[Any]:
+    objective = settings.objective
+    dictionary, responses = as_double(X), as_double(y)
     with limited_blas(dictionary.shape[-2]):
         problem, units = normalise(dictionary, responses)
         learn = isinstance(noise, str)
-        level = first_noise(problem) if learn else units.normalised_noise(noise)
-        alone = settings.solver == "auto" and settings.posterior == "full" and on_host(X)
-        solved = solve_each if alone else solve_together
-        solution = solved(problem._replace(noise=level), objective, settings, learn)
-        value = _finished(dictionary, responses, solution.value, units, objective)
+        level = _first_noise(problem) if learn else units.normalised_noise(noise)
+        one_by_one = settings.solver == "auto" and objective.exact_coordinates and on_host(y)
+        solved = _solve_one_by_one if one_by_one else _solve_together
+        solution = solved(problem._replace(noise=level), settings, learn)
+        value = _in_units(dictionary, responses, solution.value, units, objective)
     ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
-    narrow = SparseBatch(*(like(part, X) for part in value))
+    narrow = SparseBatch(*(like(part, y) for part in value))
     return BatchSolution(narrow, *ended)
 
 
-def _finished(
-    dictionary: Array, responses: Array, state: State, units: Units, objective: Energy
-) -> SparseBatch:
-    """Bring relevances, coefficients and energies back to the units of the data."""
-    xp = namespace(state.noise)
-    relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
-    factor, _ = cholesky(covariance(dictionary, relevance, noise))
-    pulled = solve_lower(factor, solve_lower(factor, responses), transpose=True)
-    coef = xp.matrix_transpose(pulled) @ dictionary * relevance[:, None, :]
-    energy = objective.value(state)
-    plain = isinstance(objective, Autoencoder)
-    return SparseBatch(
-        coef, relevance, noise, units.n_responses * energy if plain else units.energy(energy)
+def _first_noise(problem: Problem) -> Array:
+    """Residual variance where there are more rows than columns, a tenth elsewhere."""
+    xp = namespace(problem.noise)
+    spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
+    estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
+    return xp.maximum(estimate, xp.full_like(estimate, SMALLEST_LEARNED))
+
+
+def _solve_one_by_one(
+    problem: Problem, settings: BatchSettings, learn: bool
+) -> BatchSolution[State]:
+    """Solve one problem after the other; a processor is no faster on all of them at once."""
+
+    def solved(index: int) -> Solution[State]:
+        one = Problem(*(field[index, ...] for field in problem))
+        minimise = learn_noise if learn else solve
+        return minimise(
+            one, settings.objective, method="auto", tolerance=settings.tol, limit=settings.max_iter
+        )
+
+    ended = [solved(index) for index in range(problem.dictionary.shape[0])]
+    xp = namespace(problem.dictionary)
+    fields = zip(*(solution.value.compact() for solution in ended), strict=True)
+    return BatchSolution(
+        State(*(xp.stack([xp.asarray(part) for part in parts]) for parts in fields)),
+        tuple(solution.status for solution in ended),
+        np.array([solution.n_iter for solution in ended]),
+        np.array([solution.distance for solution in ended]),
+        max(solution.tolerance for solution in ended),
     )
 
 
-def _gathered(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:
+def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
+    """Update to the basin, then take Newton steps if κ × κ is small."""
+    objective = settings.objective
+    reachable = max(settings.tol, rounding_distance(problem))
+    large = problem.columns > NEWTON_COLUMNS * problem.rows
+    marginal = objective.marginal
+    if learn or large or reachable >= BASIN or marginal is None:
+        rule = _given_rule(settings)
+        return _update(problem, objective, rule, reachable, settings.max_iter, learn)
+    rule, updates = _basin_rule(problem, settings)
+    limit = min(settings.max_iter, updates)
+    basin = _update(problem, objective, rule, BASIN, limit, learn)
+    left = settings.max_iter - int(basin.n_iter.max())
+    if left >= 1:
+        return _polish(basin, marginal, reachable, left)
+    status = tuple(
+        Status.ITERATION_LIMIT if ended.ok and distance > reachable else ended
+        for ended, distance in zip(basin.status, basin.distance, strict=True)
+    )
+    return replace(basin, status=status, tolerance=reachable)
+
+
+def _given_rule(settings: BatchSettings) -> str:
+    """Return the rule that was asked for where the energy has it, else MM."""
+    return settings.solver if settings.solver in settings.objective.rules else "mm"
+
+
+def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
+    """Return the update that chooses the basin, and how often it may be repeated."""
+    objective = settings.objective
+    if settings.solver == "auto" and objective.exact_coordinates:
+        if problem.responses.shape[-1] <= FEW_RESPONSES:
+            return "em", em_steps(problem)
+        return "mackay", basin_limit(objective, "mackay")
+    rule = _given_rule(settings)
+    return rule, basin_limit(objective, rule)
+
+
+def _update(
+    problem: Problem, objective: Energy, rule: str, tolerance: float, limit: int, learn: bool
+) -> BatchSolution[State]:
+    """Repeat the update of an energy (and of γ, if `learn`) on all problems at once."""
+    update = objective.update(rule)
+    xp = namespace(problem.noise)
+
+    def evaluated(at: Problem, relevance: Array) -> State:
+        # Recorded steps copy their state: matrices that no update reads stay out of it.
+        if not objective.needs_curvature:
+            return evaluate_fit(at, relevance)
+        return evaluate(at, relevance).compact()
+
+    def learned(state: State) -> Array:
+        return learned_noise(state, objective.degrees_of_freedom(state))
+
+    def step(state: State) -> State:
+        following = state.problem._replace(noise=learned(state)) if learn else state.problem
+        return evaluated(following, update(state))
+
+    def distance(state: State) -> Array:
+        violation = objective.violation(state)
+        change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
+        return xp.maximum(violation, change)
+
+    start = evaluated(problem, flat_start(problem))
+    recorded = replayable(step, start)
+    return iterate_batch(
+        recorded,
+        start,
+        stop=Below(distance, tolerance),
+        limit=limit,
+        check_every=_intervals(start.noise).updates,
+        copy=keeper(recorded),
+        size=problem.rows,
+    )
+
+
+def _intervals(example: Array) -> CheckIntervals:
+    return ON_HOST if on_host(example) else ON_DEVICE
+
+
+def _polish(
+    basin: BatchSolution[State], marginal: Marginal, tolerance: float, limit: int
+) -> BatchSolution[State]:
+    """Reach the minima of the basins by damped Newton steps on all columns, all problems at once.
+
+    Steps on the free columns alone would be less work, but more launches, which cost more.
+    """
+    start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
+    stride = _intervals(start.noise).newton
+    stop = Below(
+        lambda point: marginal.violation(point.state), tolerance, patience=PATIENCE // stride
+    )
+    ended = iterate_batch(
+        lambda point: newton_step(point, marginal),
+        start,
+        stop=stop,
+        limit=limit,
+        check_every=stride,
+        size=start.dictionary.shape[-2],
+    )
+    return replace(ended, value=ended.value.state, n_iter=basin.n_iter + ended.n_iter)
+
+
+def _in_units(
+    dictionary: Array, responses: Array, state: State, units: Units, objective: Energy
+) -> SparseBatch:
+    """Return relevances, coefficients and energies in the units of the data.
+
+    The normalised problem has a square root of XXᵀ in place of the responses, so the
+    coefficients of each response need Σ of the data themselves.
+    """
+    xp = namespace(state.noise)
+    relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
+    factor, _ = cholesky(covariance(dictionary, relevance, noise))
+    precise = solve_lower(factor, solve_lower(factor, responses), transpose=True)
+    coef = xp.matrix_transpose(precise) @ dictionary * relevance[:, None, :]
+    return SparseBatch(coef, relevance, noise, objective.in_units(objective.value(state), units))
+
+
+def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:
+    """Return the solutions of parts of a stack as one."""
     xp = namespace(*solved[0].value)
     value = SparseBatch(*(xp.concat([part.value[i] for part in solved], axis=0) for i in range(4)))
     return BatchSolution(

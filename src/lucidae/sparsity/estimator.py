@@ -1,17 +1,15 @@
-"""The estimator `SparseVAE`."""
+"""The estimator `SparseVAE`: validate, build the energy, solve, copy out."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold, check_cv
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import (
@@ -28,153 +26,42 @@ from lucidae.arrays import (
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
-from lucidae.iteration import Solution, limited_blas
-from lucidae.sparsity.certificate import SparseFigures, figures_of, judged, summarize
+from lucidae.iteration import Callback, ProgressBar, Solution, limited_blas
+from lucidae.sparsity.certificate import SparseFigures, claims, measure, state_of
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.noise import FALLBACK, cross_validated_noise, learn_noise
-from lucidae.sparsity.objectives import Autoencoder, Energy
+from lucidae.sparsity.noise import (
+    FALLBACK,
+    cross_validated_noise,
+    folds,
+    learn_noise,
+    noise_rule,
+    warn_if_collapsed,
+)
+from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
-from lucidae.sparsity.posterior import Posterior
-from lucidae.sparsity.problem import Problem, Rows, Units, canonical, normalise
-from lucidae.sparsity.solvers import FEW_RESPONSES, POSTERIORS, SOLVERS, make_objective, solve
+from lucidae.sparsity.posterior import ActiveFactor, Posterior
+from lucidae.sparsity.problem import Problem, Rows, Units, canonical
+from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State
 from lucidae.sparsity.support import significant_columns
-from lucidae.sparsity.theory import coherence
-from lucidae.sparsity.updates import SMALLEST_LEARNED
-from lucidae.validation import (
-    check_choice,
-    check_integer,
-    check_number,
-    check_rows,
-    check_weights,
-)
+from lucidae.validation import check_integer, check_number, check_rows, check_weights
 
 __all__ = ["SparseVAE"]
 
 LARGEST = 1e75
-"""Magnitudes beyond this, or columns whose entries all lie below its inverse, are refused."""
+"""Magnitudes above this, or columns whose entries all lie below its inverse, are refused."""
 
-
-def checked_objective(settings: Any, n_columns: int) -> Energy:
-    """Check the settings of an estimator that need no data and return its objective."""
-    check_choice(settings.posterior, "posterior", POSTERIORS)
-    check_choice(settings.solver, "solver", SOLVERS)
-    check_number(settings.significance, "significance", low=0.0, high=1.0, open_low=True)
-    check_number(settings.tol, "tol", low=0.0)
-    check_integer(settings.max_iter, "max_iter", low=1)
-    if settings.posterior != "full" and settings.solver not in ("auto", "mm"):
-        raise ValueError(
-            f"solver={settings.solver!r} lowers the full energy alone; with "
-            f"posterior={settings.posterior!r} use solver='auto'."
-        )
-    if settings.groups is not None and settings.solver == "coordinate":
-        raise ValueError(
-            "solver='coordinate' moves one column at a time and groups share a relevance; "
-            "use solver='auto'."
-        )
-    groups = None if settings.groups is None else Groups.of(settings.groups, n_columns)
-    return make_objective(settings.posterior, as_penalty(settings.penalty), groups)
-
-
-def noise_rule(settings: Any, n_rows: int, n_columns: int) -> str | float:
-    """Return "learn", "cv", "fallback" or the noise variance that was given."""
-    given = settings.noise_variance
-    if isinstance(given, Real):
-        return check_number(given, "noise_variance", low=0.0, open_low=True)
-    rule = check_choice(given, "noise_variance", ("auto", "learn", "cv"))
-    if rule == "learn" and settings.posterior == "point":
-        raise ValueError(
-            "noise_variance='learn' needs a posterior, and a point estimate has none: its "
-            "energy falls without end as γ → 0. Use 'cv' or give a number."
-        )
-    if rule == "cv" and n_rows < 2:
-        raise ValueError(
-            f"noise_variance='cv' holds rows out, and there is {n_rows} distinct row. Give "
-            "more rows or a number."
-        )
-    if rule != "auto":
-        return rule
-    if settings.posterior != "point" and n_columns <= n_rows / 2:
-        return "learn"
-    return "cv" if n_rows >= 2 else "fallback"
-
-
-def folds(settings: Any, distinct: Rows, given: Rows) -> tuple[Rows, Iterator[tuple[Any, Any]]]:
-    """Return the rows to split, and the splits.
-
-    A number of folds divides the distinct rows, so that weighting and repeating rows agree; a
-    splitter or explicit folds speak of the rows as they were given.
-    """
-    if settings.cv is None or isinstance(settings.cv, int | np.integer):
-        few = given.responses.shape[1] <= FEW_RESPONSES
-        usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
-        wanted = usual if settings.cv is None else check_integer(settings.cv, "cv", low=2)
-        seed = 0 if settings.random_state is None else settings.random_state
-        splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
-        return distinct, splitter.split(np.empty((distinct.count, 1)))
-    splitter = check_cv(settings.cv)
-    return given, splitter.split(to_numpy(given.dictionary), to_numpy(given.responses))
-
-
-def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
-    """Validate the data of a fit; arrays of other libraries stay where they are."""
-    if is_array(X) and not is_numpy(X):
-        X = validated_rows(estimator, X, reset=True, accept_sparse=False)
-        flat = y.ndim == 1
-        targets = check_rows(y[:, None] if flat else y, name="y")
-        if targets.shape[0] != X.shape[0]:
-            raise ValueError(f"X has {X.shape[0]} rows and y {targets.shape[0]}: give as many.")
-        y = targets[:, 0] if flat else targets
-    else:
-        X, y = validate_data(
-            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True
-        )
-        y = np.asarray(y, dtype=np.float64)
-    refuse_extremes(X, "X")
-    refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
-    return X, y
-
-
-def read_data(
-    estimator: Any, X: Any, y: Any, sample_weight: Any
-) -> tuple[Array, Array, Array | None]:
-    """Return the dictionary, the responses as columns and the weights, in doubles."""
-    X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
-    given = y if is_array(y) else np.asarray(y, dtype=np.float64)
-    targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
-    if targets.shape[0] != X.shape[0]:
-        raise ValueError(f"X has {X.shape[0]} rows and y {targets.shape[0]}: give as many.")
-    outputs = estimator.coef_.shape[0] if estimator.coef_.ndim == 2 else 1
-    if targets.shape[1] != outputs:
-        raise ValueError(
-            f"y has {targets.shape[1]} outputs, the estimator was fitted to {outputs}."
-        )
-    return X, targets, check_weights(sample_weight, X)
-
-
-def refuse_extremes(values: Array, name: str) -> None:
-    """Refuse magnitudes whose squares, or the ratios of these, leave the range of doubles."""
-    xp = namespace(values)
-    peaks = as_double(xp.max(xp.abs(values), axis=0))
-    tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
-    if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
-        worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
-        raise ValueError(
-            f"{name} has a column of magnitude {worst:.3g}; squares of such numbers leave the "
-            f"range of doubles. Rescale it to lie between {1 / LARGEST:g} and {LARGEST:g}."
-        )
-
-
-def warn_if_collapsed(solution: Solution[State]) -> None:
-    """Warn when learning took the noise variance to its floor."""
-    if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
-        warnings.warn(
-            "The learned noise variance fell to its floor: the evidence of these data has its "
-            "infimum at zero (too few rows for so many columns, or no noise at all). Use "
-            "noise_variance='cv' or give a number.",
-            ConvergenceWarning,
-            stacklevel=5,
-        )
+ATTRIBUTES = (
+    "coef_",
+    "intercept_",
+    "relevance_",
+    "support_",
+    "noise_variance_",
+    "energy_",
+    "history_",
+    "n_iter_",
+    "status_",
+)
 
 
 @saved_as("lucidae.sparsity.fitted/1")
@@ -190,48 +77,35 @@ class SparseState(FittedState):
         Posterior of the coefficients on the active columns.
     center : array of shape (n_features,)
         Weighted mean of the rows, zero without an intercept.
-    summary : SparseFigures
+    figures : SparseFigures
         The figures that the certificate judges.
     """
 
     results: dict[str, Any]
     posterior: Posterior
     center: Array
-    summary: SparseFigures
+    figures: SparseFigures
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
         return self.results
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the claims that the kept figures support."""
-        return replace(self.summary, title=f"{title}, {self.summary.title}").certificate
-
-
-ATTRIBUTES = (
-    "coef_",
-    "intercept_",
-    "relevance_",
-    "support_",
-    "noise_variance_",
-    "energy_",
-    "history_",
-    "n_iter_",
-    "status_",
-)
+        """Return the claims that the figures support."""
+        return Certificate(f"{title}, {self.figures.title}", claims(self.figures))
 
 
 @reads("lucidae.sparsity.estimators:Fitted")
 def _former_state(fields: dict[str, Any]) -> SparseState:
     """Return the state that lucidae 0.1.0 saved, still without its attributes."""
     title = fields["summary"].title.removeprefix("SparseVAE, ")
-    summary = replace(fields["summary"], title=title)
-    return SparseState({}, fields["posterior"], fields["center"], summary)
+    figures = replace(fields["summary"], title=title)
+    return SparseState({}, fields["posterior"], fields["center"], figures)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
     """Move the fitted attributes of an estimator of lucidae 0.1.0 into its state."""
-    fields = upgraded_estimator(fields)
+    fields = {"warm_start": False, "verbose": False} | upgraded_estimator(fields)
     fields["_state"].results |= {name: fields.pop(name) for name in ATTRIBUTES}
     return fields
 
@@ -243,18 +117,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     """Multi-output sparse regression by a variational autoencoder with a fixed dictionary.
 
     Finds the few columns of `X` that together explain all outputs `y`. With the full posterior
-    this is the energy whose bad local minima are smoothed away (Wipf 2023, Theorem 4.1).
+    this minimises the energy that marginalisation smooths: bad local minima of the deterministic
+    autoencoder are not minima of it (Wipf 2023, Theorem 4.1).
 
     Parameters
     ----------
     posterior : {"full", "diagonal", "point"}, default="full"
-        Covariance of the encoder; "point" is the deterministic autoencoder.
+        Covariance of the encoder; "point" is the deterministic autoencoder. Also a name given to
+        `lucidae.sparsity.register_posterior`.
     noise_variance : float, "auto", "learn" or "cv", default="auto"
         γ, or how to find it: by evidence, or as the error of predicting held-out rows. "auto"
         learns it where there are at most half as many columns as rows and uses held-out rows
-        elsewhere; a single row counts a tenth of its mean square as noise.
+        elsewhere; for a single row it is a tenth of the mean square.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
-        How the full energy goes down. The other posteriors have one update each ("mm").
+        How the full energy is minimised. The other posteriors have one update each ("mm").
     groups : array-like of int of shape (n_features,), optional
         Columns with the same label share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
@@ -268,9 +144,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     max_iter : int, default=1000
         Largest number of iterations.
     tol : float, default=1e-6
-        Distance to stationarity at which to stop.
+        Distance to the KKT conditions at which to stop. It is dimensionless: for the full and the
+        diagonal posterior the largest violation of complementarity, max of w|Q − z| and
+        (Q − z)/z over the columns; for the point estimate the relative distance to the fixed point
+        of its update.
     random_state : int, RandomState or None, default=None
-        Shuffles the rows among the folds; None takes them in their canonical order.
+        Shuffles the distinct rows among the folds of ``noise_variance="cv"`` with an integer `cv`
+        or None; nothing else is random. None uses the seed 0, so that two fits agree; an integer
+        is the seed of another division. Splitters given as `cv` have their own.
+    warm_start : bool, default=False
+        Whether a further `fit` starts from the relevances of the last one. The noise variance is
+        found as usual. Where the number of columns or the groups have changed, the fit warns and
+        starts anew.
+    verbose : bool, default=False
+        Whether to show the progress of updates, sweeps and of the path of noise variances.
 
     Attributes
     ----------
@@ -332,6 +219,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         max_iter: int = 1000,
         tol: float = 1e-6,
         random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
     ) -> None:
         self.posterior = posterior
         self.noise_variance = noise_variance
@@ -344,6 +233,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
@@ -361,8 +252,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         -------
         SparseVAE
         """
-        X, y = validated_pair(self, X, y)
-        objective = checked_objective(self, X.shape[1])
+        X, y = _validated_pair(self, X, y)
+        objective = self._checked_objective(X.shape[1])
         weights = check_weights(sample_weight, X)
         with limited_blas(X.shape[0]):
             solution = self._fit(X, y, weights, objective)
@@ -417,16 +308,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             )
         return self._state.posterior.covariance(wanted)
 
-    def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
-        return certify_estimator(self, X, y, sample_weight)
+    def _checked_objective(self, n_columns: int) -> Energy:
+        """Check the settings that do not need data and return the energy."""
+        check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
+        check_number(self.tol, "tol", low=0.0)
+        check_integer(self.max_iter, "max_iter", low=1)
+        groups = None if self.groups is None else Groups.of(self.groups, n_columns)
+        objective = make_objective(self.posterior, as_penalty(self.penalty), groups)
+        check_suited(self.solver, objective)
+        return objective
 
     def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
         targets = as_double(y if y.ndim == 2 else y[:, None])
         rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
-        dictionary, responses = rows.whitened
-        problem, units = normalise(
-            dictionary, responses, dimension=rows.dimension, groups=objective.groups
-        )
+        problem, units = rows.normalised(objective.groups)
         given = Rows(as_double(X), targets, weights, rows.intercept)
         solution = self._solve(problem, units, objective, rows, given)
         self._copy_out(solution, units, objective, rows, X, y)
@@ -435,22 +330,49 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _solve(
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
     ) -> Solution[State]:
-        rule = noise_rule(self, rows.count, problem.columns)
+        rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
+        settings: dict[str, Any] = {
+            "method": self.solver,
+            "tolerance": self.tol,
+            "limit": self.max_iter,
+            "start": self._last_relevance(problem, units, objective.groups),
+            "callbacks": self._callbacks("minimising the energy"),
+        }
         if rule == "learn":
-            learned = learn_noise(
-                problem, objective, method=self.solver, tolerance=self.tol, limit=self.max_iter
-            )
+            learned = learn_noise(problem, objective, **settings)
             warn_if_collapsed(learned)
             return learned
         if rule == "cv":
-            noise = cross_validated_noise(*folds(self, rows, given), objective)
+            split = folds(self.cv, self.random_state, rows, given)
+            noise = cross_validated_noise(
+                *split, objective, self._callbacks("path of noise variances")
+            )
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
         level = scalar(units.normalised_noise(noise))
-        return solve(
-            problem.with_noise(level), objective,
-            method=self.solver, tolerance=self.tol, limit=self.max_iter,
-        )  # fmt: skip
+        return solve(problem.with_noise(level), objective, **settings)
+
+    def _callbacks(self, description: str) -> Sequence[Callback]:
+        return [ProgressBar(f"SparseVAE, {description}")] if self.verbose else []
+
+    def _last_relevance(
+        self, problem: Problem, units: Units, groups: Groups | None
+    ) -> Array | None:
+        """Return the relevances of the last fit in the units of this one, where they apply."""
+        if not self.warm_start or not self.__sklearn_is_fitted__():
+            return None
+        relevance = to_numpy(self.relevance_)
+        if relevance.size != problem.columns:
+            reason = f"the last fit had {relevance.size} columns, this one {problem.columns}"
+        elif groups is not None and not _constant_in(groups, relevance):
+            reason = "the relevances of the last fit differ within the groups of this one"
+        else:
+            xp = namespace(problem.dictionary)
+            nonzero = xp.any(problem.dictionary != 0, axis=0)
+            start = units.normalised_relevance(like(relevance, problem.dictionary))
+            return xp.where(nonzero, start, 0.0 * start)
+        warnings.warn(f"warm_start=True starts anew: {reason}.", UserWarning, stacklevel=5)
+        return None
 
     def _copy_out(
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
@@ -459,69 +381,110 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         state = solution.value
         relevance = units.relevance(state.relevance)
         noise = scalar(units.noise(state.noise))
-        coefficients = rows.coefficients(relevance, noise).mT
+        dictionary, responses = rows.weighted
+        factor = ActiveFactor.of(dictionary, relevance, noise)
+        estimate = factor.mean(responses)
         center, level = rows.offsets
-        intercept = level - coefficients @ center
+        intercept = level - estimate.mT @ center
         single = y.ndim == 1
         significant = significant_columns(state, units.n_responses, self.significance, objective)
-        plain = isinstance(objective, Autoencoder)
-        energy = objective.value(state)
         results = {
-            "coef_": like(coefficients[0, :] if single else coefficients, X),
+            "coef_": like(estimate[:, 0] if single else estimate.mT, X),
             "intercept_": scalar(intercept[0]) if single else like(intercept, X),
             "relevance_": like(relevance, X),
             "noise_variance_": noise,
             "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
-            "energy_": scalar(units.n_responses * energy if plain else units.energy(energy)),
+            "energy_": scalar(objective.in_units(objective.value(state), units)),
             "history_": solution.history,
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
-        self._state = SparseState(
-            results,
-            Posterior.of(rows.whitened[0], relevance, noise),
-            center,
-            summarize(rows, coefficients.mT, solution, objective, self.posterior),
+        figures = measure(
+            rows,
+            estimate,
+            title=f"{self.posterior} posterior",
+            state=state,
+            objective=objective,
+            tolerance=solution.tolerance,
+        )
+        self._state = SparseState(results, factor.posterior(noise), center, figures)
+
+    def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
+        """Certify the fit on data: those of the fit, or others."""
+        if y is None:
+            return self.certificate_
+        dictionary, targets, weights = _validated_data(self, X, y, sample_weight)
+        rows = canonical(dictionary, targets, weights, bool(self.fit_intercept))
+        objective = self._checked_objective(dictionary.shape[1])
+        coef = like(self.coef_, dictionary)
+        relevance = like(self.relevance_, dictionary)
+        figures = measure(
+            rows,
+            coef.mT if coef.ndim == 2 else coef[:, None],
+            title=f"{type(self).__name__}, {self.posterior} posterior",
+            state=state_of(rows, relevance, self.noise_variance_, objective),
+            objective=objective,
+            tolerance=self.tol,
+            with_coherence=True,
+        )
+        return Certificate(figures.title, claims(figures))
+
+
+def _constant_in(groups: Groups, relevance: Any) -> bool:
+    """Tell whether the columns of each group have the same relevance."""
+    shared = groups.expand(groups.gather(relevance)[:, 0])
+    return bool(np.allclose(shared, relevance, rtol=1e-6, atol=0.0))
+
+
+def _validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
+    """Validate the data of a fit; arrays of other libraries stay where they are."""
+    if is_array(X) and not is_numpy(X):
+        X = validated_rows(estimator, X, reset=True, accept_sparse=False)
+        flat = y.ndim == 1
+        targets = check_rows(y[:, None] if flat else y, name="y")
+        _check_row_count(X, targets)
+        y = targets[:, 0] if flat else targets
+    else:
+        X, y = validate_data(
+            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True
+        )
+        y = np.asarray(y, dtype=np.float64)
+    _refuse_extremes(X, "X")
+    _refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
+    return X, y
+
+
+def _validated_data(
+    estimator: Any, X: Any, y: Any, sample_weight: Any
+) -> tuple[Array, Array, Array | None]:
+    """Return the dictionary, the responses as columns and the weights, in doubles."""
+    X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
+    given = y if is_array(y) else np.asarray(y, dtype=np.float64)
+    targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
+    _check_row_count(X, targets)
+    outputs = estimator.coef_.shape[0] if estimator.coef_.ndim == 2 else 1
+    if targets.shape[1] != outputs:
+        raise ValueError(
+            f"y has {targets.shape[1]} outputs, the estimator was fitted to {outputs}."
+        )
+    return X, targets, check_weights(sample_weight, X)
+
+
+def _check_row_count(X: Array, y: Array) -> None:
+    if y.shape[0] != X.shape[0]:
+        raise ValueError(
+            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give as many rows of each."
         )
 
 
-def certify_estimator(
-    estimator: Any, X: Any = None, y: Any = None, sample_weight: Any = None
-) -> Certificate:
-    """Certify a fitted `SparseVAE`, with the claims that need data where these are given.
-
-    Parameters
-    ----------
-    estimator : SparseVAE
-    X, y : array-like, optional
-        The data of the fit, or others to be judged on.
-    sample_weight : array-like, optional
-
-    Returns
-    -------
-    Certificate
-
-    Examples
-    --------
-    >>> from lucidae import SparseVAE
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((20, 40))
-    >>> y = X[:, :2] @ rng.standard_normal((2, 5))
-    >>> model = SparseVAE(noise_variance=1e-8, fit_intercept=False).fit(X, y)
-    >>> certify_estimator(model, X, y)["uniqueness (general position)"].holds
-    True
-    """
-    if X is None or y is None:
-        certificate: Certificate = estimator.certificate_
-        return certificate
-    dictionary, targets, weights = read_data(estimator, X, y, sample_weight)
-    rows = canonical(dictionary, targets, weights, bool(estimator.fit_intercept))
-    coef = like(estimator.coef_, dictionary)
-    estimate = coef.mT if coef.ndim == 2 else coef[:, None]
-    whitened, responses = rows.whitened
-    objective = checked_objective(estimator, dictionary.shape[1])
-    figures = figures_of(whitened, responses, estimate, rows.dimension)
-    relevance = like(estimator.relevance_, dictionary)
-    complete = judged(figures, rows, relevance, estimator.noise_variance_, objective, estimator.tol)
-    title = f"SparseVAE, {estimator.posterior} posterior"
-    return replace(complete, title=title, coherence=coherence(whitened)).certificate
+def _refuse_extremes(values: Array, name: str) -> None:
+    """Refuse magnitudes whose squares, or the ratios of these, leave the range of doubles."""
+    xp = namespace(values)
+    peaks = as_double(xp.max(xp.abs(values), axis=0))
+    tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
+    if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
+        worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
+        raise ValueError(
+            f"{name} has a column of magnitude {worst:.3g}; squares of such numbers leave the "
+            f"range of doubles. Rescale it to lie between {1 / LARGEST:g} and {LARGEST:g}."
+        )

@@ -1,4 +1,4 @@
-"""The convex relative: group lasso over rows, by the field's own solvers."""
+"""The group lasso over rows, the convex relative of the energies, by existing solvers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sklearn.linear_model import Lasso, MultiTaskLasso
 from lucidae.arrays import Array, scalar
 from lucidae.sparsity.objectives import Autoencoder
 from lucidae.sparsity.penalties import PowerPenalty
-from lucidae.sparsity.problem import normalise, ridge
-from lucidae.sparsity.updates import repeat_update, reweighting
+from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.problem import normalise, takes_dictionary_and_responses
+from lucidae.sparsity.solvers import repeat_update
 from lucidae.validation import check_choice, check_number, check_rows
 
 __all__ = ["group_lasso", "noise_free_group_lasso"]
@@ -20,12 +21,13 @@ __all__ = ["group_lasso", "noise_free_group_lasso"]
 LASSO_SOLVERS = ("auto", "sklearn", "skglm")
 
 LARGE = 1_000_000
-"""Entries of a dictionary from which on skglm makes up for the ten seconds that it compiles."""
+"""Entries of a dictionary from which on skglm is faster in spite of its compilation."""
 
 
+@takes_dictionary_and_responses
 def group_lasso(
-    dictionary: Any,
-    responses: Any,
+    X: Any,
+    y: Any,
     *,
     noise_variance: float,
     solver: str = "auto",
@@ -36,15 +38,15 @@ def group_lasso(
 
     Parameters
     ----------
-    dictionary : array-like of shape (d, κ)
-        The dictionary Φ.
-    responses : array-like of shape (d, n)
-        The responses X.
+    X : array-like of shape (d, κ)
+        The dictionary, Φ in the formula.
+    y : array-like of shape (d, n)
+        The responses, X in the formula.
     noise_variance : float
         γ; the penalty is its square root.
     solver : {"auto", "sklearn", "skglm"}, default="auto"
-        Whose solver to use. "auto" takes skglm for large dictionaries and several responses where
-        it is installed, scikit-learn elsewhere.
+        Which package solves it. "auto" uses skglm, where it is installed, for large dictionaries
+        and several responses, and scikit-learn elsewhere.
     tol : float
         Duality gap relative to the squared norm of the responses; skglm, which measures the
         subgradient conditions, is asked for its square root relative to the penalty.
@@ -63,20 +65,20 @@ def group_lasso(
     array([[2.],
            [0.]])
     """
-    Phi = np.asarray(check_rows(dictionary, accept_sparse=False, name="dictionary"), dtype=float)
-    X = np.asarray(check_rows(responses, accept_sparse=False, name="responses"), dtype=float)
+    X = np.asarray(check_rows(X, accept_sparse=False), dtype=float)
+    y = np.asarray(check_rows(y, accept_sparse=False, name="y"), dtype=float)
     strength = check_number(noise_variance, "noise_variance", low=0.0, open_low=True) ** 0.5
-    alpha = strength / Phi.shape[0]  # their data term is ‖·‖²/(2d)
-    several = X.shape[1] > 1
-    if _takes_skglm(check_choice(solver, "solver", LASSO_SOLVERS), several, Phi.size):
+    alpha = strength / X.shape[0]  # their data term is ‖·‖²/(2d)
+    several = y.shape[1] > 1
+    if _takes_skglm(check_choice(solver, "solver", LASSO_SOLVERS), several, X.size):
         from skglm import MultiTaskLasso as FastLasso
 
         model = FastLasso(alpha, tol=alpha * tol**0.5, max_iter=max_iter, fit_intercept=False)
     else:
         chosen = MultiTaskLasso if several else Lasso
         model = chosen(alpha=alpha, tol=tol, max_iter=max_iter, fit_intercept=False)
-    model.fit(Phi, X if several else X[:, 0])
-    return np.asarray(model.coef_).reshape(X.shape[1], Phi.shape[1]).T
+    model.fit(X, y if several else y[:, 0])
+    return np.asarray(model.coef_).reshape(y.shape[1], X.shape[1]).T
 
 
 def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
@@ -89,9 +91,10 @@ def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
     return solver == "skglm" or (solver == "auto" and installed and several and entries >= LARGE)
 
 
+@takes_dictionary_and_responses
 def noise_free_group_lasso(
-    dictionary: Array,
-    responses: Array,
+    X: Array,
+    y: Array,
     *,
     noise_variance: float = 1e-10,
     tol: float = 1e-6,
@@ -101,9 +104,23 @@ def noise_free_group_lasso(
 
     With unit columns, as in Wipf 2023, this is the group lasso of the noise-free experiments.
 
+    Parameters
+    ----------
+    X : array of shape (d, κ)
+        The dictionary, Φ in the formula.
+    y : array of shape (d, n)
+        The responses, X in the formula.
+    noise_variance : float
+        The tiny γ, in squared units of the responses.
+    tol : float
+        Distance to the fixed point of the reweighting at which to stop.
+    max_iter : int
+        Largest number of updates.
+
     Returns
     -------
     array of shape (κ, n)
+        The estimate U.
 
     Examples
     --------
@@ -112,11 +129,9 @@ def noise_free_group_lasso(
     array([[3.],
            [0.]])
     """
-    problem, units = normalise(dictionary, responses)
+    problem, units = normalise(X, y)
     problem = problem.with_noise(scalar(units.normalised_noise(noise_variance)))
     objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a
-    solution = repeat_update(
-        problem, objective, reweighting(objective), tolerance=tol, limit=max_iter
-    )
+    solution = repeat_update(problem, objective, tolerance=tol, limit=max_iter)
     relevance = units.relevance(solution.value.relevance)
-    return ridge(dictionary, responses, relevance, scalar(units.noise(problem.noise)))
+    return posterior_mean(X, y, relevance, scalar(units.noise(problem.noise)))

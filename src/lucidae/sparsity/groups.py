@@ -47,6 +47,8 @@ class Groups:
                 f"groups has dtype {given.dtype}, expected integers: columns with the same label "
                 "share one relevance."
             )
+        # Groups of different sizes become rows of one rectangle, so that totals are a gather and a
+        # sum on any device; padding repeats a column and is multiplied by zero.
         _, numbered, sizes = np.unique(given, return_inverse=True, return_counts=True)
         order = np.argsort(numbered, kind="stable")
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -82,6 +84,6 @@ class Groups:
         """Replace every column's value by the total over its group."""
         return self.expand(self.total(values))
 
-    def restricted(self, kept: np.ndarray[Any, Any]) -> Groups:
+    def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:
         """Return the partition of some of the columns, in their order."""
-        return Groups.of(self.labels[kept], len(kept))
+        return Groups.of(self.labels[columns], len(columns))

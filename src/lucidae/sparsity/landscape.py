@@ -1,4 +1,4 @@
-"""One-dimensional slices of the energies: where marginalisation removes minima, and where not."""
+"""One-dimensional slices of the energies: which minima marginalisation removes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from lucidae.arrays import Array, namespace, to_numpy
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value
 from lucidae.sparsity.state import State
-from lucidae.sparsity.theory import leave_one_out
+from lucidae.sparsity.support import leave_one_out
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:
@@ -57,7 +57,7 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
     """Return the minima over w ≥ 0 of `diagonal_slice`: there may be two (Corollary 4.5).
 
     The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2; the larger is a minimum, the
-    smaller a maximum that, where it is positive, fences off a minimum at zero.
+    smaller a maximum which, where it is positive, separates a second minimum at zero.
 
     Examples
     --------
@@ -89,10 +89,10 @@ def scan_minima(grid: Any, values: Any) -> list[float]:
 def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
     """Return (a, γ', γ'') of one column's slice through a state.
 
-    With the column left out of Σ its curvature is s and its alignment q²; then γ' = 1/s,
-    a = q²/s² and γ'' = γ/‖φ‖², and γ'' ≤ γ' always.
+    With sparsity s and squared quality q² of the column, γ' = 1/s, a = q²/s² and γ'' = γ/‖φ‖²;
+    γ'' ≤ γ' always.
     """
-    sparsity, quality = leave_one_out(state)
-    curvature, alignment = float(sparsity[index]), float(quality[index])
+    sparsities, qualities = leave_one_out(state)
+    sparsity, quality = float(sparsities[index]), float(qualities[index])
     norm = float(namespace(state.noise).sum(state.dictionary[:, index] ** 2))
-    return alignment / curvature**2, 1.0 / curvature, float(state.noise) / norm
+    return quality / sparsity**2, 1.0 / sparsity, float(state.noise) / norm

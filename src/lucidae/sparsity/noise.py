@@ -1,34 +1,40 @@
-"""The noise variance γ: learned by evidence, or read off held-out rows.
+"""The noise variance γ: given, learned by evidence, or estimated on held-out rows.
 
 Learning is safe where the rows determine the coefficients. Elsewhere the evidence has its
-infimum at γ = 0, and γ is chosen as the smallest mean squared error with which fits along a
-path of γ predict rows that they have not seen. Each fit starts from the one before, but for small
-problems, where a few MacKay steps from equal relevances cost less and never inherit a bad minimum.
+infimum at γ = 0, and γ is the smallest mean squared error with which fits along a path of γ
+predict held-out rows. Each fit starts from the one before, except for small problems, where a few
+MacKay steps from equal relevances cost less and do not start in a bad minimum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold, check_cv
 
-from lucidae.arrays import Array, namespace, scalar
-from lucidae.iteration import Below, Solution, iterate
-from lucidae.sparsity.objectives import Energy, FullCovariance
-from lucidae.sparsity.problem import Problem, Rows, Units, normalise
-from lucidae.sparsity.solvers import is_small, solve
-from lucidae.sparsity.state import State, flat_start
-from lucidae.sparsity.updates import (
-    SMALLEST_LEARNED,
-    UPDATES,
-    noise_by_expectation,
+from lucidae.arrays import Array, scalar, to_numpy
+from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.sparsity.objectives import Energy
+from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.solvers import (
+    FEW_RESPONSES,
+    is_small,
+    lifted,
     repeat_update,
-    revalued,
-    update_of,
+    solve,
+    with_value,
 )
+from lucidae.sparsity.state import State, empty_start, evaluate
+from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
 from lucidae.sparsity.working_set import solve_working_set
+from lucidae.validation import check_choice, check_integer, check_number
 
 PATH_STEP = 10.0**-0.5
 """Ratio of two neighbouring noise variances on the path."""
@@ -40,10 +46,62 @@ PATIENCE = 3
 """Points of the path without a better prediction after which it ends."""
 
 FEW_STEPS = 10
-"""MacKay steps after which the fit of a small problem predicts as well as it will."""
+"""MacKay steps after which the predictions of a small problem no longer improve."""
+
+WARM_STEPS = 50
+"""Sweeps between two steps in γ, each descent starting from the one before."""
 
 FALLBACK = 0.1
 """Share of the mean square response that counts as noise where one row leaves nothing to learn."""
+
+
+def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
+    """Return "learn", "cv", "fallback" or the noise variance that was given."""
+    if isinstance(given, Real):
+        return check_number(given, "noise_variance", low=0.0, open_low=True)
+    rule = check_choice(given, "noise_variance", ("auto", "learn", "cv"))
+    if rule == "learn":
+        check_learnable(objective)
+    if rule == "cv" and n_rows < 2:
+        raise ValueError(
+            f"noise_variance='cv' predicts held-out rows, and there is {n_rows} distinct row. Give "
+            "more rows or a number."
+        )
+    if rule != "auto":
+        return rule
+    if objective.has_posterior and n_columns <= n_rows / 2:
+        return "learn"
+    return "cv" if n_rows >= 2 else "fallback"
+
+
+def check_learnable(objective: Energy) -> None:
+    """Refuse to learn the noise variance of a point estimate."""
+    if not objective.has_posterior:
+        raise ValueError(
+            f"noise_variance='learn' needs a posterior, and {type(objective).__name__} is a point "
+            "estimate without one: its energy is not bounded below as γ → 0. Give a number, use "
+            "posterior='full', or in SparseVAE noise_variance='cv'."
+        )
+
+
+def folds(
+    cv: Any, random_state: Any, distinct: Rows, given: Rows
+) -> tuple[Rows, Iterator[tuple[Any, Any]]]:
+    """Return the rows to split, and the splits.
+
+    A number of folds divides the distinct rows, so that weighting and repeating rows agree; a
+    splitter or explicit folds refer to the rows as they were given. Rows are shuffled, by
+    `random_state`, or by the seed 0 where it is None, so that two fits agree.
+    """
+    if cv is None or isinstance(cv, int | np.integer):
+        few = given.responses.shape[1] <= FEW_RESPONSES
+        usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
+        wanted = usual if cv is None else check_integer(cv, "cv", low=2)
+        seed = 0 if random_state is None else random_state
+        splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
+        return distinct, splitter.split(np.empty((distinct.count, 1)))
+    splitter = check_cv(cv)
+    return given, splitter.split(to_numpy(given.dictionary), to_numpy(given.responses))
 
 
 class Learning(NamedTuple):
@@ -51,6 +109,18 @@ class Learning(NamedTuple):
 
     solution: Solution[State]
     noise: float
+
+    @classmethod
+    def after(cls, solution: Solution[State], objective: Energy) -> Learning:
+        """Take the EM step in γ that follows a descent."""
+        state = solution.value
+        return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
+
+    @property
+    def distance(self) -> float:
+        """Distance to stationarity in the relevances and relative change of γ, the larger."""
+        change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
+        return max(change, self.solution.distance)
 
 
 def first_noise(problem: Problem) -> float:
@@ -61,46 +131,63 @@ def first_noise(problem: Problem) -> float:
 
 
 def learn_noise(
-    problem: Problem, objective: Energy, *, method: str, tolerance: float, limit: int
+    problem: Problem,
+    objective: Energy,
+    *,
+    method: str,
+    tolerance: float,
+    limit: int,
+    start: Array | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Minimise the energy over the relevances and γ together.
 
-    For the full posterior, exact descents in the relevances alternate with EM steps in γ; both
-    lower the energy. For the diagonal one, both are updated at once.
+    For the full posterior, descents in the relevances alternate with EM steps in γ; both lower
+    the energy. For the diagonal one, both are updated in every step.
     """
-    begun = problem.with_noise(first_noise(problem))
-    if not isinstance(objective, FullCovariance):
-        update = update_of(objective, method)
-        return repeat_update(begun, objective, update, tolerance=tolerance, limit=limit, learn=True)
-
-    def following(solution: Solution[State]) -> Learning:
-        state = solution.value
-        noise = scalar(noise_by_expectation(state, objective.degrees_of_freedom(state)))
-        return Learning(solution, max(noise, SMALLEST_LEARNED))
+    problem = problem.with_noise(first_noise(problem))
+    stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
+    if not objective.descends_between_noise_steps:
+        begin = lifted(problem, start)
+        return repeat_update(problem, objective, start=begin, limit=limit, learn=True, **stop)
+    warm: dict[str, Any] = {
+        "method": "coordinate" if objective.exact_coordinates else "mm",
+        "tolerance": tolerance,
+        "limit": WARM_STEPS,
+    }
 
     def step(learning: Learning) -> Learning:
-        start = learning.solution.value.relevance
-        chosen = "coordinate" if objective.groups is None else "mm"
-        at_noise = problem.with_noise(learning.noise)
-        return following(
-            solve(at_noise, objective, method=chosen, start=start, tolerance=tolerance, limit=50)
-        )
+        state, at_noise = learning.solution.value, problem.with_noise(learning.noise)
+        return Learning.after(solve(at_noise, objective, start=state.relevance, **warm), objective)
 
-    def distance(learning: Learning) -> float:
-        change = abs(learning.noise / scalar(learning.solution.value.noise) - 1.0)
-        return max(change, learning.solution.distance)
-
-    first = following(solve(begun, objective, method=method, tolerance=tolerance, limit=limit))
-    record = {"energy": lambda learning: objective.value(learning.solution.value)}
+    first = solve(problem, objective, method=method, start=start, limit=limit, **stop)
     learned = iterate(
-        step, first, stop=Below(distance, tolerance), limit=limit, record=record, size=problem.rows
+        step,
+        Learning.after(first, objective),
+        stop=Below(lambda learning: learning.distance, tolerance),
+        limit=limit,
+        record={"energy": lambda learning: objective.value(learning.solution.value)},
+        callbacks=callbacks,
+        size=problem.rows,
     )
-    return revalued(learned, learned.value.solution.value)
+    return with_value(learned, learned.value.solution.value)
+
+
+def warn_if_collapsed(solution: Solution[State]) -> None:
+    """Warn when learning took the noise variance to its floor."""
+    if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
+        warnings.warn(
+            "The learned noise variance fell to its floor: the evidence of these data has its "
+            "infimum at zero (too few rows for so many columns, or no noise at all). Use "
+            "noise_variance='cv' or give a number.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
 
 
 @dataclass(slots=True)
 class RowFold:
-    """One split of the rows, carried along the path of noise variances."""
+    """One split of the rows, with the relevances of its last fit along the path."""
 
     problem: Problem
     units: Units
@@ -108,33 +195,45 @@ class RowFold:
     test: Rows
     relevance: Array | None = None
 
+    @classmethod
+    def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
+        """Normalise the training rows."""
+        return cls(*train.normalised(objective.groups), train, test)
+
     def error(self, noise: float, objective: Energy) -> float:
         """Fit at `noise` from the last fit and return the weighted squared error held out."""
         normalised = scalar(self.units.normalised_noise(noise))
         solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
         self.relevance = solution.value.relevance
         relevance = self.units.relevance(self.relevance)
-        coefficients = self.train.coefficients(relevance, noise)
+        coefficients = posterior_mean(*self.train.weighted, relevance, noise)
         return self.test.squared_error(coefficients, self.train)
 
 
-def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[Any]:
-    """Solve well enough to predict with."""
-    if isinstance(objective, FullCovariance) and objective.groups is None:
-        if is_small(problem):  # no start is better: one from a larger γ may lead too high
-            update = UPDATES["mackay"]
-            return repeat_update(problem, objective, update, tolerance=1e-2, limit=FEW_STEPS)
-        return solve_working_set(problem, start, tolerance=1e-2, limit=10)
-    xp = namespace(problem.dictionary)
-    # The updates cannot leave zero, so every column is given a little to start with.
-    flat = flat_start(problem)
-    begin = flat if start is None else xp.maximum(start, 1e-2 * flat)
-    update = update_of(objective, "mm")
-    return repeat_update(problem, objective, update, begin, tolerance=1e-2, limit=100)
+def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
+    """Solve accurately enough for predictions."""
+    if not objective.exact_coordinates:
+        begin = lifted(problem, start)
+        return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
+    if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
+        return repeat_update(problem, objective, "mackay", tolerance=1e-2, limit=FEW_STEPS)
+    first = empty_start(problem) if start is None else start
+    return solve_working_set(evaluate(problem, first, columns=True), tolerance=1e-2, limit=10)
+
+
+class PathPoint(NamedTuple):
+    """Number of noise variances tried, the smallest error so far, and points since it improved."""
+
+    tried: int
+    best: float
+    waited: int
 
 
 def cross_validated_noise(
-    rows: Rows, splits: Iterable[tuple[Any, Any]], objective: Energy
+    rows: Rows,
+    splits: Iterable[tuple[Any, Any]],
+    objective: Energy,
+    callbacks: Sequence[Callback] = (),
 ) -> float:
     """Return the smallest mean squared error of predicting held-out rows along a path of γ.
 
@@ -146,6 +245,9 @@ def cross_validated_noise(
         The folds.
     objective : Energy
         Which energy is fitted on the training rows.
+    callbacks : sequence of callable
+        Called at every point of the path; the distance that they see is the number of points
+        that are still tried without a better prediction.
 
     Returns
     -------
@@ -153,22 +255,31 @@ def cross_validated_noise(
         In squared units of the responses. The error of predicting unseen rows bounds the noise
         variance from above, up to sampling, and is zero only if they are predicted exactly.
     """
-    folds = [_fold(rows.take(train), rows.take(test), objective) for train, test in splits]
-    total = sum(fold.test.total_weight for fold in folds) * rows.responses.shape[1]
+    parts = [RowFold.of(rows.take(train), rows.take(test), objective) for train, test in splits]
+    total = sum(fold.test.total_weight for fold in parts) * rows.responses.shape[1]
     scale = rows.mean_square()
     if scale == 0.0:
         return 0.0
-    best, waited, noise = np.inf, 0, scale
-    while waited < PATIENCE and noise > PATH_END * scale:
-        error = sum(fold.error(noise, objective) for fold in folds) / total
-        waited = 0 if error < 0.99 * best else waited + 1
-        best, noise = min(best, error), noise * PATH_STEP
-    return max(float(best), PATH_END * scale)
+    path = _noise_path(scale)
 
+    def step(point: PathPoint) -> PathPoint:
+        error = sum(fold.error(path[point.tried], objective) for fold in parts) / total
+        waited = 0 if error < 0.99 * point.best else point.waited + 1
+        return PathPoint(point.tried + 1, min(point.best, error), waited)
 
-def _fold(train: Rows, test: Rows, objective: Energy) -> RowFold:
-    dictionary, responses = train.whitened
-    problem, units = normalise(
-        dictionary, responses, dimension=train.dimension, groups=objective.groups
+    ended = iterate(
+        step,
+        PathPoint(0, np.inf, 0),
+        stop=Below(lambda point: PATIENCE - point.waited, 0.0),
+        limit=len(path),
+        callbacks=callbacks,
     )
-    return RowFold(problem, units, train, test)
+    return max(float(ended.value.best), PATH_END * scale)
+
+
+def _noise_path(scale: float) -> list[float]:
+    """Return falling noise variances from the mean square of the responses on."""
+    path = [scale]
+    while path[-1] * PATH_STEP > PATH_END * scale:
+        path.append(path[-1] * PATH_STEP)
+    return path

@@ -1,116 +1,130 @@
-"""The part of an energy that does not see the data: the log-volume of the model.
+"""The energies: value, gradient, distance to stationarity, update rule, and what solvers may do.
 
-The full and the diagonal VAE share the data term tr(XXᵀΣ⁻¹) and differ in their volume. Value,
-slope and curvature of the volume are all that a second-order method has to know about that.
+All energies are per response and in the units of the normalised problem. The full and the
+diagonal VAE share the data term tr(XXᵀΣ⁻¹) and differ in their log-volume; the deterministic
+autoencoder penalises its estimate instead. `POSTERIORS` names them; `register_posterior` adds one.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
-from lucidae.arrays import Array, add_diagonal, eye_like, like, namespace, squared_norm, trace
+from lucidae.arrays import Array, eye_like, namespace, squared_norms
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
-from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.problem import Units
 from lucidae.sparsity.state import State, complementarity, positive
+from lucidae.sparsity.updates import UPDATES
+from lucidae.validation import check_choice
 
 
-class Volume(Protocol):
-    """Value, gradient and (negated) Hessian of a log-volume in the relevances."""
+class Energy(ABC):
+    """An energy of relevances w, and what solvers ask of it.
 
-    def value(self, problem: Problem, relevance: Array, log_determinant: Array) -> Array:
-        """Return the log-volume of the rows kept."""
-        ...
+    A subclass defines `value`, `violation` and `update`, and overrides the attributes below
+    where its mathematics allows more than repeating the update.
 
-    def pressure(self, problem: Problem, relevance: Array, curvature: Array) -> Array:
-        """Return its derivative in each relevance."""
-        ...
-
-    def bend(self, metric: Array, pressure: Array) -> Array:
-        """Return minus its Hessian."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LogDeterminant:
-    """log|Σ|: slope z = diag(G), Hessian −G ∘ G with G = ΦᵀΣ⁻¹Φ (Wipf 2023, eq. 18)."""
-
-    def value(self, problem: Problem, relevance: Array, log_determinant: Array) -> Array:  # noqa: ARG002
-        """Return log|Σ|."""
-        return log_determinant
-
-    def pressure(self, problem: Problem, relevance: Array, curvature: Array) -> Array:  # noqa: ARG002
-        """Return z."""
-        return curvature
-
-    def bend(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return G ∘ G."""
-        return metric * metric
-
-
-@dataclass(frozen=True, slots=True)
-class SumOfLogs:
-    """Σⱼ log(γ + wⱼ‖φⱼ‖²) + (d − κ) log γ: separable (Wipf 2023, eq. 50)."""
-
-    def value(self, problem: Problem, relevance: Array, log_determinant: Array) -> Array:  # noqa: ARG002
-        """Return the sum of logarithms for d rows."""
-        xp = namespace(relevance)
-        norms = xp.sum(problem.dictionary**2, axis=-2)
-        ratios = relevance * norms / problem.noise[..., None]
-        return xp.sum(xp.log1p(ratios), axis=-1) + problem.rows * xp.log(problem.noise)
-
-    def pressure(self, problem: Problem, relevance: Array, curvature: Array) -> Array:  # noqa: ARG002
-        """Return ‖φ‖²/(γ + w‖φ‖²)."""
-        norms = namespace(relevance).sum(problem.dictionary**2, axis=-2)
-        return norms / (problem.noise[..., None] + relevance * norms)
-
-    def bend(self, metric: Array, pressure: Array) -> Array:
-        """Return diag(pressure²)."""
-        return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
-
-
-class Energy(Protocol):
-    """What a solver asks of an energy."""
-
-    @property
-    def groups(self) -> Groups | None:
-        """Columns that share one relevance."""
-        ...
-
-    def value(self, state: State) -> Array:
-        """Energy per response."""
-        ...
-
-    def violation(self, state: State) -> Array:
-        """Distance to stationarity, free of units."""
-        ...
-
-    def degrees_of_freedom(self, state: State) -> Array:
-        """Noise-free degrees of freedom that the posterior believes it uses."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Marginal:
-    """An energy with the data term tr(XXᵀΣ⁻¹) and a log-volume."""
+    Attributes
+    ----------
+    groups : Groups or None
+        Columns that share one relevance.
+    rules : tuple of str
+        Names of its update rules; every energy has "mm".
+    has_posterior : bool
+        Whether its posterior has a variance, so that the noise variance can be learned.
+    descends_between_noise_steps : bool
+        Whether learning alternates full descents in w with steps in γ, instead of updating both
+        in every step.
+    needs_curvature : bool
+        Whether update or violation depend on the curvatures z.
+    patient : bool
+        Whether many updates are spent before Newton steps take over.
+    """
 
     groups: Groups | None = None
+    rules: ClassVar[tuple[str, ...]] = ("mm",)
+    has_posterior: ClassVar[bool] = False
+    descends_between_noise_steps: ClassVar[bool] = False
+    needs_curvature: ClassVar[bool] = True
+    patient: ClassVar[bool] = False
 
     @property
-    def volume(self) -> Volume:
-        """The log-volume that tells the marginal energies apart."""
-        return LogDeterminant()
+    def exact_coordinates(self) -> bool:
+        """Whether each relevance alone can be minimised in closed form (Wipf 2023, Thm 4.4)."""
+        return False
 
+    @property
+    def prunes(self) -> bool:
+        """Whether columns with a negligible relevance may be left out of the updates."""
+        return False
+
+    @property
+    def marginal(self) -> Marginal | None:
+        """The energy as a data term and a log-volume, for Newton steps; None for other forms."""
+        return None
+
+    @abstractmethod
+    def value(self, state: State) -> Array:
+        """Energy per response."""
+
+    @abstractmethod
+    def violation(self, state: State) -> Array:
+        """Distance to stationarity, dimensionless."""
+
+    @abstractmethod
+    def update(self, rule: str = "mm") -> Callable[[State], Array]:
+        """Return the update of that name: from a state to new relevances."""
+
+    def degrees_of_freedom(self, state: State) -> Array:
+        """Degrees of freedom of the posterior variance; zero for a point estimate."""
+        return state.noise * 0.0
+
+    def in_units(self, per_response: Array, units: Units) -> Array:
+        """Return the energy of all responses in the caller's units."""
+        return units.n_responses * per_response
+
+
+@dataclass(frozen=True, slots=True)
+class Marginal(Energy):
+    """An energy with the data term tr(XXᵀΣ⁻¹) and a log-volume that does not depend on X."""
+
+    groups: Groups | None = None
+    has_posterior: ClassVar[bool] = True
+
+    @property
+    def prunes(self) -> bool:
+        """True without groups, whose columns would have to leave together."""
+        return self.groups is None
+
+    @property
+    def marginal(self) -> Marginal:
+        """The energy itself."""
+        return self
+
+    @abstractmethod
+    def volume(self, state: State) -> Array:
+        """Return the log-volume on the rows of the normalised problem."""
+
+    @abstractmethod
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in w."""
-        return self.volume.pressure(state.problem, state.relevance, state.curvature)
+        """Return the derivative of the log-volume in each relevance, group sharing left aside."""
+
+    @abstractmethod
+    def concavity(self, metric: Array, pressure: Array) -> Array:
+        """Return minus the Hessian of the log-volume, from G = ΦᵀΣ⁻¹Φ and the pressures."""
+
+    def reduced_value(self, state: State) -> Array:
+        """Return the part of the energy that depends on w."""
+        return state.fit + self.volume(state)
 
     def value(self, state: State) -> Array:
         """Energy per response."""
         xp = namespace(state.noise)
-        volume = self.volume.value(state.problem, state.relevance, state.log_determinant)
-        return state.energy_of_fit + volume + state.spare * xp.log(state.noise)
+        return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
         """Return the derivative of the energy per response in w."""
@@ -125,6 +139,10 @@ class Marginal:
         """Sum of wⱼ times its pressure: tr(ΦWΦᵀΣ⁻¹) for the full posterior."""
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
+
+    def in_units(self, per_response: Array, units: Units) -> Array:
+        """Return the energy of all responses; the log-volume depends on their scale."""
+        return units.energy(per_response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +160,30 @@ class FullCovariance(Marginal):
     2.0
     """
 
-    def noise_gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response in γ."""
-        inside = (state.dictionary.shape[-2] - state.used) / state.noise - state.pull
-        return inside + state.spare / state.noise - state.outside / state.noise**2
+    rules: ClassVar[tuple[str, ...]] = tuple(UPDATES)
+    descends_between_noise_steps: ClassVar[bool] = True
+
+    @property
+    def exact_coordinates(self) -> bool:
+        """True without groups (Wipf 2023, Theorem 4.4)."""
+        return self.groups is None
+
+    def update(self, rule: str = "mm") -> Callable[[State], Array]:
+        """Return EM, MM or MacKay's rule."""
+        update = UPDATES[rule]
+        return lambda state: update(state, self.groups)
+
+    def volume(self, state: State) -> Array:
+        """Return log|Σ|."""
+        return state.log_determinant
+
+    def pressure(self, state: State) -> Array:
+        """Return z = diag(G)."""
+        return state.curvature
+
+    def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
+        """Return G ∘ G."""
+        return metric * metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +193,43 @@ class DiagonalCovariance(Marginal):
     tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ.
     """
 
-    @property
-    def volume(self) -> Volume:
-        """The separable log-volume."""
-        return SumOfLogs()
+    needs_curvature: ClassVar[bool] = False
+    patient: ClassVar[bool] = True
+
+    def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
+        """Return the minimiser of a/w + log(γ + wc), from eq. 50 with U fixed."""
+        return self._update if self.groups is None else partial(self._grouped_update, self.groups)
+
+    def _update(self, state: State) -> Array:
+        """Return the positive root of w² − aw − aγ/c = 0, where the derivative in w vanishes."""
+        power = state.power
+        offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
+        return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
+
+    def _grouped_update(self, groups: Groups, state: State) -> Array:
+        """Minimise with the tangents of the logarithms, whose sum has no closed minimiser."""
+        pressure = positive(groups.share(self.pressure(state)))
+        return namespace(pressure).sqrt(groups.share(state.power) / pressure)
+
+    def volume(self, state: State) -> Array:
+        """Return Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ."""
+        xp = namespace(state.relevance)
+        ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
+        rows = state.dictionary.shape[-2]
+        return xp.sum(xp.log1p(ratios), axis=-1) + rows * xp.log(state.noise)
+
+    def pressure(self, state: State) -> Array:
+        """Return ‖φ‖²/(γ + w‖φ‖²)."""
+        norms = squared_norms(state.dictionary, -2)
+        return norms / (state.noise[..., None] + state.relevance * norms)
+
+    def concavity(self, metric: Array, pressure: Array) -> Array:
+        """Return diag(pressure²)."""
+        return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)
-class Autoencoder:
+class Autoencoder(Energy):
     """Energy of the deterministic autoencoder: ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) (Wipf 2023, eq. 48).
 
     h is concave and not decreasing, given by value and supergradient. With h = log the energy
@@ -171,6 +238,7 @@ class Autoencoder:
 
     penalty: Penalty = field(default_factory=LogPenalty)
     groups: Groups | None = None
+    needs_curvature: ClassVar[bool] = False
 
     def power(self, state: State) -> Array:
         """Mean square of each row of U, averaged over its group."""
@@ -185,108 +253,52 @@ class Autoencoder:
         residual = state.residual / state.noise
         return residual + namespace(state.noise).sum(penalties, axis=-1)
 
-    def target(self, state: State) -> Array:
-        """Relevances of the reweighted ridge problem that majorises the energy here: 1/h′."""
+    def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
+        """Return iteratively reweighted ridge regression, w ← 1/h′(a)."""
+        return self.ridge_relevance
+
+    def ridge_relevance(self, state: State) -> Array:
+        """Relevances of the ridge problem that majorises the energy at `state`: 1/h′(a)."""
         return ridge_relevance(self.penalty, self.power(state))
 
     def violation(self, state: State) -> Array:
         """How far the reweighting is from its fixed point, relative to w + γ."""
         xp = namespace(state.noise)
-        target = self.target(state)
+        target = self.ridge_relevance(state)
         largest = xp.maximum(target, state.relevance) + state.noise[..., None]
         return xp.max(xp.abs(target - state.relevance) / largest, axis=-1)
 
-    def degrees_of_freedom(self, state: State) -> Array:
-        """Zero: a point estimate believes that it is certain."""
-        return state.used * 0.0
+
+EnergyFactory: TypeAlias = Callable[[Penalty, Groups | None], Energy]
+
+POSTERIORS: dict[str, EnergyFactory] = {
+    "full": lambda _, groups: FullCovariance(groups),
+    "diagonal": lambda _, groups: DiagonalCovariance(groups),
+    "point": Autoencoder,
+}
+"""The energy of each posterior, from the penalty of point estimates and the groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLasso:
-    """Convex relative: ½‖X − ΦU‖² + λ Σⱼ ‖uⱼ‖ over the rows of U.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> GroupLasso(1.0).value(np.eye(2), np.eye(2), np.zeros((2, 2)))
-    1.0
-    """
-
-    strength: float
-
-    def value(self, dictionary: Array, responses: Array, rows: Array) -> float:
-        """Energy of an estimate U of shape (κ, n)."""
-        xp = namespace(dictionary)
-        norms = xp.sqrt(xp.sum(rows**2, axis=-1))
-        residual = squared_norm(responses - dictionary @ rows)
-        return float(0.5 * residual + self.strength * xp.sum(norms))
-
-    def violation(self, dictionary: Array, responses: Array, rows: Array) -> float:
-        """Largest excess of a subgradient condition, relative to λ."""
-        xp = namespace(dictionary)
-        slopes = dictionary.mT @ (responses - dictionary @ rows)
-        norms = xp.sqrt(xp.sum(rows**2, axis=-1))
-        active = norms > 0
-        directions = rows / positive(norms)[:, None]
-        inside = xp.sqrt(xp.sum((slopes - self.strength * directions) ** 2, axis=-1))
-        outside = xp.sqrt(xp.sum(slopes**2, axis=-1)) - self.strength
-        excess = xp.where(active, inside, xp.maximum(outside, 0.0 * outside))
-        return float(xp.max(excess)) / self.strength
-
-
-def unreduced_loss(
-    dictionary: Array,
-    responses: Array,
-    decoder: Array,
-    encoder: Array,
-    spread: Array,
-    noise: float,
-) -> Array:
-    """Return the VAE loss itself, encoder included (Wipf 2023, eq. 5).
+def register_posterior(name: str, factory: EnergyFactory) -> None:
+    """Make an energy available as ``SparseVAE(posterior=name)`` and in `solve_batch`.
 
     Parameters
     ----------
-    dictionary : array of shape (d, κ)
-    responses : array of shape (d, n)
-    decoder : array of shape (κ,)
-        The decoder's weights w_x, whose squares are the relevances.
-    encoder : array of shape (κ, d)
-        The encoder's matrix W_z.
-    spread : array of shape (κ, κ)
-        The factor S of the posterior covariance SSᵀ; a diagonal matrix gives eq. 50's model.
-    noise : float
-        The decoder's variance γ.
-
-    Returns
-    -------
-    array of shape ()
+    name : str
+        The name; it must be new.
+    factory : callable
+        From the penalty (an object with ``value`` and ``supergradient``) and the groups of
+        columns (or None) to an `Energy`. Saved estimators contain the name alone: register it
+        again before a loaded estimator is refitted or certified on data.
     """
-    xp = namespace(dictionary)
-    rows, n_responses = responses.shape
-    weighted = dictionary * decoder[None, :]
-    means = encoder @ responses
-    posterior = spread @ xp.matrix_transpose(spread)
-    reconstruction = squared_norm(responses - weighted @ means) / noise
-    uncertainty = squared_norm(weighted @ spread) / noise
-    _, log_determinant = xp.linalg.slogdet(posterior)
-    shared = uncertainty + rows * xp.log(like(noise, decoder)) + trace(posterior) - log_determinant
-    return reconstruction + squared_norm(means) + n_responses * shared
+    if not isinstance(name, str) or not name or name in POSTERIORS:
+        known = ", ".join(map(repr, POSTERIORS))
+        raise ValueError(
+            f"name={name!r} was given, expected a new name; there are already {known}."
+        )
+    POSTERIORS[name] = factory
 
 
-def optimal_encoder(dictionary: Array, decoder: Array, noise: float) -> Array:
-    """Return the encoder W_z that minimises eq. 5 for a given decoder (Wipf 2023, eq. 15)."""
-    xp = namespace(dictionary)
-    weighted = dictionary * decoder[None, :]
-    sigma = add_diagonal(weighted @ xp.matrix_transpose(weighted), noise)
-    return xp.matrix_transpose(xp.linalg.solve(sigma, weighted))
-
-
-def optimal_posterior(dictionary: Array, decoder: Array, noise: float, diagonal: bool) -> Array:
-    """Return the posterior covariance SSᵀ that minimises eq. 5 (Wipf 2023, appendix C.1)."""
-    xp = namespace(dictionary)
-    weighted = dictionary * decoder[None, :]
-    if diagonal:
-        variances = 1.0 / (1.0 + xp.sum(weighted**2, axis=0) / noise)
-        return add_diagonal(xp.zeros_like(weighted.mT @ weighted), variances)
-    precision = add_diagonal(xp.matrix_transpose(weighted) @ weighted / noise, 1.0)
-    return xp.linalg.inv(precision)
+def make_objective(posterior: Any, penalty: Penalty, groups: Groups | None) -> Energy:
+    """Return the energy that belongs to the name of a posterior."""
+    return POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)](penalty, groups)

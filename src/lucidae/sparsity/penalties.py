@@ -119,6 +119,8 @@ def penalty_value(penalty: Penalty, power: Array) -> Array:
 def ridge_relevance(penalty: Penalty, power: Array) -> Array:
     """Return 1/h′(a), the relevance of the majorising ridge problem; 0 where h′ is infinite."""
     xp = namespace(power)
+    # h(a) ≤ h(a₀) + h′(a₀)(a − a₀): the tangent of a concave h majorises it, and is the ridge
+    # penalty a/w with w = 1/h′(a₀). At the floor, w is SMALLEST for h = log: the row stays zero.
     weights = 1.0 / penalty.supergradient(xp.maximum(power, xp.full_like(power, SMALLEST)))
     return xp.where(weights > 2.0 * SMALLEST, weights, 0.0 * weights)
 

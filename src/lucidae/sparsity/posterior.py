@@ -1,4 +1,9 @@
-"""The Gaussian posterior of the coefficients, never formed as κ × κ."""
+"""The Gaussian posterior of the coefficients and its mean, never formed as κ × κ.
+
+With S = ΦW^½ on the a active columns, U = W^½Z has the posterior covariance W^½ C W^½ and the
+mean W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity gives the same in d × d:
+C = I − Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two is factorised.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,65 @@ from lucidae.arrays import (
     device,
     eye_like,
     namespace,
+    put,
     solve_lower,
     to_numpy,
+    zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFactor:
+    """The active columns with their Cholesky factor in the smaller dimension.
+
+    `explicit` tells which matrix is factorised: SᵀS + γI (a × a), or else SSᵀ + γI (d × d).
+    """
+
+    active: np.ndarray[Any, Any]
+    roots: Array
+    scaled: Array
+    lower: Array
+    explicit: bool
+    n_columns: int
+
+    @classmethod
+    def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
+        """Factorise for weighted and centred rows."""
+        xp = namespace(dictionary)
+        active = np.flatnonzero(to_numpy(relevance))
+        index = xp.asarray(active, device=device(relevance))
+        roots = xp.sqrt(xp.take(relevance, index, axis=0))
+        scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
+        explicit = scaled.shape[1] <= scaled.shape[0]
+        gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
+        lower, _ = cholesky(add_diagonal(gram, noise))
+        return cls(active, roots, scaled, lower, explicit, relevance.shape[0])
+
+    def mean(self, responses: Array) -> Array:
+        """Return the posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n)."""
+        if self.explicit:
+            half = solve_lower(self.lower, self.scaled.mT @ responses)
+            latent = solve_lower(self.lower, half, transpose=True)
+        else:
+            half = solve_lower(self.lower, responses)
+            latent = self.scaled.mT @ solve_lower(self.lower, half, transpose=True)
+        nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
+        return put(nothing, self.active, self.roots[:, None] * latent)
+
+    def posterior(self, noise: float) -> Posterior:
+        """Return the posterior covariance."""
+        if self.explicit:
+            root = noise**0.5  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
+            half = root * solve_lower(self.lower, eye_like(self.lower.shape[0], self.lower))
+        else:
+            half = solve_lower(self.lower, self.scaled)
+        return Posterior(self.active, self.roots, half, self.explicit, self.n_columns)
+
+
+def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
+    """Return U = WΦᵀΣ⁻¹X (κ, n), ridge regression with the prior variances `relevance`."""
+    return ActiveFactor.of(dictionary, relevance, noise).mean(responses)
 
 
 @saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
@@ -48,24 +108,6 @@ class Posterior:
     explicit: bool
     n_columns: int
 
-    @classmethod
-    def of(cls, dictionary: Array, relevance: Array, noise: float) -> Posterior:
-        """Factorise the posterior of whitened rows in its smaller dimension."""
-        xp = namespace(dictionary)
-        active = np.flatnonzero(to_numpy(relevance))
-        index = xp.asarray(active, device=device(relevance))
-        roots = xp.sqrt(xp.take(relevance, index, axis=0))
-        scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
-        rows, columns = scaled.shape
-        explicit = columns <= rows
-        if explicit:
-            factor, _ = cholesky(add_diagonal(scaled.mT @ scaled / noise, 1.0))
-            half = solve_lower(factor, eye_like(columns, factor))
-        else:
-            factor, _ = cholesky(add_diagonal(scaled @ scaled.mT, noise))
-            half = solve_lower(factor, scaled)
-        return cls(active, roots, half, explicit, relevance.shape[0])
-
     def variance(self, rows: Array) -> Array:
         """Return xᵀCx for each row x of `rows` (d, κ)."""
         xp = namespace(rows)
@@ -92,6 +134,5 @@ class Posterior:
             core = eye_like(core.shape[0], core) - core
         roots = xp.take(self.roots, chosen, axis=0)
         block = core * roots[:, None] * roots[None, :]
-        spread = eye_like(wanted.size, self.roots)
-        selection = xp.take(spread, known, axis=1)
+        selection = xp.take(eye_like(wanted.size, self.roots), known, axis=1)
         return selection @ block @ selection.mT

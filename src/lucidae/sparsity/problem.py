@@ -1,51 +1,72 @@
-"""The normalised problem that every solver of this family works on.
+"""Rows of data, and the normalised problem that every solver of this family works on.
 
-Columns get unit norm, responses unit mean square, many responses become a square root of their
-Gram matrix, and a dictionary with fewer columns than rows is reduced to its own span. Energies,
-relevances and noise variances are carried back exactly by the `Units` that come along.
+`Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
+`normalise` gives columns unit norm and responses unit mean square, replaces many responses by a
+square root of their Gram matrix, and reduces a dictionary with fewer columns than rows to its
+span. `Units` convert energies, relevances and noise variances back, exactly.
+
+The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
+formulas write Φ and X, as Wipf (2023) does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from lucidae.arrays import (
     Array,
     add_diagonal,
-    cholesky,
     device,
-    diagonal,
-    inverse_lower,
     like,
     machine_epsilon,
     namespace,
-    put,
     scalar,
-    solve_lower,
     squared_norm,
     to_numpy,
-    zeros_like_shape,
 )
 from lucidae.sparsity.groups import Groups
 
 NOISE_FLOOR = 1e-14
 """Smallest noise variance, in units of the mean square response, that doubles can resolve."""
 
-
 LEAST_ACCURACY = 1e-2
-"""Distance to optimality that is asked for however small the noise variance."""
+"""Distance to optimality that is required however small the noise variance."""
+
+FORMER_NAMES = ("Phi", "dictionary", "responses")
+"""Former keywords of the arguments X and y."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_dictionary_and_responses(function: Function) -> Function:
+    """Refuse former names of the arguments ``X`` and ``y`` with a sentence that names the new."""
+
+    @wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        former = [name for name in FORMER_NAMES if name in options]
+        if former or ("X" in options and "y" not in options):
+            name = function.__name__
+            given = ", ".join(f"{word}=..." for word in (*former, *(["X"] * ("X" in options))))
+            raise TypeError(
+                f"{name}({given}) has become {name}(X=..., y=...): X is the dictionary, y the "
+                "responses."
+            )
+        return function(*args, **options)
+
+    return checked  # type: ignore[return-value]
 
 
 class Problem(NamedTuple):
     """One normalised problem, or a stack of them along the leading axis of every field.
 
-    Fields are the dictionary (d, κ) with unit columns, the responses (d, p) with
-    YYᵀ = XXᵀ/n, the noise variance, the mean square of the responses outside the rows kept,
-    and how many dimensions of pure noise those rows do not show.
+    Fields are the dictionary (d, κ) with unit columns, the responses Y (d, p) with
+    YYᵀ = XXᵀ/n, the noise variance, the mean square of the responses outside the span of the
+    dictionary, and the number of dimensions in which the data are noise alone.
     """
 
     dictionary: Array
@@ -56,7 +77,7 @@ class Problem(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows d that are kept."""
+        """Number of rows d of the normalised problem."""
         return int(self.dictionary.shape[-2])
 
     @property
@@ -85,7 +106,7 @@ class Units:
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
-        """Return relevances in the problem's own units."""
+        """Return relevances in the units of the normalised problem."""
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
@@ -93,7 +114,7 @@ class Units:
         return normalised * self.scale**2
 
     def normalised_noise(self, noise: Any) -> Any:
-        """Return the noise variance in the problem's own units, never below what doubles bear."""
+        """Return the noise variance of the normalised problem, at least `NOISE_FLOOR`."""
         xp = namespace(self.scale)
         value = like(noise, self.scale) / self.scale / self.scale
         return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
@@ -141,21 +162,27 @@ def normalise(
     rows, n_responses = responses.shape[-2:]
     dimension = float(rows) if dimension is None else dimension
     norms = safe_norm(dictionary, -2)
+    # Columns of a group share one relevance, so only their common scale can be moved into it.
     norms = norms if groups is None else groups.expand(safe_norm(groups.gather(norms), -1))
     norms = xp.where(norms > 0, norms, xp.ones_like(norms))
     scale = safe_norm(responses, (-2, -1)) / (rows * n_responses) ** 0.5
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
     unit = dictionary / norms[..., None, :]
     scaled = responses / scale[..., None, None] / n_responses**0.5
-    unit, scaled, outside = _keep_span(unit, scaled)
+    unit, scaled, outside = _reduce_to_span(unit, scaled)
     scaled = _gram_root(scaled)
     ones = xp.ones_like(scale)
     problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
     return problem, Units(norms, scale, dimension, n_responses)
 
 
-def _keep_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
-    """Rotate to the κ rows that a tall dictionary spans; the rest is noise alone."""
+def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
+    """Rotate a tall dictionary to the κ rows of its span; return the power of X outside it.
+
+    With Φ = QR and [Q, Q⊥] orthogonal, Σ is block diagonal in that basis: RWRᵀ + γI on the
+    span, γI outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and
+    ‖Q⊥ᵀX‖² = ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
+    """
     xp = namespace(dictionary)
     nothing = squared_norm(responses) * 0.0
     if dictionary.shape[-1] >= dictionary.shape[-2]:
@@ -166,7 +193,11 @@ def _keep_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array
 
 
 def _gram_root(responses: Array) -> Array:
-    """Return at most d columns with the same Gram matrix YYᵀ."""
+    """Return at most d columns with the same Gram matrix YYᵀ.
+
+    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so Rᵀ (d, d) replaces X
+    and the cost no longer depends on the number of responses.
+    """
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
         return responses
@@ -181,30 +212,8 @@ def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
     return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
 
 
-class Whitening(NamedTuple):
-    """Inverse Cholesky factor of Σ, the whitened responses and log|Σ|."""
-
-    inverse: Array
-    responses: Array
-    log_determinant: Array
-
-    @property
-    def fit(self) -> Array:
-        """The data term tr(YYᵀΣ⁻¹)."""
-        return squared_norm(self.responses)
-
-
-def whiten(sigma: Array, responses: Array) -> Whitening:
-    """Factorise Σ once; NaN where it is not positive definite in floating point."""
-    xp = namespace(sigma)
-    factor, _ = cholesky(sigma)
-    inverse = inverse_lower(factor)
-    log_determinant = 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
-    return Whitening(inverse, inverse @ responses, log_determinant)
-
-
 def rounding_distance(problem: Problem) -> float:
-    """Smallest distance to optimality that rounding lets anyone count on for this problem.
+    """Smallest distance to optimality that rounding allows for this problem.
 
     Errors of Σ⁻¹ are relative to the condition number, which is of the order of 1/γ in units in
     which the responses have mean square 1.
@@ -245,7 +254,7 @@ class Rows:
 
     @property
     def dimension(self) -> float:
-        """Number of independent rows once the intercept is taken out."""
+        """Number of independent rows after the intercept is removed."""
         return self.total_weight - float(self.intercept)
 
     @cached_property
@@ -257,6 +266,7 @@ class Rows:
         if not self.intercept:
             return values[0, :] * 0.0
         shares = self.weights / self.total_weight
+        # The second pass removes the rounding error of the first, which is relative to the mean.
         center = shares @ values
         return center + shares @ (values - center)
 
@@ -272,15 +282,19 @@ class Rows:
         return results[0], results[1]
 
     @cached_property
-    def whitened(self) -> tuple[Array, Array]:
-        """Centred rows times the square root of their weights."""
+    def weighted(self) -> tuple[Array, Array]:
+        """Centred rows of the dictionary and the responses times the roots of their weights."""
         roots = namespace(self.weights).sqrt(self.weights)[:, None]
         dictionary, responses = self.centred()
         return dictionary * roots, responses * roots
 
+    def normalised(self, groups: Groups | None) -> tuple[Problem, Units]:
+        """Return the normalised problem of the weighted rows."""
+        return normalise(*self.weighted, dimension=self.dimension, groups=groups)
+
     def mean_square(self) -> float:
         """Weighted mean square of the centred responses."""
-        _, responses = self.whitened
+        _, responses = self.weighted
         xp = namespace(responses)
         count = self.total_weight * float(responses.shape[1])
         return scalar(xp.sum(responses**2)) / count
@@ -293,17 +307,6 @@ class Rows:
         dictionary, responses, weights = (xp.take(part, chosen, axis=0) for part in parts)
         return Rows(dictionary, responses, weights, self.intercept)
 
-    def coefficients(self, relevance: Array, noise: float) -> Array:
-        """Posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n), from the active columns alone."""
-        xp = namespace(relevance)
-        dictionary, responses = self.whitened
-        index = np.flatnonzero(to_numpy(relevance))
-        chosen = xp.asarray(index, device=device(relevance))
-        active = xp.take(dictionary, chosen, axis=1)
-        estimate = ridge(active, responses, xp.take(relevance, chosen, axis=0), noise)
-        nothing = zeros_like_shape((dictionary.shape[1], responses.shape[1]), responses)
-        return put(nothing, index, estimate)
-
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Weighted squared error of predicting these rows with the offsets of `reference`."""
         center, level = reference.offsets
@@ -312,25 +315,13 @@ class Rows:
         return scalar(namespace(errors).sum(errors))
 
 
-def ridge(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
-    """Solve the ridge problem with prior variances `relevance` in its smaller dimension."""
-    xp = namespace(dictionary)
-    roots = xp.sqrt(relevance)
-    scaled = dictionary * roots[None, :]
-    if dictionary.shape[1] <= dictionary.shape[0]:
-        factor, _ = cholesky(add_diagonal(scaled.mT @ scaled, noise))
-        half = solve_lower(factor, scaled.mT @ responses)
-        return roots[:, None] * solve_lower(factor, half, transpose=True)
-    factor, _ = cholesky(add_diagonal(scaled @ scaled.mT, noise))
-    half = solve_lower(factor, responses)
-    return roots[:, None] * (scaled.mT @ solve_lower(factor, half, transpose=True))
-
-
 def canonical(dictionary: Array, responses: Array, weights: Array | None, intercept: bool) -> Rows:
-    """Merge equal rows, drop weightless ones and sort, whatever order they came in."""
+    """Merge equal rows, drop those of weight zero and sort, so that their order has no effect."""
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
+    # Rows are compared by their bytes: exact equality is what repetition means, and sorting the
+    # bytes gives an order that does not depend on how the rows were given.
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):

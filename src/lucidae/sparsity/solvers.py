@@ -1,8 +1,8 @@
-"""From a problem and an objective to relevances: one table of methods, one way to call them.
+"""Solvers: from a problem and an energy to relevances; one table, one call.
 
-Solvers of the full energy end at the same minimum where one is left, and may part where there
-are several. Seen with 20 dB noise (d = 100, κ = 200, rank 3, ten problems a line; energy per
-response above the best of all solvers, median and worst):
+Solvers of the full energy end at the same minimum where there is only one, and may end at
+different ones where there are several. Observed with 20 dB noise (d = 100, κ = 200, rank 3, ten
+problems a line; energy per response above the lowest of all solvers, median and largest):
 
 =====  ==========  =======  =======  =========  =======  ==========
 n      rows r      auto     mm       em         mackay   coordinate
@@ -14,46 +14,39 @@ n      rows r      auto     mm       em         mackay   coordinate
 1      30          0, 1.2   0, 1.2   0, 1.2     0, 1.2   0, 54.5
 =====  ==========  =======  =======  =========  =======  ==========
 
-At a noise variance far below the true one, and without noise beyond r = 0.8 d, EM's slower path
-finds the lower minima. So "auto" follows EM for one or two responses. With more of them it follows
-MacKay's rule, or goes down by coordinates where there is no noise or the dictionary is wide or
-large. Where that uses more than 0.6 d of a small problem's rows it compares with EM (and another
-update) and keeps the lowest energy.
+At a noise variance far below the true one, and without noise above r = 0.8 d, the slower path of
+EM finds the lower minima. So "auto" uses EM for one or two responses. With more of them it uses
+MacKay's rule, or coordinates where there is no noise or the dictionary is wide or large. Where the
+result uses more than 0.6 d of a small problem's rows, "auto" also runs EM (and another update) and
+returns the lowest energy.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lucidae.arrays import Array, namespace, scalar
-from lucidae.iteration import History, Solution, Status
-from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import (
-    Autoencoder,
-    DiagonalCovariance,
-    Energy,
-    FullCovariance,
-    Marginal,
-)
-from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import State, evaluate, positive
-from lucidae.sparsity.updates import repeat_update, revalued, update_of
-from lucidae.sparsity.working_set import as_state, best_change, continuation, solve_working_set
-
-SOLVERS = ("auto", "mm", "em", "mackay", "coordinate")
-POSTERIORS = ("full", "diagonal", "point")
+from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
+from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.sparsity.objectives import Energy, Marginal
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.state import State, evaluate, evaluate_from, flat_start, positive
+from lucidae.sparsity.updates import learned_noise
+from lucidae.sparsity.working_set import best_change, continuation, solve_working_set
+from lucidae.validation import check_choice
 
 BASIN = 1e-2
-"""Distance at which an update has chosen its basin and exact steps take over."""
+"""Distance at which an update has chosen its basin and Newton steps take over."""
 
 BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 """Largest number of updates spent on choosing a basin; more of them end no lower."""
 
 FEW_RESPONSES = 2
-"""Number of responses up to which "auto" follows EM, since minima are many."""
+"""Number of responses up to which "auto" uses EM, since minima are many."""
 
 EM_PER_COLUMN = 15
 """EM steps that "auto" spends on few responses, times columns per row; 30 to 100 of them."""
@@ -62,22 +55,40 @@ SMALL = 200_000
 """Entries of a dictionary up to which updates of all columns are affordable."""
 
 CROWDED = 0.6
-"""Share of the rows beyond which an estimate may have stopped in one of many minima."""
+"""Share of the rows above which an estimate may have stopped in one of many minima."""
 
 WIDE = 8
-"""Columns per row beyond which coordinates, most of which never move, are cheaper than updates."""
+"""Columns per row above which coordinates, most of which never move, are cheaper than updates."""
 
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which EM's slow path is tried too."""
 
+NEGLIGIBLE = 1e-14
+"""Relevance, relative to the noise variance, that no longer changes Σ in double precision."""
 
-def make_objective(posterior: str, penalty: Any, groups: Groups | None) -> Energy:
-    """Return the energy that belongs to a posterior."""
-    if posterior == "full":
-        return FullCovariance(groups)
-    if posterior == "diagonal":
-        return DiagonalCovariance(groups)
-    return Autoencoder(penalty, groups)
+LIFT = 1e-2
+"""Share of the flat start that every column gets where updates start from given relevances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a solver stops, and what it calls on the way."""
+
+    tolerance: float = 1e-6
+    steps: int = 1000
+    callbacks: Sequence[Callback] = ()
+
+
+Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution[State]]
+
+
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """A way to minimise an energy, and what it needs of the energy."""
+
+    minimise: Minimise
+    suits: Callable[[Energy], bool]
+    needs: str = ""
 
 
 def solve(
@@ -88,8 +99,9 @@ def solve(
     start: Array | None = None,
     tolerance: float = 1e-6,
     limit: int = 1000,
+    callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an objective at the problem's noise variance.
+    """Minimise an energy at the problem's noise variance.
 
     Parameters
     ----------
@@ -98,36 +110,37 @@ def solve(
     objective : Energy
         The energy.
     method : {"auto", "mm", "em", "mackay", "coordinate"}
-        How to go down. The updates choose a basin of the full energy, exact steps on a working
-        set then reach its bottom. The other energies have one update each.
+        The solver. The updates choose a basin of the full energy, Newton steps on a working set
+        then reach its minimum. The other energies have one update each.
     start : array of shape (κ,), optional
         Relevances to start from.
     tolerance : float
         Distance to stationarity at which to stop.
     limit : int
         Largest number of iterations.
+    callbacks : sequence of callable
+        As in `iterate`.
 
     Returns
     -------
     Solution
         Its value is a `State`.
     """
-    if not isinstance(objective, Marginal):
-        update = update_of(objective, method)
-        return repeat_update(problem, objective, update, start, tolerance=tolerance, limit=limit)
-    exact = isinstance(objective, FullCovariance) and objective.groups is None
-    if method == "coordinate" and exact:
-        return _solve_by_coordinates(problem, start, tolerance, limit)
-    if method == "auto" and exact:
-        return _solve_the_best_way(problem, start, tolerance, limit)
-    updates = basin_limit(objective, method)
-    return _solve_by_updates(problem, objective, method, start, tolerance, limit, updates)
+    solver = SOLVERS[check_suited(method, objective)]
+    return solver.minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
 
 
-def basin_limit(objective: Energy, method: str) -> int:
-    """Return how many updates may be spent on choosing a basin."""
-    patient = isinstance(objective, DiagonalCovariance) or method not in BASIN_LIMIT
-    return max(BASIN_LIMIT.values()) if patient else BASIN_LIMIT[method]
+def check_suited(method: Any, objective: Energy) -> str:
+    """Return the name of a solver, or say what it needs that the energy does not have."""
+    name = check_choice(method, "solver", SOLVERS)
+    solver = SOLVERS[name]
+    if not solver.suits(objective):
+        energy = type(objective).__name__ + ("" if objective.groups is None else " with groups")
+        raise ValueError(
+            f"solver={name!r} needs {solver.needs}, which {energy} does not have: use "
+            "solver='auto'."
+        )
+    return name
 
 
 def is_small(problem: Problem) -> bool:
@@ -140,48 +153,233 @@ def em_steps(problem: Problem) -> int:
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
+def basin_limit(objective: Energy, rule: str) -> int:
+    """Return how many updates may be spent on choosing a basin."""
+    return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
+
+
+class PrunedState(NamedTuple):
+    """A state on the columns that have not been dropped, and which these are."""
+
+    state: State
+    columns: np.ndarray[Any, Any]
+
+
+def repeat_update(
+    problem: Problem,
+    objective: Energy,
+    rule: str = "mm",
+    start: Array | None = None,
+    *,
+    tolerance: float,
+    limit: int,
+    learn: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Solution[State]:
+    """Repeat one update of the relevances (and of γ, if `learn`) until it is stationary.
+
+    Columns whose relevance no longer changes Σ are dropped on the way, where the energy allows
+    it; the returned state has all of them again. The history records the energy per response.
+    """
+    update = objective.update(rule)
+
+    def step(pruned: PrunedState) -> PrunedState:
+        state = pruned.state
+        relevance = update(state)
+        following = _with_learned_noise(state, objective) if learn else state.problem
+        if objective.prunes:
+            pruned, following, relevance = _dropped(pruned, following, relevance)
+        return PrunedState(evaluate(following, relevance), pruned.columns)
+
+    def distance(pruned: PrunedState) -> float:
+        violation = scalar(objective.violation(pruned.state))
+        return max(violation, _noise_distance(pruned.state, objective)) if learn else violation
+
+    first = evaluate(problem, flat_start(problem) if start is None else start)
+    solution = iterate(
+        step,
+        PrunedState(first, np.arange(problem.columns)),
+        stop=Below(distance, max(tolerance, rounding_distance(problem))),
+        limit=limit,
+        record={"energy": lambda pruned: objective.value(pruned.state)},
+        callbacks=callbacks,
+        size=problem.rows,
+    )
+    return with_value(solution, _restored(problem, solution.value))
+
+
+def _with_learned_noise(state: State, objective: Energy) -> Problem:
+    noise = learned_noise(state, objective.degrees_of_freedom(state))
+    return state.problem._replace(noise=noise)
+
+
+def _noise_distance(state: State, objective: Energy) -> float:
+    """Relative change that the next update of γ would bring."""
+    return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
+
+
+def _dropped(
+    pruned: PrunedState, problem: Problem, relevance: Array
+) -> tuple[PrunedState, Problem, Array]:
+    """Drop negligible columns once they are a tenth of all."""
+    # A column whose relevance still grows (Q > z) is not dropped however small it is.
+    state = pruned.state
+    negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
+    remaining = np.flatnonzero(~to_numpy(negligible))
+    if remaining.size > 0.9 * pruned.columns.size or not remaining.size:
+        return pruned, problem, relevance
+    xp = namespace(relevance)
+    index = xp.asarray(remaining, device=device(relevance))
+    narrowed = problem._replace(dictionary=xp.take(problem.dictionary, index, axis=1))
+    columns = pruned.columns[remaining]
+    return PrunedState(state, columns), narrowed, xp.take(relevance, index, axis=0)
+
+
+def _restored(problem: Problem, pruned: PrunedState) -> State:
+    """Return the state on all columns; those that were dropped do not change Σ."""
+    state = pruned.state
+    if pruned.columns.size == problem.columns:
+        return state
+    nothing = zeros_like_shape((problem.columns,), state.relevance)
+    relevance = put(nothing, pruned.columns, state.relevance)
+    return evaluate(problem._replace(noise=state.noise), relevance, factor=state.factor)
+
+
+def with_value(solution: Solution[Any], value: State) -> Solution[State]:
+    """Return a solution that ended alike, with another value."""
+    return Solution(
+        value,
+        solution.status,
+        solution.n_iter,
+        solution.distance,
+        solution.tolerance,
+        solution.history,
+    )
+
+
+def lifted(problem: Problem, start: Array | None) -> Array | None:
+    """Give every column a little relevance: the updates are multiplicative and cannot leave 0."""
+    if start is None:
+        return None
+    return namespace(start).maximum(start, LIFT * flat_start(problem))
+
+
 def _solve_by_updates(
-    problem: Problem, objective: Marginal, method: str, start: Array | None,
-    tolerance: float, limit: int, updates: int,
+    rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
+    updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Let an update choose the basin, and exact steps reach its bottom."""
+    """Choose the basin by an update and reach its minimum by Newton steps, where there are any."""
+    marginal = objective.marginal
+    tolerance, steps = limits.tolerance, limits.steps
+    if marginal is not None:
+        allowed = basin_limit(objective, rule) if updates is None else updates
+        tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
     basin = repeat_update(
-        problem, objective, update_of(objective, method), start,
-        tolerance=max(BASIN, tolerance), limit=min(limit, updates),
+        problem, objective, rule, lifted(problem, start),
+        tolerance=tolerance, limit=steps, callbacks=limits.callbacks,
     )  # fmt: skip
-    return _finish(problem, basin, objective, tolerance, limit)
+    return basin if marginal is None else _finish(basin, marginal, limits)
+
+
+def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solution[State]:
+    """Reach the minimum of the basin in which an update has ended."""
+    left = limits.steps - basin.n_iter
+    if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
+        return basin
+    if left <= 0:  # the basin was reached, its minimum was not
+        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=limits.tolerance)
+    start = without_vanishing(basin.value, marginal)
+    return joined(basin, _descend(start, marginal, replace(limits, steps=left)))
+
+
+def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
+    return solve_working_set(
+        start,
+        marginal,
+        tolerance=limits.tolerance,
+        limit=limits.steps,
+        callbacks=limits.callbacks,
+    )
+
+
+def without_vanishing(state: State, marginal: Marginal) -> State:
+    """Return the state, or the stack, with relevances that tend to zero set to zero.
+
+    These are the ones far below the noise that still fall and, where coordinates are exact, all
+    those whose minimiser is zero (Wipf 2023, Theorem 4.4), if that together raises no energy.
+    """
+    xp = namespace(state.relevance)
+    falling = marginal.gradient(state) > 0
+    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & falling
+    remaining = xp.where(vanishing, 0.0 * state.relevance, state.relevance)
+    if not marginal.exact_coordinates:
+        return evaluate_from(state, remaining)
+    # Each minimiser holds the others fixed; setting many to zero at once may raise the energy.
+    change = best_change(state.relevance, positive(state.curvature), state.alignment)
+    trial = xp.where(change <= -state.relevance, 0.0 * remaining, remaining)
+    reached = evaluate_from(state, trial)
+    lower = marginal.value(reached) <= marginal.value(state)
+    return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
+
+
+def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
+    """Return two solutions, the second started from the first, as one."""
+    iterations = np.concatenate(
+        [first.history.iterations, second.history.iterations[1:] + first.n_iter]
+    )
+    values = {
+        name: np.concatenate([series, second.history[name][1:]])
+        for name, series in first.history.values.items()
+    }
+    history = History(iterations, values)
+    return replace(second, n_iter=first.n_iter + second.n_iter, history=history)
 
 
 def _solve_by_coordinates(
-    problem: Problem, start: Array | None, tolerance: float, limit: int
+    problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Continuation in γ, then coordinate descent."""
-    first = continuation(problem) if start is None else start
-    return _polished(problem, first, FullCovariance(), tolerance, limit)
+    """Continuation in γ, then coordinate moves and Newton steps on working sets."""
+    if start is None:
+        first = continuation(problem, limits.callbacks)
+    else:
+        first = evaluate(problem, start, columns=True)
+    return _descend(first, _marginal(objective), limits)
 
 
-def _solve_the_best_way(
-    problem: Problem, start: Array | None, tolerance: float, limit: int
+def _marginal(objective: Energy) -> Marginal:
+    """Return the energy as a marginal one, which those with exact coordinates are."""
+    if objective.marginal is None:
+        raise ValueError(
+            f"{type(objective).__name__} has exact_coordinates and no marginal: define both, "
+            "since coordinate moves are followed by Newton steps."
+        )
+    return objective.marginal
+
+
+def _solve_auto(
+    problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Choose one way down, and where minima are many keep the lowest end of several."""
+    """Choose one method; where minima are many, return the lowest result of several."""
+    if not objective.exact_coordinates:
+        updates = max(BASIN_LIMIT.values())
+        return _solve_by_updates("mm", problem, objective, start, limits, updates)
+    noise_free = scalar(problem.noise) < NOISE_FREE
+    allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
 
-    def down(method: str) -> Solution[State]:
-        if method == "coordinate":
-            return _solve_by_coordinates(problem, start, tolerance, limit)
-        patient = method == "em" and scalar(problem.noise) < NOISE_FREE
-        updates = em_steps(problem) if method == "em" and not patient else BASIN_LIMIT[method]
-        return _solve_by_updates(problem, full, method, None, tolerance, limit, updates)
+    def solved_by(method: str) -> Solution[State]:
+        if method not in allowed:
+            return SOLVERS[method].minimise(problem, objective, start, limits)
+        return _solve_by_updates(method, problem, objective, None, limits, allowed[method])
 
-    full = FullCovariance()
-    first, *others = ("coordinate",) if start is not None else ways_down(problem)
-    found = down(first)
+    first, *others = ("coordinate",) if start is not None else methods_for(problem)
+    found = solved_by(first)
     if scalar(found.value.used) <= CROWDED * problem.rows:
         return found
-    ended = [found, *(down(method) for method in others)]
-    return min(ended, key=lambda each: scalar(full.value(each.value)))
+    ended = [found, *(solved_by(method) for method in others)]
+    return min(ended, key=lambda each: scalar(objective.value(each.value)))
 
 
-def ways_down(problem: Problem) -> tuple[str, ...]:
+def methods_for(problem: Problem) -> tuple[str, ...]:
     """Return the methods that suit a problem: the first, and others to compare where it is hard."""
     if not is_small(problem):
         return ("coordinate",)
@@ -194,61 +392,19 @@ def ways_down(problem: Problem) -> tuple[str, ...]:
     return ("mackay", "em")
 
 
-def _polished(
-    problem: Problem, start: Array, objective: Marginal, tolerance: float, limit: int
-) -> Solution[State]:
-    """Exact steps on working sets from `start`, as a solution whose value is a `State`."""
-    solved = solve_working_set(
-        problem, start, objective=objective, tolerance=tolerance, limit=limit
-    )
-    constant = scalar(
-        problem.outside / problem.noise + problem.spare * namespace(start).log(problem.noise)
-    )
-    energies = solved.history["energy"] + constant
-    values = dict(solved.history.values) | {"energy": energies}
-    state = as_state(problem, solved.value)
-    return revalued(solved, state, History(solved.history.iterations, values))
+def _by_rule(rule: str, words: str) -> Solver:
+    return Solver(partial(_solve_by_updates, rule), lambda energy: rule in energy.rules, words)
 
 
-def _finish(
-    problem: Problem, basin: Solution[State], objective: Marginal, tolerance: float, limit: int
-) -> Solution[State]:
-    """Reach the bottom of the basin in which an update has ended."""
-    left = limit - basin.n_iter
-    if basin.status is Status.DIVERGED or basin.distance <= tolerance:
-        return basin
-    if left <= 0:  # the basin was reached, its bottom was not
-        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=tolerance)
-    start = thinned(basin.value, objective)
-    return joined(basin, _polished(problem, start, objective, tolerance, left))
-
-
-def thinned(state: State, objective: Marginal) -> Array:
-    """Set relevances that are on their way to zero to zero.
-
-    These are the ones far below the noise that still fall and, for the full energy, all those
-    whose exact minimiser is zero (Wipf 2023, Theorem 4.4), if that together raises no energy.
-    """
-    xp = namespace(state.relevance)
-    falling = objective.gradient(state) > 0
-    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & falling
-    kept = xp.where(vanishing, 0.0 * state.relevance, state.relevance)
-    if not isinstance(objective, FullCovariance) or objective.groups is not None:
-        return kept
-    change = best_change(state.relevance, positive(state.curvature), state.alignment)
-    trial = xp.where(change <= -state.relevance, 0.0 * kept, kept)
-    lower = objective.value(evaluate(state.problem, trial)) <= objective.value(state)
-    return xp.where(lower[..., None], trial, kept)
-
-
-def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
-    """Return two solutions, the second started from the first, as one."""
-    iterations = np.concatenate(
-        [first.history.iterations, second.history.iterations[1:] + first.n_iter]
-    )
-    values = {
-        name: np.concatenate([series, second.history[name][1:]])
-        for name, series in first.history.values.items()
-    }
-    history = History(iterations, values)
-    return replace(second, n_iter=first.n_iter + second.n_iter, history=history)
+SOLVERS: dict[str, Solver] = {
+    "auto": Solver(_solve_auto, lambda _: True),
+    "mm": _by_rule("mm", "an MM update"),
+    "em": _by_rule("em", "the EM update of the full energy"),
+    "mackay": _by_rule("mackay", "MacKay's update of the full energy"),
+    "coordinate": Solver(
+        _solve_by_coordinates,
+        lambda energy: energy.exact_coordinates,
+        "exact moves of single relevances (the full energy has them; columns in groups share a "
+        "relevance)",
+    ),
+}

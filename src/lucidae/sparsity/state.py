@@ -1,28 +1,48 @@
-"""What one factorisation of Σ tells about every column at once."""
+"""The state of a sparse problem: one factorisation of Σ, and what follows from it for all columns.
+
+`evaluate` is the only function that factorises Σ = ΦWΦᵀ + γI. Sweeps, Newton steps, updates, the
+test of significance and the certificate all read its result.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from lucidae.arrays import (
     Array,
     cholesky,
+    device,
     diagonal,
+    inverse_lower,
     namespace,
     solve_lower,
     squared_norm,
     squared_norms,
+    to_numpy,
     zeros_like_shape,
 )
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.problem import Problem, covariance, whiten
+from lucidae.sparsity.problem import Problem, covariance
+
+
+class Factor(NamedTuple):
+    """L⁻¹ of Σ = LLᵀ, the whitened responses L⁻¹Y and log|Σ|."""
+
+    inverse: Array
+    responses: Array
+    log_determinant: Array
 
 
 class State(NamedTuple):
     """A problem with relevances w, and what follows from them (Wipf 2023, eq. 18).
 
-    Beyond the fields of `Problem`: the relevances w (κ,), the curvatures zⱼ = φⱼᵀΣ⁻¹φⱼ, the
-    alignments Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n, the data term tr(XXᵀΣ⁻¹)/n, log|Σ| and the pull ‖Σ⁻¹X‖²/n.
+    After the fields of `Problem`: the relevances w (κ,), the curvatures zⱼ = φⱼᵀΣ⁻¹φⱼ, the
+    alignments Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n, the data term tr(XXᵀΣ⁻¹)/n and log|Σ|; then the inverse Cholesky
+    factor L⁻¹ (d, d) of Σ, the whitened responses L⁻¹Y (d, p), the whitened columns L⁻¹Φ (d, κ)
+    and the loadings ΦᵀΣ⁻¹Y (κ, p). The last four have shape (0, 0) where they are not stored:
+    the updates need none of them, and a stack on a device would copy them in every step.
     Stacks of problems have one more leading axis everywhere.
     """
 
@@ -36,7 +56,10 @@ class State(NamedTuple):
     alignment: Array
     fit: Array
     log_determinant: Array
-    pull: Array
+    inverse: Array
+    whitened_responses: Array
+    whitened: Array
+    loading: Array
 
     @property
     def problem(self) -> Problem:
@@ -44,14 +67,26 @@ class State(NamedTuple):
         return Problem(*self[:5])
 
     @property
+    def factor(self) -> Factor | None:
+        """The factorisation of Σ, None where it is not stored."""
+        if not self.inverse.shape[-1]:
+            return None
+        return Factor(self.inverse, self.whitened_responses, self.log_determinant)
+
+    @property
     def energy_of_fit(self) -> Array:
-        """Data term per response, the part outside the rows kept included."""
+        """Data term per response, the part outside the span of the dictionary included."""
         return self.fit + self.outside / self.noise
 
     @property
     def residual(self) -> Array:
-        """Mean square residual ‖X − ΦU‖²/n, since X − ΦU = γΣ⁻¹X."""
-        return self.noise**2 * self.pull + self.outside
+        """Mean square residual ‖X − ΦU‖²/n.
+
+        X − ΦU = γΣ⁻¹X, so it is γ² tr(XXᵀΣ⁻²)/n; and since Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² + Σ⁻¹ΦWΦᵀΣ⁻¹,
+        this is γ times the data term less Σ wⱼQⱼ.
+        """
+        explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
+        return self.noise * (self.fit - explained) + self.outside
 
     @property
     def power(self) -> Array:
@@ -68,52 +103,134 @@ class State(NamedTuple):
         """Number of independent rows that the data stand for."""
         return self.spare + float(self.dictionary.shape[-2])
 
+    def without_factor(self) -> State:
+        """Return the state without the factorisation of Σ."""
+        nothing = _not_stored(self.relevance)
+        return self._replace(inverse=nothing, whitened_responses=nothing)
 
-def evaluate(problem: Problem, relevance: Array) -> State:
-    """Factorise Σ for these relevances: one Cholesky factor and one product with [Φ, X]."""
+    def compact(self) -> State:
+        """Return the state without the factorisation, whitened columns and loadings."""
+        nothing = _not_stored(self.relevance)
+        return self.without_factor()._replace(whitened=nothing, loading=nothing)
+
+    def take(self, index: Any) -> State:
+        """Return the state of one problem on some columns; all others must have relevance zero."""
+        xp = namespace(self.relevance)
+        chosen = xp.asarray(index, device=device(self.relevance))
+        vectors = ("relevance", "curvature", "alignment")
+        parts = {name: xp.take(getattr(self, name), chosen, axis=0) for name in vectors}
+        return self._replace(
+            dictionary=xp.take(self.dictionary, chosen, axis=1),
+            whitened=xp.take(self.whitened, chosen, axis=1),
+            loading=xp.take(self.loading, chosen, axis=0),
+            **parts,
+        )
+
+
+def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
+    """Return the Cholesky factor of Σ and log|Σ|; NaN where Σ is not positive definite."""
     xp = namespace(problem.dictionary)
-    white = whiten(covariance(problem.dictionary, relevance, problem.noise), problem.responses)
-    whitened = white.inverse @ problem.dictionary
-    loading = xp.matrix_transpose(whitened) @ white.responses
-    pulled = xp.matrix_transpose(white.inverse) @ white.responses
+    dictionary, weights = _active_columns(problem, relevance)
+    factor, _ = cholesky(covariance(dictionary, weights, problem.noise))
+    return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+
+
+def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
+    """Return the columns from which Σ is formed: the active ones, if these are few of many."""
+    if relevance.ndim > 1 or problem.columns <= problem.rows:
+        return problem.dictionary, relevance
+    active = np.flatnonzero(to_numpy(relevance))
+    if 2 * active.size > problem.columns:
+        return problem.dictionary, relevance
+    xp = namespace(relevance)
+    index = xp.asarray(active, device=device(relevance))
+    return xp.take(problem.dictionary, index, axis=1), xp.take(relevance, index, axis=0)
+
+
+def evaluate(
+    problem: Problem, relevance: Array, *, factor: Factor | None = None, columns: bool = False
+) -> State:
+    """Return the state at `relevance`: one Cholesky factor and one product with the dictionary.
+
+    Parameters
+    ----------
+    problem : Problem
+        One problem, or a stack.
+    relevance : array of shape (..., κ)
+    factor : Factor, optional
+        The factorisation of Σ at these relevances, where it is known already.
+    columns : bool
+        Whether to store the whitened columns and the loadings, which Newton steps and coordinate
+        moves need.
+
+    Returns
+    -------
+    State
+    """
+    xp = namespace(problem.dictionary)
+    if factor is None:
+        lower, log_determinant = factorise(problem, relevance)
+        inverse = inverse_lower(lower)
+        factor = Factor(inverse, inverse @ problem.responses, log_determinant)
+    whitened = factor.inverse @ problem.dictionary
+    loading = xp.matrix_transpose(whitened) @ factor.responses
+    nothing = _not_stored(relevance)
     return State(
         *problem,
         relevance,
         squared_norms(whitened, -2),
         squared_norms(loading, -1),
-        white.fit,
-        white.log_determinant,
-        squared_norm(pulled),
+        squared_norm(factor.responses),
+        factor.log_determinant,
+        factor.inverse,
+        factor.responses,
+        whitened if columns else nothing,
+        loading if columns else nothing,
     )
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
-    """Evaluate all but the curvatures, which are NaN: two small solves in place of an inverse.
+    """Return a state without curvatures (they are NaN): two small solves in place of an inverse.
 
-    Only the full posterior looks at curvatures.
+    For energies whose update and violation do not depend on the curvatures.
     """
     xp = namespace(problem.dictionary)
-    factor, _ = cholesky(covariance(problem.dictionary, relevance, problem.noise))
-    white = solve_lower(factor, problem.responses)
-    pulled = solve_lower(factor, white, transpose=True)
-    loading = xp.matrix_transpose(problem.dictionary) @ pulled
+    lower, log_determinant = factorise(problem, relevance)
+    whitened_responses = solve_lower(lower, problem.responses)
+    precise = solve_lower(lower, whitened_responses, transpose=True)
+    loading = xp.matrix_transpose(problem.dictionary) @ precise
+    nothing = _not_stored(relevance)
     return State(
         *problem,
         relevance,
         xp.full_like(relevance, xp.nan),
         squared_norms(loading, -1),
-        squared_norm(white),
-        2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1),
-        squared_norm(pulled),
+        squared_norm(whitened_responses),
+        log_determinant,
+        *(nothing, nothing, nothing, nothing),
     )
+
+
+def evaluate_from(state: State, relevance: Array) -> State:
+    """Return the state at `relevance` with its columns; Σ is not factorised again if unchanged."""
+    unchanged = bool(namespace(relevance).all(relevance == state.relevance))
+    if unchanged and state.whitened.shape[-1]:
+        return state
+    factor = state.factor if unchanged else None
+    return evaluate(state.problem, relevance, factor=factor, columns=True)
+
+
+def _not_stored(relevance: Array) -> Array:
+    """Return what stands for a matrix that is not stored: no rows and no columns."""
+    return zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
 
 
 def flat_start(problem: Problem) -> Array:
     """Equal relevances that explain the mean square of the responses; zero for zero columns."""
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns
-    alive = xp.any(problem.dictionary != 0, axis=-2)
-    return xp.where(alive, xp.ones_like(problem.dictionary[..., 0, :]) * share, 0.0)
+    nonzero = xp.any(problem.dictionary != 0, axis=-2)
+    return xp.where(nonzero, xp.ones_like(problem.dictionary[..., 0, :]) * share, 0.0)
 
 
 def empty_start(problem: Problem) -> Array:
@@ -133,7 +250,7 @@ def complementarity(
 ) -> Array:
     """Distance to the KKT conditions Q = z where w > 0 and Q ≤ z where w = 0.
 
-    The largest of wⱼ|Qⱼ − zⱼ| and (Qⱼ − zⱼ)/zⱼ; both are free of units and vanish together
+    The largest of wⱼ|Qⱼ − zⱼ| and (Qⱼ − zⱼ)/zⱼ; both are dimensionless and vanish together
     exactly at a stationary point. For a group, Q and z are totals over its columns.
     """
     xp = namespace(relevance)

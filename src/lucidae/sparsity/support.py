@@ -1,17 +1,50 @@
-"""Which columns count: a test of what each one buys."""
+"""Which columns are significant: a test of what each one adds to the likelihood.
+
+At the optimum about half of the columns of pure noise have a small positive relevance, so
+w > 0 does not define a support.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
-from lucidae.arrays import to_numpy
+from lucidae.arrays import Array, machine_epsilon, namespace, to_numpy
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy
-from lucidae.sparsity.problem import covariance, whiten
-from lucidae.sparsity.state import State
-from lucidae.sparsity.theory import evidence_ratios, significance_threshold
+from lucidae.sparsity.state import State, evaluate_from, positive
+
+
+def leave_one_out(state: State) -> tuple[Array, Array]:
+    """Return Tipping's sparsity sⱼ and squared quality qⱼ²: z and Q with column j left out of Σ.
+
+    Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So sⱼ = zⱼ/(1 − wⱼzⱼ)
+    and qⱼ² = Qⱼ/(1 − wⱼzⱼ)²; 1 − wⱼzⱼ is the posterior variance of the latent, which rounding
+    must not take to zero.
+    """
+    xp = namespace(state.relevance)
+    variance = 1.0 - state.relevance * state.curvature
+    variance = xp.maximum(variance, xp.full_like(variance, machine_epsilon(variance)))
+    return state.curvature / variance, state.alignment / variance**2
+
+
+def evidence_ratios(state: State, n_responses: int) -> Array:
+    """Twice the gain in log-likelihood that each column alone brings: n(t − 1 − log t), t = q²/s.
+
+    Zero for columns with t ≤ 1, whose best relevance is zero.
+    """
+    xp = namespace(state.relevance)
+    sparsity, quality = leave_one_out(state)
+    ratio = quality / positive(sparsity)
+    ratio = xp.maximum(ratio, xp.ones_like(ratio))
+    return n_responses * (ratio - 1.0 - xp.log(ratio))
+
+
+def significance_threshold(significance: float, n_columns: int) -> float:
+    """Quantile of χ²₁ at 1 − α/κ, which the evidence of a significant column exceeds."""
+    return float(scipy.stats.chi2.isf(significance / n_columns, 1))
 
 
 def significant_columns(
@@ -19,9 +52,10 @@ def significant_columns(
 ) -> Any:
     """Return a mask of the columns whose evidence exceeds the χ²₁ quantile at 1 − α/κ.
 
-    At the optimum about half of the columns of pure noise keep a small positive relevance, so
-    w > 0 is no support. Grouped columns are tested together, one relevance at a time.
+    Grouped columns are tested together, one relevance at a time.
     """
+    # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
+    # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
     groups = objective.groups
     if groups is None:
         threshold = significance_threshold(significance, state.dictionary.shape[-1])
@@ -38,9 +72,8 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     With G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n, taking out w_g raises the energy per response by
     log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
-    white = whiten(covariance(state.dictionary, state.relevance, state.noise), state.responses)
-    whitened = to_numpy(white.inverse @ state.dictionary)
-    loading = whitened.T @ to_numpy(white.responses)
+    state = evaluate_from(state, state.relevance)
+    whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
     relevance = to_numpy(state.relevance)
     gains = np.zeros(groups.count)
     for group in np.flatnonzero(groups.total(relevance)):
@@ -52,7 +85,9 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 
 
 def _removal_cost(left: Any, loading: Any, weight: float) -> float:
-    """Return log|M| + w tr(BᵀM⁻¹B) of M = I − wG, infinite where rounding leaves nothing."""
+    """Return log|M| + w tr(BᵀM⁻¹B) of M = I − wG, infinite where rounding makes M indefinite."""
+    # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
+    # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹; both are read off the eigenvalues of M.
     values, vectors = np.linalg.eigh(left)
     if values[0] <= 0:
         return float("inf")

@@ -1,66 +1,15 @@
-"""What is known about the optimum: significance, uniqueness, closed forms."""
+"""What is known about the optimum: when it is unique, and which relevances coefficients imply."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
-from lucidae.arrays import Array, machine_epsilon, namespace, svd_thin, to_numpy
-from lucidae.sparsity.state import State, positive
+from lucidae.arrays import Array, namespace, to_numpy
+from lucidae.sparsity.state import positive
 
 BLOCK_COLUMNS = 1024
-
-
-def leave_one_out(state: State) -> tuple[Array, Array]:
-    """Return sⱼ and qⱼ²: curvature and alignment of each column with itself left out of Σ."""
-    xp = namespace(state.relevance)
-    left = 1.0 - state.relevance * state.curvature
-    left = xp.maximum(left, xp.full_like(left, machine_epsilon(left)))
-    return state.curvature / left, state.alignment / left**2
-
-
-def evidence_ratios(state: State, n_responses: int) -> Array:
-    """Twice the gain in log-likelihood that each column alone brings: n(t − 1 − log t), t = q²/s.
-
-    Zero for columns with t ≤ 1, whose best relevance is zero.
-    """
-    xp = namespace(state.relevance)
-    sparsity, quality = leave_one_out(state)
-    ratio = quality / positive(sparsity)
-    ratio = xp.maximum(ratio, xp.ones_like(ratio))
-    return n_responses * (ratio - 1.0 - xp.log(ratio))
-
-
-def significance_threshold(significance: float, n_columns: int) -> float:
-    """Quantile of χ²₁ at 1 − α/κ: what a column's evidence must exceed to count."""
-    return float(scipy.stats.chi2.isf(significance / n_columns, 1))
-
-
-def orthonormal_optimum(dictionary: Array, responses: Array, noise: float) -> Array:
-    """Return the optimum for orthonormal columns, wⱼ = max(0, ‖φⱼᵀX‖²/n − γ).
-
-    Examples
-    --------
-    >>> orthonormal_optimum(np.eye(2), np.array([[2.0], [0.5]]), 1.0)
-    array([3., 0.])
-    """
-    xp = namespace(dictionary)
-    powers = xp.sum((dictionary.mT @ responses) ** 2, axis=-1) / responses.shape[-1]
-    return xp.maximum(powers - noise, 0.0 * powers)
-
-
-def linear_vae_decoder(responses: Array, noise: float) -> Array:
-    """Optimal decoder of a VAE with a free linear decoder (Wipf 2023, Lemma 3.2).
-
-    The singular directions of X/√n whose singular values exceed √γ, scaled by √(s² − γ): as
-    many active dimensions as there are such values, which is rank(X) as γ → 0.
-    """
-    xp = namespace(responses)
-    directions, values, _ = svd_thin(responses / responses.shape[-1] ** 0.5)
-    scales = xp.sqrt(xp.maximum(values**2 - noise, 0.0 * values))
-    return directions * scales[None, :]
 
 
 def coherence(dictionary: Any) -> float:

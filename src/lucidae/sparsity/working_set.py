@@ -1,15 +1,18 @@
-"""Theorem 4.4 as an algorithm: exact one-dimensional minimisers on a working set.
+"""Descent on a working set: exact coordinate moves, then damped Newton steps.
 
 With all other relevances fixed, the full energy is unimodal in one of them, and its minimiser
-needs nothing but the current curvature z and alignment Q of that column. On a small working set
-a step costs one rank-one update of the columns' Gram matrix in the metric Σ⁻¹.
+needs only the current curvature z and alignment Q of that column (Wipf 2023, Theorem 4.4). A sweep
+evaluates all columns once, chooses the active ones and the most promising others, moves single
+coordinates of these by rank-one updates, and finishes with Newton steps. The diagonal energy and
+grouped columns have no exact coordinate moves and take Newton steps alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,11 +33,45 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
-from lucidae.iteration import Below, Solution, iterate, limited_blas
-from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import FullCovariance, LogDeterminant, Marginal, Volume
-from lucidae.sparsity.problem import Problem, covariance, rounding_distance, whiten
-from lucidae.sparsity.state import State, complementarity, empty_start, positive
+from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.sparsity.objectives import FullCovariance, Marginal
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.state import (
+    Factor,
+    State,
+    empty_start,
+    evaluate,
+    evaluate_from,
+    positive,
+)
+
+FULL = FullCovariance()
+
+CANDIDATES = 150
+"""Largest number of inactive columns that join the active ones in a working set."""
+
+PROMISING = 1e-3
+"""Gain, relative to the largest, from which on an inactive column may join."""
+
+CHECK_MOVES = 16
+"""Coordinate moves between two evaluations of the largest gain."""
+
+FIRST_DAMPING = 1e-4
+SMALLEST_DAMPING = 1e-12
+DEFINITE = 1.0
+"""Damping from which on the damped Hessian is positive definite."""
+
+ROUNDING = 0.1
+"""Part of the damping that goes to the diagonal alone, where columns are nearly dependent."""
+
+POLISHED = 1e-2
+"""How much closer to optimality, relative to all columns, the working set is brought."""
+
+STAGE = 10.0
+"""Factor by which the noise variance falls from one stage of the continuation to the next."""
+
+COARSE = 1e-2
+"""Distance to optimality at which a stage of the continuation ends."""
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
@@ -42,6 +79,9 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 
     Curvatures must be positive, as those of all columns that are not zero are.
     """
+    # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
+    # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
+    # 1 + Δz = Q/z, that is at Δ = (Q − z)/z²; it is negative before and positive after.
     free = (alignment - curvature) / (curvature * curvature)
     return namespace(relevance).maximum(-relevance, free)
 
@@ -58,9 +98,9 @@ def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Ar
 
 
 class Workspace(NamedTuple):
-    """Owned buffers of a descent on a few columns.
+    """Owned buffers of coordinate moves on a few columns.
 
-    `gram` is [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹X/√n] of those columns; curvature and alignment are its diagonal
+    `gram` is [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of those columns; curvature and alignment are its diagonal
     and the squared row norms of its right part.
     """
 
@@ -69,117 +109,71 @@ class Workspace(NamedTuple):
     curvature: Array
     alignment: Array
 
-    @property
-    def loading(self) -> Array:
-        """The part ΦᵀΣ⁻¹X/√n, a view."""
-        return self.gram[:, self.gram.shape[0] :]
 
-    @property
-    def metric(self) -> Array:
-        """The part ΦᵀΣ⁻¹Φ, a view."""
-        return self.gram[:, : self.gram.shape[0]]
-
-
-def open_workspace(problem: Problem, relevance: Array) -> Workspace:
-    """Factorise Σ anew for a problem that is already restricted to the working set."""
-    white = whiten(covariance(problem.dictionary, relevance, problem.noise), problem.responses)
-    return gather_workspace(white.inverse @ problem.dictionary, white.responses, relevance)
+def open_workspace(state: State) -> Workspace:
+    """Build the buffers for all columns of a state that stores its whitened columns."""
+    metric = state.whitened.mT @ state.whitened
+    gram = namespace(metric).concat([metric, state.loading], axis=1)
+    return Workspace(
+        state.relevance + 0.0, gram, diagonal(metric) + 0.0, squared_norms(state.loading, -1)
+    )
 
 
-def gather_workspace(whitened: Array, responses: Array, relevance: Array) -> Workspace:
-    """Build the buffers from whitened columns and whitened responses."""
-    xp = namespace(whitened)
-    gram = xp.concat([whitened.mT @ whitened, whitened.mT @ responses], axis=1)
-    size = whitened.shape[1]
-    loading = gram[:, size:]
-    curvature = diagonal(gram[:, :size]) + 0.0
-    return Workspace(relevance + 0.0, gram, curvature, squared_norms(loading, -1))
-
-
-def move_coordinate_(space: Workspace, index: int, change: float) -> Workspace:
+def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
     """Move one relevance and update the buffers in place by one rank-one term."""
-    size = space.gram.shape[0]
-    row = space.gram[index, :] + 0.0
+    # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
+    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer.
+    size = workspace.gram.shape[0]
+    row = workspace.gram[index, :] + 0.0
     coupling = row[:size]
     shrink = change / (1.0 + change * float(coupling[index]))
-    rank_one_(space.gram, coupling, row, -shrink)
-    moved = float(space.relevance[index]) + change
-    space.relevance[index] = moved if moved > 0.0 else 0.0
-    curvature = space.curvature - shrink * coupling**2
-    alignment = squared_norms(space.gram[:, size:], -1)
-    return Workspace(space.relevance, space.gram, curvature, alignment)
+    rank_one_(workspace.gram, coupling, row, -shrink)
+    moved = float(workspace.relevance[index]) + change
+    workspace.relevance[index] = moved if moved > 0.0 else 0.0
+    curvature = workspace.curvature - shrink * coupling**2
+    alignment = squared_norms(workspace.gram[:, size:], -1)
+    return Workspace(workspace.relevance, workspace.gram, curvature, alignment)
 
 
-def best_coordinate_step(space: Workspace) -> Workspace:
+def best_coordinate_step(workspace: Workspace) -> Workspace:
     """Move the coordinate that lowers the energy most."""
-    xp = namespace(space.gram)
-    changes = best_change(space.relevance, space.curvature, space.alignment)
-    index = int(xp.argmax(gain_of(changes, space.curvature, space.alignment)))
-    return move_coordinate_(space, index, float(changes[index]))
+    xp = namespace(workspace.gram)
+    changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
+    index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
+    return move_coordinate_(workspace, index, float(changes[index]))
 
 
-def cyclic_sweep(space: Workspace) -> Workspace:
-    """Move every coordinate of the working set once, in order."""
-    for index in range(space.gram.shape[0]):
-        change = best_change(
-            space.relevance[index : index + 1],
-            space.curvature[index : index + 1],
-            space.alignment[index : index + 1],
-        )
-        space = move_coordinate_(space, index, float(change[0]))
-    return space
-
-
-ORDERS: dict[str, tuple[Callable[[Workspace], Workspace], int]] = {
-    "best": (best_coordinate_step, 16),
-    "cyclic": (cyclic_sweep, 1),
-}
-"""The step of each order, and how many of them lie between two looks at the gains."""
-
-
-def descend(space: Workspace, *, tolerance: float, limit: int, order: str = "best") -> Workspace:
+def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
     """Lower the energy coordinate by coordinate until none gains more than `tolerance`.
 
     Parameters
     ----------
-    space : Workspace
+    workspace : Workspace
         Owned by the caller and overwritten.
     tolerance : float
         Largest gain per response that may be left.
     limit : int
-        Largest number of coordinate moves (of sweeps, for the cyclic order).
-    order : {"best", "cyclic"}
-        Which coordinate moves next.
+        Largest number of coordinate moves.
 
     Returns
     -------
     Workspace
     """
-    step, stride = ORDERS[order]
 
-    def largest_gain(state: Workspace) -> float:
-        gains = coordinate_gains(state.relevance, state.curvature, state.alignment)
+    def largest_gain(current: Workspace) -> float:
+        gains = coordinate_gains(current.relevance, current.curvature, current.alignment)
         return float(namespace(gains).max(gains))
 
     stop = Below(largest_gain, tolerance)
-    return iterate(step, space, stop=stop, limit=limit, check_every=stride).value
-
-
-FULL: Volume = LogDeterminant()
-FIRST_DAMPING = 1e-4
-SMALLEST_DAMPING = 1e-12
-DEFINITE = 1.0
-"""Damping from which on the damped Hessian is positive definite."""
-
-ROUNDING = 0.1
-"""Part of the damping that goes to the diagonal alone, where columns are nearly dependent."""
+    return iterate(
+        best_coordinate_step, workspace, stop=stop, limit=limit, check_every=CHECK_MOVES
+    ).value
 
 
 class NewtonPoint(NamedTuple):
-    """A point of the descent, or a stack of them.
+    """A state with its columns, or a stack of them, and the damping that the next step will try.
 
-    Beyond the fields of `Problem`: w, its pressure, L⁻¹Φ, ΦᵀΣ⁻¹X/√n, the energy and the damping
-    that the next step will try.
+    The fields are those of `State`, then the damping: stacks are flat tuples of arrays.
     """
 
     dictionary: Array
@@ -188,298 +182,230 @@ class NewtonPoint(NamedTuple):
     outside: Array
     spare: Array
     relevance: Array
-    pressure: Array
+    curvature: Array
+    alignment: Array
+    fit: Array
+    log_determinant: Array
+    inverse: Array
+    whitened_responses: Array
     whitened: Array
     loading: Array
-    energy: Array
     damping: Array
 
+    @classmethod
+    def at(cls, state: State, damping: Array | None = None) -> NewtonPoint:
+        """Return a point at a state that stores its columns."""
+        if damping is None:
+            damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
+        return cls(*state, damping)
+
     @property
-    def problem(self) -> Problem:
-        """The problem without its relevances."""
-        return Problem(*self[:5])
+    def state(self) -> State:
+        """The state without the damping."""
+        return State(*self[:-1])
 
-    def violation(self, groups: Groups | None = None) -> Array:
-        """Distance to the KKT conditions."""
-        alignment = squared_norms(self.loading, -1)
-        return complementarity(self.relevance, alignment, self.pressure, groups)
+    @property
+    def factor(self) -> Factor:
+        """The factorisation of Σ."""
+        return Factor(self.inverse, self.whitened_responses, self.log_determinant)
 
 
-def newton_direction(
-    point: NewtonPoint, groups: Groups | None = None, volume: Volume = FULL
-) -> Array:
+def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
     """Solve the damped Newton system on the free coordinates; NaN if it is not definite.
 
-    A coordinate is free if it is positive or wants to be. Pressures are the units in which the
-    damping counts, so that the step does not depend on the scale of columns or responses.
+    A coordinate is free if it is positive or if its derivative is negative. Pressures are the
+    units in which the damping counts, so that the step does not depend on the scale of columns or
+    responses.
     """
+    # dΣ⁻¹/dwⱼ = −Σ⁻¹φⱼφⱼᵀΣ⁻¹, so with G = ΦᵀΣ⁻¹Φ and K = ΦᵀΣ⁻¹YYᵀΣ⁻¹Φ the data term has gradient
+    # −diag(K) and Hessian 2 G∘K, and log|Σ| has gradient diag(G) and Hessian −G∘G. Together
+    # G∘(2K − G), which is indefinite where the model explains little. 2 G∘K is positive
+    # semidefinite (Schur), so fading the concave part out by the damping makes it definite.
     xp = namespace(point.relevance)
+    state, groups = point.state, marginal.groups
     metric = point.whitened.mT @ point.whitened
-    bend = volume.bend(metric, point.pressure)
+    pressure, relevance = marginal.pressure(state), point.relevance
+    concave = marginal.concavity(metric, pressure)
     damping = point.damping[..., None]
-    hessian = 2.0 * metric * (point.loading @ point.loading.mT) - (1.0 - damping[..., None]) * bend
-    slope = squared_norms(point.loading, -1) - point.pressure
-    pressure, relevance = point.pressure, point.relevance
+    explained = point.loading @ point.loading.mT
+    hessian = 2.0 * metric * explained - (1.0 - damping[..., None]) * concave
+    slope = point.alignment - pressure
     if groups is not None:
         hessian = groups.total(groups.total(hessian).mT)
         slope, pressure = groups.total(slope), groups.total(pressure)
         relevance = groups.gather(relevance)[..., 0]
     free = (relevance > 0) | (slope > 0)
     units = where_set(1.0 / positive(pressure), ~free, 0.0)
-    held = xp.astype(~free, metric.dtype)
+    fixed = xp.astype(~free, metric.dtype)
     scaled = hessian * units[..., :, None] * units[..., None, :]
-    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping + held))
+    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping + fixed))
     half = solve_lower(factor, (slope * units)[..., None])
     direction = units * solve_lower(factor, half, transpose=True)[..., 0]
     return direction if groups is None else groups.expand(direction)
 
 
-def look(
-    problem: Problem, relevance: Array, damping: Array | None = None, volume: Volume = FULL
-) -> NewtonPoint:
-    """Factorise Σ at `relevance`."""
-    xp = namespace(relevance)
-    white = whiten(covariance(problem.dictionary, relevance, problem.noise), problem.responses)
-    whitened = white.inverse @ problem.dictionary
-    pressure = volume.pressure(problem, relevance, squared_norms(whitened, -2))
-    energy = white.fit + volume.value(problem, relevance, white.log_determinant)
-    loading = whitened.mT @ white.responses
-    first = xp.full_like(problem.noise, FIRST_DAMPING) if damping is None else damping
-    return NewtonPoint(*problem, relevance, pressure, whitened, loading, energy, first)
-
-
-def newton_step(
-    point: NewtonPoint, groups: Groups | None = None, volume: Volume = FULL
-) -> NewtonPoint:
+def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     """Take one damped Newton step where it does not raise the energy; raise the damping elsewhere.
 
     Rounding may lift the energy in its last digits, which is not counted as a rise.
     """
     xp = namespace(point.relevance)
-    direction = newton_direction(point, groups, volume)
-    if point.relevance.ndim == 1 and bool(xp.any(xp.isnan(direction))):  # a stack would wait
+    direction = newton_direction(point, marginal)
+    one = point.relevance.ndim == 1
+    if one and bool(xp.any(xp.isnan(direction))):  # in a stack, this problem would wait
         point = point._replace(damping=_raised(point.damping, direction))
-        direction = newton_direction(point, groups, volume)
+        direction = newton_direction(point, marginal)
     trial = xp.maximum(point.relevance + direction, 0.0 * point.relevance)
     floor = xp.full_like(point.damping, SMALLEST_DAMPING)
-    reached = look(point.problem, trial, xp.maximum(point.damping / 10.0, floor), volume)
-    size = xp.maximum(xp.abs(point.energy), xp.ones_like(point.energy))
-    accepted = reached.energy <= point.energy + 16.0 * machine_epsilon(size) * size  # not if NaN
+    state = evaluate(Problem(*point[:5]), trial, columns=True)
+    state = state if one else state.without_factor()  # a stack would only copy it
+    reached = NewtonPoint.at(state, xp.maximum(point.damping / 10.0, floor))
+    energy = marginal.reduced_value(point.state)
+    size = xp.maximum(xp.abs(energy), xp.ones_like(energy))
+    allowed = energy + 16.0 * machine_epsilon(size) * size
+    accepted = marginal.reduced_value(state) <= allowed  # not if NaN
     refused = point._replace(damping=_raised(point.damping, direction))
+    if one:
+        return reached if bool(accepted) else refused
     chosen = [
         xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
         for new, old in zip(reached[5:], refused[5:], strict=True)
     ]
-    return NewtonPoint(*point.problem, *chosen)
+    return NewtonPoint(*point[:5], *chosen)
 
 
 def _raised(damping: Array, direction: Array) -> Array:
-    """Return the damping to try next: at once one that is safe where the Hessian was indefinite."""
+    """Return the damping to try next: `DEFINITE` at once where the Hessian was indefinite."""
     xp = namespace(damping)
     safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
     return xp.maximum(10.0 * damping, safe)
 
 
 def polish(
-    problem: Problem,
-    relevance: Array,
-    *,
-    groups: Groups | None = None,
-    volume: Volume = FULL,
-    tolerance: float,
-    limit: int = 30,
-) -> Array:
-    """Run damped Newton from `relevance` on a problem restricted to its working set.
-
-    Returns
-    -------
-    array of shape (κ,)
-    """
-    stop = Below(lambda point: point.violation(groups), tolerance, patience=10)
-    solution = iterate(
-        lambda point: newton_step(point, groups, volume),
-        look(problem, relevance, volume=volume),
-        stop=stop,
-        limit=limit,
-    )
-    return solution.value.relevance
+    state: State, marginal: Marginal = FULL, *, tolerance: float, limit: int = 30
+) -> NewtonPoint:
+    """Take damped Newton steps from a state that is restricted to its working set."""
+    stop = Below(lambda point: marginal.violation(point.state), tolerance, patience=10)
+    return iterate(
+        lambda point: newton_step(point, marginal), NewtonPoint.at(state), stop=stop, limit=limit
+    ).value
 
 
-FULL_ENERGY = FullCovariance()
-
-CANDIDATES = 150
-"""Largest number of inactive columns that join the active ones in a working set."""
-
-PROMISING = 1e-3
-"""Gain, relative to the largest, from which on an inactive column may join."""
-
-STAGE = 10.0
-"""Factor by which the noise variance falls from one stage of the continuation to the next."""
-
-COARSE = 1e-2
-"""Distance to optimality at which a stage of the continuation is left."""
-
-
-POLISHED = 1e-2
-"""How much closer to optimality, relative to all columns, the working set is brought."""
-
-
-class Sweep(NamedTuple):
-    """Everything about all columns at the current relevances."""
-
-    relevance: Array
-    whitened: Array
-    responses: Array
-    curvature: Array
-    alignment: Array
-    pressure: Array
-    energy: float
-
-    def violation(self, groups: Groups | None = None) -> float:
-        """Distance to the KKT conditions."""
-        return scalar(complementarity(self.relevance, self.alignment, self.pressure, groups))
-
-
-def sweep(problem: Problem, relevance: Array, volume: Volume = FULL) -> Sweep:
-    """Factorise Σ from the active columns and whiten all of them."""
-    active = _take(problem, relevance, np.flatnonzero(to_numpy(relevance)))
-    white = whiten(covariance(active[0].dictionary, active[1], problem.noise), problem.responses)
-    whitened = white.inverse @ problem.dictionary
-    curvature = squared_norms(whitened, -2)
-    loading = whitened.mT @ white.responses
-    alignment = squared_norms(loading, -1)
-    pressure = volume.pressure(problem, relevance, curvature)
-    energy = scalar(white.fit + volume.value(problem, relevance, white.log_determinant))
-    return Sweep(relevance, whitened, white.responses, curvature, alignment, pressure, energy)
-
-
-def _take(problem: Problem, relevance: Array, index: Array) -> tuple[Problem, Array]:
-    """Restrict a problem and its relevances to some columns."""
-    xp = namespace(relevance)
-    chosen = xp.asarray(index, device=device(relevance))
-    columns = xp.take(problem.dictionary, chosen, axis=1)
-    return problem._replace(dictionary=columns), xp.take(relevance, chosen, axis=0)
-
-
-def working_set(seen: Sweep, groups: Groups | None = None, by_gain: bool = True) -> Array:
+def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]:
     """Return the indices of the active columns and of the most promising others, ascending."""
-    relevance = to_numpy(seen.relevance)
-    if groups is not None or not by_gain:
-        slope = seen.alignment - seen.pressure
-        wanting = to_numpy(slope if groups is None else groups.share(slope)) > 0
-        return np.flatnonzero((relevance > 0) | wanting)
-    curvature = positive(seen.curvature)  # zero columns align with nothing and gain nothing
-    gains = to_numpy(coordinate_gains(seen.relevance, curvature, seen.alignment))
+    relevance = to_numpy(state.relevance)
+    if not marginal.exact_coordinates:
+        rising = to_numpy(marginal.gradient(state)) < 0
+        return np.flatnonzero((relevance > 0) | rising)
+    curvature = positive(state.curvature)  # zero columns align with nothing and gain nothing
+    gains = to_numpy(coordinate_gains(state.relevance, curvature, state.alignment))
+    # Candidates far below the best gain rarely survive the first moves, and each one makes the
+    # buffers of the moves and the Newton system larger.
     promise = np.where(relevance > 0, 0.0, gains)
     count = min(CANDIDATES, int(np.count_nonzero(promise > PROMISING * gains.max())))
     best = np.argpartition(-promise, count - 1)[:count] if count else np.empty(0, dtype=int)
     return np.union1d(np.flatnonzero(relevance), best)
 
 
-def improve(
-    problem: Problem, seen: Sweep, objective: Marginal, tolerance: float, order: str
-) -> Array:
-    """Lower the energy on the working set; return all relevances."""
-    groups = objective.groups
-    relevance = seen.relevance
-    index = working_set(seen, groups, _by_gain(objective))
-    if index.size and _by_gain(objective):
-        relevance, index = _descended(seen, index, tolerance, order)
+def improve(state: State, marginal: Marginal, tolerance: float) -> State:
+    """Lower the energy on the working set and evaluate all columns anew."""
+    index = working_set(state, marginal)
+    relevance = state.relevance
+    if index.size and marginal.exact_coordinates:
+        relevance, index = _move_coordinates(state, index, tolerance)
     if not index.size:
-        return relevance
-    small, start = _take(problem, relevance, index)
-    better = polish(
+        return evaluate_from(state, relevance)
+    small = _restricted(state, relevance, index)
+    groups = None if marginal.groups is None else marginal.groups.restricted(index)
+    point = polish(
         small,
-        start,
-        groups=None if groups is None else groups.restricted(index),
-        volume=objective.volume,
-        tolerance=max(tolerance / 4.0, POLISHED * seen.violation(groups)),
+        replace(marginal, groups=groups),
+        tolerance=max(tolerance / 4.0, POLISHED * scalar(marginal.violation(state))),
     )
-    return put(relevance, index, better)
+    # Columns outside the working set have relevance zero, so the last Newton point has the Σ of
+    # all columns: its factor serves the sweep.
+    better = put(relevance, index, point.relevance)
+    return evaluate(state.problem, better, factor=point.factor, columns=True)
 
 
-def _by_gain(objective: Marginal) -> bool:
-    """Tell whether exact coordinate moves lower this energy."""
-    return objective.groups is None and objective.volume == FULL
-
-
-def _descended(seen: Sweep, index: Array, tolerance: float, order: str) -> tuple[Array, Array]:
-    """Move coordinates of the working set; return all relevances and the columns still in play."""
-    xp = namespace(seen.relevance)
-    chosen = xp.asarray(index, device=device(seen.relevance))
-    relevance = xp.take(seen.relevance, chosen, axis=0)
-    space = gather_workspace(xp.take(seen.whitened, chosen, axis=1), seen.responses, relevance)
-    gains = coordinate_gains(relevance, space.curvature, space.alignment)
+def _move_coordinates(
+    state: State, index: np.ndarray[Any, Any], tolerance: float
+) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Move coordinates of the working set; return all relevances and the columns still free."""
+    workspace = open_workspace(state.take(index))
+    gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
     enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
-    space = descend(space, tolerance=enough, limit=4 * index.size, order=order)
-    # the others stay at zero in every Newton step, at a price
-    playing = to_numpy((space.relevance > 0) | (space.alignment > space.curvature))
-    return put(seen.relevance, index, space.relevance), index[playing]
+    workspace = descend(workspace, tolerance=enough, limit=4 * index.size)
+    # Columns at zero whose derivative is positive stay there in every Newton step.
+    free = to_numpy((workspace.relevance > 0) | (workspace.alignment > workspace.curvature))
+    return put(state.relevance, index, workspace.relevance), index[free]
+
+
+def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> State:
+    """Return the state of the working set at new relevances."""
+    xp = namespace(relevance)
+    if bool(xp.all(relevance == state.relevance)):
+        return state.take(index)
+    chosen = xp.asarray(index, device=device(relevance))
+    columns = xp.take(state.dictionary, chosen, axis=1)
+    problem = state.problem._replace(dictionary=columns)
+    return evaluate(problem, xp.take(relevance, chosen, axis=0), columns=True)
 
 
 def solve_working_set(
-    problem: Problem,
-    start: Array | None = None,
+    start: State,
+    marginal: Marginal = FULL,
     *,
-    objective: Marginal = FULL_ENERGY,
     tolerance: float = 1e-6,
     limit: int = 200,
-    order: str = "best",
-) -> Solution[Sweep]:
-    """Minimise an energy from `start` (zero by default) at the problem's noise variance.
+    callbacks: Sequence[Callback] = (),
+) -> Solution[State]:
+    """Minimise an energy from `start` at the problem's noise variance.
 
     Parameters
     ----------
-    problem : Problem
-        One problem, not a stack.
-    start : array of shape (κ,), optional
-        Where to begin.
-    objective : FullCovariance or DiagonalCovariance
-        Coordinate moves serve the full energy without groups; Newton steps serve all.
+    start : State
+        Where to begin: one problem, not a stack, with its columns.
+    marginal : FullCovariance or DiagonalCovariance
+        The energy. Coordinate moves serve the full energy without groups; Newton steps serve all.
     tolerance : float
         Distance to the KKT conditions at which to stop.
     limit : int
         Largest number of sweeps.
-    order : {"best", "cyclic"}
-        Order of the coordinate moves.
+    callbacks : sequence of callable
+        As in `iterate`.
 
     Returns
     -------
     Solution
-        Its value is the last `Sweep`; the history records the energy per response.
+        Its value stores its columns; the history records the energy per response.
     """
+    problem = start.problem
     reachable = max(tolerance, rounding_distance(problem))
-
-    def step(seen: Sweep) -> Sweep:
-        better = improve(problem, seen, objective, reachable, order)
-        return sweep(problem, better, objective.volume)
-
-    first = empty_start(problem) if start is None else start
-    stop = Below(lambda seen: seen.violation(objective.groups), reachable, patience=15)
-    record = {"energy": lambda seen: seen.energy}
-    with limited_blas(problem.rows):
-        return iterate(
-            step, sweep(problem, first, objective.volume), stop=stop, limit=limit, record=record
-        )
+    return iterate(
+        lambda state: improve(state, marginal, reachable),
+        start,
+        stop=Below(marginal.violation, reachable, patience=15),
+        limit=limit,
+        record={"energy": marginal.value},
+        callbacks=callbacks,
+        size=problem.rows,
+    )
 
 
-def continuation(problem: Problem, order: str = "best") -> Array:
-    """Relevances to start from: stages of falling noise variance, each solved coarsely.
+def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
+    """Return a state to start from, reached by stages of falling noise variance.
 
-    A large noise variance smooths the energy, so that the columns that matter most come first;
-    for tiny noise this finds lower energies than a direct descent, and keeps it accurate.
+    A large γ smooths the energy: Σ ≈ γI there, columns hardly interact, and those that explain
+    most enter first. Each stage is solved coarsely from the one before. For tiny γ this ends at
+    lower energies than a direct descent, and avoids the ill-conditioned Σ of a poor start.
     """
     relevance = empty_start(problem)
     for noise in noise_stages(scalar(problem.noise)):
-        solved = solve_working_set(
-            problem.with_noise(noise),
-            relevance,
-            tolerance=COARSE,
-            limit=20,
-            order=order,
-        )
-        relevance = solved.value.relevance
-    return relevance
+        start = evaluate(problem.with_noise(noise), relevance, columns=True)
+        solution = solve_working_set(start, tolerance=COARSE, limit=20, callbacks=callbacks)
+        relevance = solution.value.relevance
+    return evaluate(problem, relevance, columns=True)
 
 
 def noise_stages(target: float) -> list[float]:
@@ -492,20 +418,3 @@ def noise_stages(target: float) -> list[float]:
     """
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
     return [target ** (stage / stages) for stage in range(1, stages)]
-
-
-def as_state(problem: Problem, seen: Sweep) -> State:
-    """Return what the sweep saw as a `State`."""
-    xp = namespace(seen.relevance)
-    sigma_active, active = _take(problem, seen.relevance, np.flatnonzero(to_numpy(seen.relevance)))
-    white = whiten(covariance(sigma_active.dictionary, active, problem.noise), problem.responses)
-    pulled = white.inverse.mT @ white.responses
-    return State(
-        *problem,
-        seen.relevance,
-        seen.curvature,
-        seen.alignment,
-        white.fit,
-        white.log_determinant,
-        xp.sum(pulled**2),
-    )
