@@ -1,5 +1,6 @@
 import json
 import math
+import pickle
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -9,7 +10,6 @@ import extras
 from lucidae.experiments import NAMES, experiment
 from lucidae.experiments.catalogue import NEEDS_TORCH, available
 from lucidae.experiments.data import EMBEDDED, penalties
-from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import run
 from lucidae.experiments.outcome import judge
 from lucidae.experiments.store import Store
@@ -39,7 +39,7 @@ def test_a_declaration_is_complete(name, scale):
     assert len({cell.key for cell in cells}) == len(cells)
     for cell in cells:
         assert json.loads(json.dumps(cell.settings)) == cell.settings
-        assert callable(cell.resolve())
+        assert pickle.loads(pickle.dumps(cell.work)) is cell.work
         assert 0 < cell.cost < math.inf
 
 
@@ -54,7 +54,7 @@ def test_smoke_uses_embedded_data_alone(name):
 def test_figures_can_be_found(name):
     extras.require("matplotlib")
     extras.require("jinja2")
-    assert callable(resolve(experiment(name).draw))
+    assert callable(experiment(name).draw.load())
 
 
 def test_the_papers_settings_are_the_papers():

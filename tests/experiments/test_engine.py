@@ -91,7 +91,7 @@ def test_exact_settings_versions_and_seconds_are_stored(toy, tmp_path):
     run(cells, store, jobs=1)
     about = store.load(cells[0]).about
     assert about["cell"]["settings"] == cells[0].settings
-    assert about["cell"]["work"] == "toy:work"
+    assert about["cell"]["work"] == "toy.work/1"
     assert {"lucidae", "numpy", "scipy", "python"} <= set(about["versions"])
     assert about["seconds"] >= 0
     assert about["processor_seconds"] >= 0
@@ -113,9 +113,9 @@ def test_the_budget_of_time_is_kept_and_the_rest_is_left(toy, tmp_path):
 
 def test_a_failure_names_the_cell_and_keeps_what_is_done(toy, tmp_path):
     store = Store(tmp_path / "cells")
-    good, (bad,) = toy.cells(tmp_path / "log", 2), toy.cells("", 1, name="toy:broken")
+    good, (bad,) = toy.cells(tmp_path / "log", 2), toy.cells("", 1, work=toy.broken)
     cheap = Cell(bad.work, bad.settings, 0.1)
-    with pytest.raises(RuntimeError, match=r"toy:broken.*by design"):
+    with pytest.raises(RuntimeError, match=r"toy\.broken/1.*by design"):
         run([*good, cheap], store, jobs=1)
     assert store.missing(good) == []
 

@@ -96,11 +96,7 @@ def _told(done: Reproduction) -> int:
     for outcome in done.outcomes:
         print(f"\n{outcome.experiment.name}, {outcome.results.seconds:.1f} s of work")
         print(outcome.verdicts.summary())
-    tally = done.tally
-    print(
-        f"\n{tally.measured} cells measured, {tally.reused} found, {tally.left} left, "
-        f"in {tally.seconds:.1f} s"
-    )
+    print(f"\n{done.tally}")
     if done.waiting:
         print(f"Not complete: {', '.join(done.waiting)}. Run again to go on.")
         return 3

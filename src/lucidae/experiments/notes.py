@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucidae.certificate import Claim
-from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import duration
 from lucidae.experiments.outcome import Outcome
 from lucidae.io.atomic import atomic_path
@@ -50,7 +49,7 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
 
 def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
     """Write the figures of an outcome and return their names and captions."""
-    blocks = resolve(outcome.experiment.draw)(outcome)
+    blocks = outcome.experiment.draw(outcome)
     plots = [block for block in blocks if isinstance(block, Plot)]
     written = []
     for plot in plots:

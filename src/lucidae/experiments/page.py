@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 
 from lucidae.certificate import Certificate, Claim
-from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import duration
 from lucidae.experiments.outcome import Outcome
 from lucidae.io.atomic import atomic_path
@@ -53,7 +52,7 @@ def _row(claim: Claim) -> str:
     )
 
 
-def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float) -> Path:
+def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
     """Draw all outcomes and write the page, whole or not at all.
 
     Parameters
@@ -63,20 +62,22 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float) -> Pat
     target : path
         Where the page goes.
     seconds : float
-        How long the run took that led to it.
+        Duration of the run.
+    note : str, default=""
+        A line for the summary, such as `Tally.note`.
 
     Returns
     -------
     Path
     """
-    chapters = [summary(outcomes), *(chapter(outcome) for outcome in outcomes)]
+    chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
     title = f"The papers, reproduced at {outcomes[0].scale} scale"
     with atomic_path(target) as temporary:
         temporary.write_text(fill_page(title, LEAD, chapters, seconds), encoding="utf-8")
     return target
 
 
-def summary(outcomes: Sequence[Outcome]) -> Chapter:
+def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
     """Return the verdicts at a glance."""
     claims = [claim for outcome in outcomes for claim in outcome.verdicts.claims]
     judged = [claim for claim in claims if claim.holds is not None]
@@ -104,6 +105,8 @@ def summary(outcomes: Sequence[Outcome]) -> Chapter:
         blocks.insert(
             1, Note("Some claims were not seen; their chapters say which and by how much.")
         )
+    if note:
+        blocks.append(Note(note))
     return Chapter("summary", "Summary", blocks)
 
 
@@ -120,7 +123,7 @@ def chapter(outcome: Outcome) -> Chapter:
     machine = "; ".join(outcome.machines)
     blocks: list[Block] = [
         Prose(f"{experiment.reference}. {experiment.claim}"),
-        *resolve(experiment.draw)(outcome),
+        *experiment.draw(outcome),
         Card("Verdicts", VerdictTable(outcome.verdicts)),
         Grid(("setting", ""), tuple(facts.items())),
         Prose(

@@ -109,7 +109,7 @@ def reproduce(
         from lucidae.experiments.page import write_page
 
         target = folder / scale / "index.html"
-        written = write_page(outcomes, target, time.perf_counter() - start)
+        written = write_page(outcomes, target, time.perf_counter() - start, tally.note)
     if notes is not None:
         from lucidae.experiments.notes import write_notes
 

@@ -17,10 +17,12 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
+    work,
 )
 from lucidae.experiments.device import reference
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered
@@ -41,9 +43,8 @@ class Convergence:
 
     def cells(self) -> Sequence[Cell]:
         """Return one cell per width, strength and share of the runs."""
-        work = "lucidae.experiments.dropout.convergence:measure"
         return [
-            Cell(work, self._settings(width, lam, seed), self._cost(width))
+            Cell(measure, self._settings(width, lam, seed), self._cost(width))
             for width in self.widths
             for lam in self.strengths
             for seed in range(self.runs // self.runs_per_cell)
@@ -100,6 +101,7 @@ class Convergence:
         }
 
 
+@work("dropout.convergence/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Train some networks with dropout, all at once."""
     return [_train(settings, device) for settings in group]
@@ -171,5 +173,5 @@ EXPERIMENT = Experiment(
             expect((20, 80), 0.02, 317),
         ),
     },
-    draw="lucidae.experiments.drawings.training:convergence",
+    draw=Drawing("training", "convergence"),
 )

@@ -15,11 +15,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtMost, Falls
 
@@ -37,8 +39,7 @@ class Surfaces:
     def cells(self) -> Sequence[Cell]:
         """Return one cell per strength."""
         shared = {"target": TARGET, "points": self.points, "starts": self.starts, "seed": 0}
-        work = "lucidae.experiments.dropout.landscape:measure"
-        return [Cell(work, {"strength": lam, **shared}, 0.3) for lam in self.strengths]
+        return [Cell(measure, {"strength": lam, **shared}, 0.3) for lam in self.strengths]
 
     def curves(self, results: Results) -> Curves:
         """Return what the ends of the descents tell, over the strengths."""
@@ -69,7 +70,10 @@ def _figures(arrays: Arrays) -> dict[str, float]:
     }
 
 
-def _surface(settings: Settings) -> Arrays:
+@work("dropout.landscape/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
+    """Evaluate the surface, and minimise the loss from random starts."""
     target, strength = settings["target"], settings["strength"]
     surface = scalar_surface(target, strength, points=settings["points"])
     objective = tied_objective(np.array([[target]]), strength)
@@ -94,8 +98,6 @@ def _surface(settings: Settings) -> Arrays:
     }
 
 
-measure = on_processor(_surface)
-
 EXPECT = (
     AtMost("gap", 1e-6, at="everywhere", says="every local minimum that was met is global"),
     AtMost("inequality", 1e-3, at="everywhere", says="the minima are equalized"),
@@ -113,5 +115,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECT),
         "paper": Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECT),
     },
-    draw="lucidae.experiments.drawings.landscapes:dropout",
+    draw=Drawing("landscapes", "dropout"),
 )

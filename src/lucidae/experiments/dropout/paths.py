@@ -16,11 +16,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtMost
 from lucidae.iteration import Below, iterate
@@ -41,10 +43,9 @@ class Paths:
 
     def cells(self) -> Sequence[Cell]:
         """Return one cell per strength and seed; both starts run side by side."""
-        work = "lucidae.experiments.dropout.paths:measure"
         return [
             Cell(
-                work,
+                measure,
                 {
                     "strength": lam,
                     "target": TARGET,
@@ -88,7 +89,9 @@ def distance(path: Any, strength: float) -> Any:
     return np.min(np.linalg.norm(path[:, None, :] - minima, axis=-1), axis=-1)
 
 
-def _path(settings: Settings) -> Arrays:
+@work("dropout.paths/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
     """Return the path (steps, starts, 2); equal weights in and out stay equal for a scalar."""
     starts = np.array(settings["starts"])[:, None, :]
     keep = np.full(len(starts), 1.0 / (1.0 + settings["strength"]))
@@ -111,9 +114,6 @@ def _path(settings: Settings) -> Arrays:
         size=2,
     )
     return {"path": solution.history["weights"]}
-
-
-measure = on_processor(_path)
 
 
 def expect(within: float) -> tuple[AtMost, ...]:
@@ -139,5 +139,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect(0.08)),
         "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 3), expect(0.06)),
     },
-    draw="lucidae.experiments.drawings.landscapes:paths",
+    draw=Drawing("landscapes", "paths"),
 )

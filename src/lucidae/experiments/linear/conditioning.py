@@ -13,11 +13,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.linear.training import DATA_WORDS
 from lucidae.experiments.verdicts import AtLeast, Outweighs
@@ -46,7 +48,7 @@ class Conditioning:
         """Return one cell per size."""
         return [
             Cell(
-                "lucidae.experiments.linear.conditioning:measure",
+                measure,
                 {"data": self.data, "k": k},
                 0.05 + 0.06 * k,
             )
@@ -73,7 +75,9 @@ class Conditioning:
         }
 
 
-def _conditions(settings: Settings) -> Arrays:
+@work("linear.conditioning/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
     """Return true condition numbers and the paper's bounds."""
     data, k = settings["data"], settings["k"]
     values = spectrum(data).values
@@ -88,8 +92,6 @@ def _conditions(settings: Settings) -> Arrays:
         found[f"nested/{name}"] = condition_number(point, effective=True)
     return {name: np.array(figure) for name, figure in found.items()}
 
-
-measure = on_processor(_conditions)
 
 VALID = (
     Outweighs("nonuniform/best", "nonuniform/bound", 1.0, at="everywhere", says="the bound holds"),
@@ -122,5 +124,5 @@ EXPERIMENT = Experiment(
             Conditioning("mnist", (2, 3, 5, 8, 12, 20, 30, 50)), (*VALID, *worsens(20.0, 5.0))
         ),
     },
-    draw="lucidae.experiments.drawings.training:conditioning",
+    draw=Drawing("training", "conditioning"),
 )

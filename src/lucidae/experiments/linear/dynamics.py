@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtLeast, AtMost, Between, Reported, Sooner
 
@@ -180,5 +180,5 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw="lucidae.experiments.drawings.training:dynamics",
+    draw=Drawing("training", "dynamics"),
 )

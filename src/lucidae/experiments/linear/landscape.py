@@ -13,11 +13,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtMost, Outweighs, Sooner
 from lucidae.iteration import Below, iterate
@@ -84,7 +86,7 @@ class Landscape:
             "rate": self.rate,
             "start": list(self.start),
         }
-        return [Cell("lucidae.experiments.linear.landscape:measure", settings, 0.3)]
+        return [Cell(measure, settings, 0.3)]
 
     def curves(self, results: Results) -> Curves:
         """Return the errors along the path, the loss along the ring, and two curvatures."""
@@ -110,7 +112,10 @@ class Landscape:
         }
 
 
-def _landscape(settings: Settings) -> Arrays:
+@work("linear.landscape/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
+    """Evaluate the surface and follow one descent on it."""
     plane = Plane(np.array(settings["eigenvalues"]), np.array(settings["penalties"]))
     axis = np.linspace(-1.35, 1.35, settings["points"])
     grid = np.stack(np.meshgrid(axis, axis), axis=-1)
@@ -153,8 +158,6 @@ def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
     ) / (2 * step)
 
 
-measure = on_processor(_landscape)
-
 EXPECT = (
     Outweighs(
         "radial curvature",
@@ -184,5 +187,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
         "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),
     },
-    draw="lucidae.experiments.drawings.landscapes:valley",
+    draw=Drawing("landscapes", "valley"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.experiments.declaration import Cell, Curve, Curves, Experiment, Results, Scale
+from lucidae.experiments.declaration import Cell, Curve, Curves, Drawing, Experiment, Results, Scale
 from lucidae.experiments.linear.dynamics import (
     DIGITS_MARKS,
     DIGITS_PENALTIES,
@@ -123,5 +123,5 @@ EXPERIMENT = Experiment(
             expect(PAPER_SEARCH, 0.1),
         ),
     },
-    draw="lucidae.experiments.drawings.training:learning_rates",
+    draw=Drawing("training", "learning_rates"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.linear.dynamics import (
     DIGITS_PENALTIES,
     DIGITS_RATES,
@@ -81,5 +81,5 @@ EXPERIMENT = Experiment(
             expect(PAPER_SIZES, 0.1, 0.1),
         ),
     },
-    draw="lucidae.experiments.drawings.training:minibatch",
+    draw=Drawing("training", "minibatch"),
 )

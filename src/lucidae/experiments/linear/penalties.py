@@ -13,11 +13,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.linear.training import TrainingRuns, Trial
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
@@ -65,7 +67,7 @@ class Penalties:
         """Return the choices, and one cell per rule and rate."""
         choices = [
             Cell(
-                "lucidae.experiments.linear.penalties:measure",
+                measure,
                 {"data": self.data, "k": self.k, "rule": dict(self.rule(name))},
                 2.0,
             )
@@ -96,7 +98,10 @@ class Penalties:
         }
 
 
-def _choice(settings: Settings) -> dict[str, Any]:
+@work("linear.penalties/1")
+@on_processor
+def measure(settings: Settings) -> dict[str, Any]:
+    """Return penalties by a rule, and the condition numbers that they give."""
     data, k = settings["data"], settings["k"]
     values, chosen = spectrum(data).values, penalties(settings["rule"], data, k)
     with np.errstate(divide="ignore"):
@@ -107,9 +112,6 @@ def _choice(settings: Settings) -> dict[str, Any]:
             "largest": chosen[-1] / values[k - 1],
         }
     return {"penalties": chosen} | {name: np.array(figure) for name, figure in found.items()}
-
-
-measure = on_processor(_choice)
 
 
 def expect(rate: float, early: float, late: float, gap: float) -> tuple[Any, ...]:
@@ -172,5 +174,5 @@ EXPERIMENT = Experiment(
             expect(1e-2, 100, 1000, 0.05),
         ),
     },
-    draw="lucidae.experiments.drawings.training:penalties",
+    draw=Drawing("training", "penalties"),
 )

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
+from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
 from lucidae.experiments.linear.training import DATA_WORDS, FEATURES, SAMPLES, STOCHASTIC, plan_of
 from lucidae.linear.simulation.dynamics import Run, epochs_to_alignment
 
 __all__ = ["Race", "measure"]
 
-WORK = "lucidae.experiments.linear.race:measure"
 REACH = 128
 """Latents that nested dropout's geometric prior of ratio 0.9 reaches in a few epochs."""
 
@@ -46,7 +45,7 @@ class Race:
     def cells(self) -> Sequence[Cell]:
         """Return one cell per model, optimizer and size."""
         return [
-            Cell(WORK, self._settings(method, optimizer, k), self._cost(method, optimizer, k))
+            Cell(measure, self._settings(method, optimizer, k), self._cost(method, optimizer, k))
             for method, optimizer in self.rates
             for k in self.sizes
         ]
@@ -117,6 +116,7 @@ def exponent(sizes: Sequence[float], epochs: Any) -> float:
     return float(np.polyfit(*logs, 1)[0])
 
 
+@work("linear.scaling/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Return the epochs that each run needs; NaN where it does not arrive."""
     return [{"epochs": np.array(_epochs(settings, device))} for settings in group]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.linear.race import Race
 from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
 
@@ -79,5 +79,5 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw="lucidae.experiments.drawings.training:scaling",
+    draw=Drawing("training", "scaling"),
 )

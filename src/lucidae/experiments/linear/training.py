@@ -10,14 +10,13 @@ import numpy as np
 
 from lucidae.arrays import like
 from lucidae.experiments.data import SHAPES, centred_rows, penalties, spectrum
-from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
+from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
 from lucidae.experiments.device import reference
 from lucidae.iteration import log_grid
 from lucidae.linear.simulation.dynamics import Plan, Run, Trajectory, simulate
 
 __all__ = ["TrainingRuns", "Trial", "measure"]
 
-WORK = "lucidae.experiments.linear.training:measure"
 MEASURES = ("alignment", "subspace", "loss", "imbalance")
 FEATURES = {"digits": 64, "mnist": 784, "gaussian": 1000, "small-gaussian": 100}
 SAMPLES = {"digits": 1797, "mnist": 60_000, "gaussian": 5000, "small-gaussian": 500}
@@ -93,7 +92,7 @@ class Trial:
             "tied": False,
             "seed": self.seed,
         }
-        return Cell(WORK, settings, self._cost(), self._companions(settings))
+        return Cell(measure, settings, self._cost(), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:
         """Name the runs that differ in their rate alone, unless they draw at random."""
@@ -160,6 +159,7 @@ DATA_WORDS = {
 }
 
 
+@work("linear.training/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Train all runs of a group, which differ in their rates at most, at once."""
     shared = group[0]

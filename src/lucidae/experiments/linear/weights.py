@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.experiments.data import spectrum
-from lucidae.experiments.declaration import Cell, Curve, Curves, Experiment, Results, Scale
+from lucidae.experiments.declaration import Cell, Curve, Curves, Drawing, Experiment, Results, Scale
 from lucidae.experiments.linear.dynamics import (
     DIGITS_PENALTIES,
     DIGITS_RATES,
@@ -122,5 +122,5 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw="lucidae.experiments.drawings.training:weights",
+    draw=Drawing("training", "weights"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.sparsity.recovery import Recovery
 from lucidae.experiments.verdicts import AtLeast, Ordered
 
@@ -33,5 +33,5 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw="lucidae.experiments.drawings.recovery:recovery",
+    draw=Drawing("recovery", "recovery"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.sparsity.recovery import Recovery
 from lucidae.experiments.verdicts import AtLeast, Ordered
 
@@ -57,5 +57,5 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw="lucidae.experiments.drawings.recovery:recovery",
+    draw=Drawing("recovery", "recovery"),
 )

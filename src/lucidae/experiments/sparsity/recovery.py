@@ -12,7 +12,7 @@ import numpy as np
 
 from lucidae.arrays import Array, like, to_numpy
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
-from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
+from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
 from lucidae.experiments.device import cores, is_accelerator, reference
 from lucidae.experiments.sparsity.methods import LIMITS, METHODS, SOLVERS
 from lucidae.iteration import limited_blas
@@ -20,7 +20,6 @@ from lucidae.metrics import exact_recovery, support_recovery
 
 __all__ = ["Recovery", "measure"]
 
-WORK = "lucidae.experiments.sparsity.recovery:measure"
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
 """Numbers of active rows that are solved at once on an accelerator."""
@@ -92,7 +91,7 @@ class Recovery:
         expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
         cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
         shared = {name: value for name, value in problem.items() if name not in ("r", "seed")}
-        return Cell(WORK, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
+        return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
 
     def curves(self, results: Results) -> Curves:
         """Return the success rates over r by every criterion; the chosen one has no prefix."""
@@ -132,6 +131,7 @@ class Stack:
     noise: Array
 
 
+@work("sparsity.recovery/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Solve all cells of a group, those of one method at once, on shared problems."""
     order = sorted({settings["problem"]["r"]: settings["problem"] for settings in group}.items())

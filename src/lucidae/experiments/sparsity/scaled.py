@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.sparsity.recovery import Recovery
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
@@ -34,5 +34,5 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw="lucidae.experiments.drawings.recovery:recovery",
+    draw=Drawing("recovery", "recovery"),
 )

@@ -13,11 +13,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtLeast, AtMost, Between, Ordered
 from lucidae.sparsity.landscape import (
@@ -58,11 +60,8 @@ class Slices:
         }
         problem = {"d": 15, "kappa": 30, "r": 6, "n": 10, "snr_db": 20.0}
         return [
-            Cell("lucidae.experiments.sparsity.slices:draw_slice", slice_of_paper, 0.1),
-            *(
-                Cell("lucidae.experiments.sparsity.slices:count", {**problem, "seed": seed}, 0.3)
-                for seed in range(self.states)
-            ),
+            Cell(measure_slice, slice_of_paper, 0.1),
+            *(Cell(count_minima, {**problem, "seed": seed}, 0.3) for seed in range(self.states)),
         ]
 
     def curves(self, results: Results) -> Curves:
@@ -97,7 +96,9 @@ class Slices:
         }
 
 
-def _slice(settings: Settings) -> Arrays:
+@work("sparsity.slice/1")
+@on_processor
+def measure_slice(settings: Settings) -> Arrays:
     """Return the three energies along one coordinate."""
     power, inner, outer = settings["power"], settings["inner"], settings["outer"]
     weight = np.concatenate([[0.0], np.geomspace(1e-3, 50.0, 400)])
@@ -113,7 +114,9 @@ def _slice(settings: Settings) -> Arrays:
     }
 
 
-def _count(settings: Settings) -> Arrays:
+@work("sparsity.slice_minima/1")
+@on_processor
+def count_minima(settings: Settings) -> Arrays:
     """Count the minima of each column's slice through a random state, on a fine grid."""
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
@@ -132,9 +135,6 @@ def _count(settings: Settings) -> Arrays:
         ),
     }
 
-
-draw_slice = on_processor(_slice)
-count = on_processor(_count)
 
 EXPECT = (
     Between("minima/full", 1, 1, says="the full VAE has one minimum along the slice"),
@@ -157,5 +157,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Slices(20), EXPECT),
         "paper": Scale(Slices(200), EXPECT),
     },
-    draw="lucidae.experiments.drawings.recovery:slices",
+    draw=Drawing("recovery", "slices"),
 )

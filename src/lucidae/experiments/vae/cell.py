@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.datasets import fetch_mnist, load_digits
+from lucidae.experiments.declaration import work
 from lucidae.experiments.vae.comparison import SCALES, Design, train_arm
 from lucidae.experiments.vae.pictures import as_images
 from lucidae.experiments.vae.verdict import ARMS
@@ -65,6 +66,7 @@ def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dic
     ]
 
 
+@work("vae.comparison/1")
 def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
     """Train the runs of some cells and return their histories, one entry an epoch.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.experiments.declaration import Cell, Curve, Curves, Experiment, Results, Scale
+from lucidae.experiments.declaration import Cell, Curve, Curves, Drawing, Experiment, Results, Scale
 from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
 
 ARMS = ("full", "diagonal")
@@ -29,10 +29,10 @@ class Comparison:
 
     def cells(self) -> Sequence[Cell]:
         """Return one cell per covariance and seed."""
-        return [
-            Cell("lucidae.experiments.vae.cell:measure", settings, self.seconds)
-            for settings in self._settings()
-        ]
+        settings = self._settings()
+        from lucidae.experiments.vae.cell import measure
+
+        return [Cell(measure, one, self.seconds) for one in settings]
 
     def _settings(self) -> list[dict[str, Any]]:
         try:
@@ -112,5 +112,5 @@ EXPERIMENT = Experiment(
         ),
         "paper": Scale(Comparison("paper", 300.0), CLAIMS),
     },
-    draw="lucidae.experiments.drawings.recovery:covariances",
+    draw=Drawing("recovery", "covariances"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucidae.experiments.declaration import Experiment, Scale
+from lucidae.experiments.declaration import Drawing, Experiment, Scale
 from lucidae.experiments.vae.mnist import CLAIMS, Comparison
 from lucidae.experiments.verdicts import AtMost, Ordered, Reported
 
@@ -28,5 +28,5 @@ EXPERIMENT = Experiment(
         ),
         "paper": Scale(Comparison("paper", 300.0, noise_variance=0.02), CLAIMS),
     },
-    draw="lucidae.experiments.drawings.recovery:covariances",
+    draw=Drawing("recovery", "covariances"),
 )
