@@ -85,7 +85,7 @@ def test_a_cell_that_0_1_0_wrote_is_version_1_of_its_work(store, tmp_path):
     for name, values in expected.items():
         np.testing.assert_allclose(found.arrays[name], values, rtol=1e-6)
     assert store.load(Cell(conditions, {"data": "digits", "k": 3})) is None
-    assert store.outdated([conditioning(2)]) == [conditioning(2)]
+    assert len(store.outdated([conditioning(2)])) == 1
     assert store.pack(tmp_path / "packed.zip", [conditioning()]) == 1
     other = Store(tmp_path / "other")
     assert other.unpack(tmp_path / "packed.zip") == 1
