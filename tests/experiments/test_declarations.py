@@ -9,10 +9,10 @@ import pytest
 import extras
 from lucidae.experiments import NAMES, experiment
 from lucidae.experiments.catalogue import NEEDS_TORCH, available
-from lucidae.experiments.data import EMBEDDED, penalties
+from lucidae.experiments.data import DATA, penalties
 from lucidae.experiments.engine import run
-from lucidae.experiments.outcome import judge
 from lucidae.experiments.store import Store
+from lucidae.experiments.verdicts import judge
 
 BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
 QUICK = ("lae-landscape", "dropout-landscape", "sparse-slices")
@@ -47,7 +47,7 @@ def test_a_declaration_is_complete(name, scale):
 def test_smoke_uses_embedded_data_alone(name):
     require_packages(name)
     for cell in experiment(name).at("smoke").setting.cells():
-        assert cell.settings.get("data", EMBEDDED[0]) in EMBEDDED
+        assert DATA[cell.settings.get("data", "digits")].embedded
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,8 +7,8 @@ from sklearn.linear_model import MultiTaskLasso
 import extras
 from lucidae.experiments.dropout.convergence import Convergence
 from lucidae.experiments.linear.landscape import Plane
-from lucidae.experiments.linear.race import Race
-from lucidae.experiments.linear.race import measure as race
+from lucidae.experiments.linear.scaling import EpochsToAlignment
+from lucidae.experiments.linear.scaling import measure as count_epochs
 from lucidae.experiments.linear.training import Trial
 from lucidae.experiments.linear.training import measure as train
 from lucidae.experiments.sparsity import recovery
@@ -77,9 +77,11 @@ def test_runs_that_differ_in_their_rate_go_together():
 
 
 def test_a_race_ends_where_the_training_passes_the_mark():
-    setting = Race("small-gaussian", (2,), {("rag", "nesterov"): (1e-4, 1e-4)}, limit=400)
+    setting = EpochsToAlignment(
+        "small-gaussian", (2,), {("rag", "nesterov"): (1e-4, 1e-4)}, limit=400
+    )
     (cell,) = setting.cells()
-    (found,) = race([cell.settings], "cpu")
+    (found,) = count_epochs([cell.settings], "cpu")
     trial = Trial("rag", "nesterov", 1e-4, "small-gaussian", 2, 400, marks=tuple(range(0, 400, 10)))
     (trained,) = train([trial.cell.settings], "cpu")
     tens = trained["epochs"] % 10 == 0

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from lucidae.experiments.engine import Tick, duration
-from lucidae.experiments.outcome import Outcome
 from lucidae.experiments.reproduce import Reproduction, reproduce
+from lucidae.experiments.verdicts import Outcome
 
 __all__ = ["reproduce_command"]
 

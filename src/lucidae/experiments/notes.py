@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lucidae.certificate import Claim
 from lucidae.experiments.engine import duration
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Plot
 from lucidae.report.style import LIGHT

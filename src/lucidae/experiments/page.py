@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lucidae.certificate import Certificate, Claim
 from lucidae.experiments.engine import duration
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
 from lucidae.report.page import Chapter, fill_page

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lucidae._version import __version__
 from lucidae.experiments.catalogue import experiments
 from lucidae.experiments.declaration import SCALES, Cell, Experiment
 from lucidae.experiments.engine import Tally, Tick, run
-from lucidae.experiments.outcome import Outcome, judge, write_numbers, write_verdicts
 from lucidae.experiments.store import Store
+from lucidae.experiments.verdicts import Outcome, judge
+from lucidae.io.atomic import atomic_path
 from lucidae.validation import check_choice
 
 __all__ = ["Reproduction", "cells_of", "reproduce"]
@@ -115,3 +120,30 @@ def reproduce(
 
         write_notes(outcomes, Path(notes))
     return Reproduction(outcomes, waiting, tally, written)
+
+
+def write_numbers(outcome: Outcome, folder: Path) -> Path:
+    """Write every curve of an outcome to one CSV file with the columns series, x and y."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("series", "x", "y"))
+    for name, curve in outcome.curves.items():
+        writer.writerows(
+            (name, f"{x:.10g}", f"{y:.10g}") for x, y in zip(curve.x, curve.y, strict=True)
+        )
+    target = folder / f"{outcome.experiment.name}.csv"
+    with atomic_path(target) as temporary:
+        temporary.write_text(stream.getvalue(), encoding="utf-8")
+    return target
+
+
+def write_verdicts(outcomes: Sequence[Outcome], target: Path) -> Path:
+    """Write all verdicts with their settings to one JSON file."""
+    subject = {
+        "lucidae": __version__,
+        "holds": all(outcome.holds for outcome in outcomes),
+        "experiments": [outcome.to_dict() for outcome in outcomes],
+    }
+    with atomic_path(target) as temporary:
+        temporary.write_text(json.dumps(subject, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return target

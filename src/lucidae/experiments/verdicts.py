@@ -7,14 +7,16 @@ Where a claim looks is its `at`: a point of the grid, ``"end"`` (the last point)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from lucidae.certificate import Claim, reported
-from lucidae.experiments.declaration import Curve, Curves
+from lucidae.certificate import Certificate, Claim, reported
+from lucidae.experiments.declaration import Curve, Curves, Experiment, Results
+from lucidae.experiments.store import Store
+from lucidae.io.atomic import json_safe
 
 __all__ = [
     "Agree",
@@ -23,9 +25,11 @@ __all__ = [
     "Between",
     "Falls",
     "Ordered",
+    "Outcome",
     "Outweighs",
     "Reported",
     "Sooner",
+    "judge",
 ]
 
 Where = float | str | tuple[float, float]
@@ -269,3 +273,74 @@ class Reported:
         value = worst(readings(curve_named(curves, self.series), self.at), largest=True)
         statement = f"{self.says or self.series}, {place(self.at)}"
         return reported(self.series, statement, reference, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An experiment whose cells are all done.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The declaration.
+    scale : str
+        ``"smoke"`` or ``"paper"``.
+    results : Results
+        The finished cells.
+    curves : mapping of str to Curve
+        What the claims were judged on.
+    verdicts : Certificate
+        The claims with their measured figures.
+    """
+
+    experiment: Experiment
+    scale: str
+    results: Results = field(repr=False)
+    curves: Curves = field(repr=False)
+    verdicts: Certificate = field(repr=False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim was seen."""
+        return all(claim.holds is not False for claim in self.verdicts.claims)
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines that did the work."""
+        return tuple(sorted({str(cell.about["machine"]) for cell in self.results}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-safe values: the setting, the machine, the time and every claim."""
+        return {
+            "name": self.experiment.name,
+            "reference": self.experiment.reference,
+            "scale": self.scale,
+            "setting": dict(self.experiment.at(self.scale).setting.facts()),
+            "holds": self.holds,
+            "claims": [claim.to_dict() for claim in self.verdicts.claims],
+            "cells": len(self.results.cells),
+            "seconds": round(self.results.seconds, 3),
+            "machines": list(self.machines),
+            "versions": _versions(self.results),
+        }
+
+
+def judge(experiment: Experiment, scale: str, store: Store) -> Outcome | None:
+    """Judge an experiment on the cells in a store; None while some are not done."""
+    chosen = experiment.at(scale)
+    found = [store.load(cell) for cell in chosen.setting.cells()]
+    measured = tuple(cell for cell in found if cell is not None)
+    if len(measured) < len(found):
+        return None
+    results = Results(measured)
+    curves = chosen.setting.curves(results)
+    claims = tuple(verdict.judge(curves, experiment.reference) for verdict in chosen.expect)
+    title = f"{experiment.reference}: what was seen"
+    return Outcome(experiment, scale, results, curves, Certificate(title, claims))
+
+
+def _versions(results: Results) -> dict[str, Any]:
+    """Return the versions of the last finished cell: a run rarely spans two."""
+    return {
+        name: json_safe(value) for name, value in dict(results.cells[-1].about["versions"]).items()
+    }

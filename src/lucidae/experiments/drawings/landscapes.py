@@ -14,7 +14,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from lucidae.dropout.landscape import scalar_surface
 from lucidae.experiments.drawings.common import numbers
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.report.blocks import Block, Card, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 

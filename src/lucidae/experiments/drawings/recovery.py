@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lucidae.experiments.drawings.common import NAMES, look, numbers, shared_legend
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import picture_rows
 from lucidae.report.style import LIGHT, drawing, new_figure

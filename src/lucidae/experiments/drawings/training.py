@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from lucidae.experiments.data import DATA
 from lucidae.experiments.drawings.common import (
     COLOURS,
     NAMES,
@@ -17,9 +18,8 @@ from lucidae.experiments.drawings.common import (
     shared_legend,
 )
 from lucidae.experiments.linear.penalties import RULES
-from lucidae.experiments.linear.training import images
 from lucidae.experiments.linear.weights import METHODS
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
@@ -115,13 +115,15 @@ def _turning(setting: Any, outcome: Outcome) -> Figure:
 
 
 def _decoders(setting: Any, outcome: Outcome) -> Figure:
-    count = min(10, setting.k)
+    baseline = setting.baseline
+    count = min(10, baseline.k)
+    shape: Any = DATA[baseline.data].image_shape
     figure, grid = new_figure(
         len(METHODS), count, figsize=(0.72 * count + 1.4, 0.78 * len(METHODS)), squeeze=False
     )
     for line, method in zip(grid, METHODS, strict=True):
         cell = outcome.results.one(method=method, n_epochs=setting.epochs[-1])
-        for axes, image in zip(line, images(cell.arrays["atoms"], setting.data), strict=False):
+        for axes, image in zip(line, cell.arrays["atoms"].reshape(-1, *shape), strict=False):
             limit = float(np.max(abs(image))) or 1.0
             axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit)
             axes.set(xticks=[], yticks=[])
@@ -212,7 +214,7 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
             label = f"{NAMES[method]}, {optimizer.capitalize()}"
             style = {**look(method, optimizer), "markevery": 1}
             axes.plot(curve.x, curve.y, label=label, **style)
-            used = setting.used[method, optimizer]
+            used = setting.baseline.rates[method, optimizer]
             axes.plot(
                 used,
                 curve.y[list(curve.x).index(used)],

@@ -12,13 +12,23 @@ import numpy as np
 
 from lucidae.arrays import Array, like, to_numpy
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
-from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
+from lucidae.experiments.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Results,
+    Scale,
+    Settings,
+    work,
+)
 from lucidae.experiments.device import cores, is_accelerator, reference
 from lucidae.experiments.sparsity.methods import LIMITS, METHODS, SOLVERS
+from lucidae.experiments.verdicts import Ordered, Where
 from lucidae.iteration import limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
 
-__all__ = ["Recovery", "measure"]
+__all__ = ["Recovery", "above", "measure", "scales"]
 
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
@@ -44,9 +54,11 @@ class Recovery:
     leadfield : bool, default=False
         Whether the dictionary is a MEG lead field rather than Gaussian.
     criterion : {"rows", "support"}
-        What counts as success: every row right to 1e-3, or the r largest rows the true ones.
+        Criterion of success: every row within 1e-3 of the truth, or the r largest rows are the
+        true ones.
     tol : float, default=1e-6
-        Distance to stationarity at which a problem is solved; an exact support needs less.
+        Distance to stationarity at which a problem counts as solved; the support alone needs
+        less accuracy.
     """
 
     active: tuple[int, ...]
@@ -105,7 +117,7 @@ class Recovery:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
         success = {
             "rows": "every row within 0.1 % of the truth, the support exact",
@@ -119,6 +131,27 @@ class Recovery:
             "trials": f"{self.trials} for each",
             "success": success[self.criterion],
         }
+
+
+METHOD_WORDS = {
+    "full": "the full VAE",
+    "diagonal": "the diagonal VAE",
+    "autoencoder": "the autoencoder",
+    "group lasso": "the group lasso",
+}
+
+
+def above(first: str, second: str, at: Where, margin: float) -> Ordered:
+    """Claim that the success rate of the first method exceeds that of the second by a margin."""
+    words = f"{METHOD_WORDS[first]} recovers more than {METHOD_WORDS[second]}"
+    return Ordered((first, second), at=at, margin=margin, says=words)
+
+
+def scales(smoke: tuple[Any, ...], paper: tuple[Any, ...], **setting: Any) -> dict[str, Scale]:
+    """Return both scales of an experiment, with the claims of each and the settings they share."""
+    small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
+    full = Recovery(tuple(range(1, 101)), 100, **setting)
+    return {"smoke": Scale(small, smoke), "paper": Scale(full, paper)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +200,10 @@ def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, An
 
 
 def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
-    """Draw all problems, each from a seed of its own, and bring them to the device."""
+    """Draw all problems, each from its own seed, and copy them to the device."""
     tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
     if is_accelerator(device):
-        # NumPy's generators leave the interpreter's lock for half of the time: a few threads help.
+        # NumPy's generators release the interpreter's lock half of the time, so a few threads help.
         with limited_blas(problems[0]["d"]), ThreadPoolExecutor(min(4, cores())) as pool:
             drawn = list(pool.map(_draw, tasks))
     else:
