@@ -1,4 +1,4 @@
-"""Every figure and table of the three papers, as declarations with verdicts."""
+"""The figures and tables of the three papers as declared experiments with verdicts."""
 
 from lucidae.experiments.catalogue import NAMES, experiment, experiments
 from lucidae.experiments.declaration import Cell, Curve, Experiment, Results, Scale

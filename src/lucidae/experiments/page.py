@@ -1,4 +1,4 @@
-"""One self-contained page on what was seen: claims, settings, figures and verdicts."""
+"""One self-contained HTML page with the claims, settings, figures and verdicts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from lucidae.report.page import Chapter, fill_page
 __all__ = ["write_page"]
 
 LEAD = (
-    "Every figure and table of three papers on autoencoders whose optimum is known, run again: "
-    "what each paper claims, in which setting it was tried, and what was seen."
+    "The figures and tables of three papers on autoencoders whose optimum is known, reproduced: "
+    "what each paper claims, the setting of the experiment, and what was measured."
 )
 
-
-MARKS = {True: ("✓", "green", "seen"), False: ("✗", "orange", "not seen"), None: ("–", "muted", "")}
+MARKS = {True: ("✓", "green", "holds"), False: ("✗", "orange", "fails"), None: ("–", "muted", "")}
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Claims as rows: seen or not, what is claimed, and the measured figure."""
+    """Table of claims: verdict, statement and measured figure."""
 
     verdicts: Certificate
 
@@ -53,14 +52,14 @@ def _row(claim: Claim) -> str:
 
 
 def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
-    """Draw all outcomes and write the page, whole or not at all.
+    """Draw all outcomes and write the page atomically.
 
     Parameters
     ----------
     outcomes : sequence of Outcome
         Finished experiments, at least one.
     target : path
-        Where the page goes.
+        File of the page.
     seconds : float
         Duration of the run.
     note : str, default=""
@@ -78,10 +77,10 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
 
 
 def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
-    """Return the verdicts at a glance."""
+    """Return the chapter with the number of claims that hold in each experiment."""
     claims = [claim for outcome in outcomes for claim in outcome.verdicts.claims]
     judged = [claim for claim in claims if claim.holds is not None]
-    seen = sum(claim.holds is True for claim in judged)
+    held = sum(claim.holds is True for claim in judged)
     rows = tuple(
         (
             outcome.experiment.name,
@@ -95,15 +94,15 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
         Facts(
             (
                 (str(len(outcomes)), "experiments"),
-                (f"{seen} of {len(judged)}", "claims seen"),
-                (duration(sum(outcome.results.seconds for outcome in outcomes)), "work in all"),
+                (f"{held} of {len(judged)}", "claims hold"),
+                (duration(sum(outcome.results.seconds for outcome in outcomes)), "total work"),
             )
         ),
         Grid(("experiment", "paper", "claims", "work"), rows),
     ]
-    if seen < len(judged):
+    if held < len(judged):
         blocks.insert(
-            1, Note("Some claims were not seen; their chapters say which and by how much.")
+            1, Note("Some claims fail; the chapters of their experiments give the figures.")
         )
     if note:
         blocks.append(Note(note))
@@ -111,13 +110,13 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
 
 
 def tally(outcome: Outcome) -> str:
-    """Say how many claims of an experiment were seen."""
+    """Return the number of claims of an experiment that fail, in words."""
     judged = [claim.holds for claim in outcome.verdicts.claims if claim.holds is not None]
-    return "all seen" if all(judged) else f"{judged.count(False)} of {len(judged)} NOT seen"
+    return "all hold" if all(judged) else f"{judged.count(False)} of {len(judged)} FAIL"
 
 
 def chapter(outcome: Outcome) -> Chapter:
-    """Return one experiment: the claim, the figure, the verdicts and the setting."""
+    """Return the chapter of one experiment: claim, figures, verdicts and setting."""
     experiment = outcome.experiment
     facts = experiment.at(outcome.scale).setting.facts()
     machine = "; ".join(outcome.machines)
@@ -134,12 +133,12 @@ def chapter(outcome: Outcome) -> Chapter:
     return Chapter(experiment.name, experiment.title, blocks)
 
 
-def count(pieces: int) -> str:
-    """Say how many pieces of work there were.
+def count(cells: int) -> str:
+    """Return a number of cells in words.
 
     Examples
     --------
     >>> count(1), count(2)
-    ('1 piece', '2 pieces')
+    ('1 cell', '2 cells')
     """
-    return f"{pieces} piece{'' if pieces == 1 else 's'}"
+    return f"{cells} cell{'' if cells == 1 else 's'}"

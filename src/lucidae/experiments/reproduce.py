@@ -1,4 +1,4 @@
-"""Run experiments and write down what was seen."""
+"""Run experiments, judge their claims, and write page, numbers and verdicts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,24 @@ from lucidae.validation import check_choice
 __all__ = ["Reproduction", "cells_of", "reproduce"]
 
 
+UNFINISHED = 3
+"""Exit code of a run whose time was over before it was complete."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """What came of a run.
+    """Result of `reproduce`.
 
     Parameters
     ----------
     outcomes : tuple of Outcome
-        The experiments that are complete.
+        The experiments whose cells are all done.
     waiting : tuple of str
-        Names of those that are not, because the time was over.
+        Names of the others: the time was over before they were complete.
     tally : Tally
         Cells measured, reused and left.
     page : Path or None
-        The page; None when it was not asked for, or nothing is complete.
+        The page; None when it was not requested, or no experiment is complete.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -46,8 +50,15 @@ class Reproduction:
 
     @property
     def holds(self) -> bool:
-        """Whether every experiment is complete and every claim was seen."""
+        """Whether every experiment is complete and no claim fails."""
         return not self.waiting and all(outcome.holds for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command: 0 if all claims hold, 1 if one fails, 3 if not complete."""
+        if self.waiting:
+            return UNFINISHED
+        return 0 if self.holds else 1
 
 
 def cells_of(chosen: Iterable[Experiment], scale: str) -> list[Cell]:
@@ -79,12 +90,12 @@ def reproduce(
     device, jobs, threads, seconds, report
         As in `lucidae.experiments.engine.run`.
     out : path-like, default="results"
-        Finished cells go to ``out/cells``, everything else to ``out/scale``. A run that is
-        started again with the same folder goes on where it was.
+        Finished cells are written to ``out/cells``, everything else to ``out/scale``. A run that
+        is started again with the same folder continues where it stopped.
     page : bool, default=True
         Whether to write the page, which needs the `cli` extra.
     notes : path-like, optional
-        A folder for short notes with their figures, for documentation.
+        A folder for short notes in Markdown with their figures.
 
     Returns
     -------

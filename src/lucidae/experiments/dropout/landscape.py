@@ -103,7 +103,7 @@ def measure(settings: Settings) -> Arrays:
 EXPECT = (
     AtMost("gap", 1e-6, at="everywhere", says="every local minimum that was found is global"),
     AtMost("inequality", 1e-3, at="everywhere", says="the minima are equalized"),
-    Falls("norm", -0.01, says="the norm of the optima decreases with λ"),
+    Falls("norm", -0.01, says="norm of the optima as λ grows"),
 )
 
 EXPERIMENT = Experiment(

@@ -20,7 +20,7 @@ from lucidae.validation import check_choice, check_number
 __all__ = ["ARMS", "DESIGNS", "Design", "cell_settings", "measure"]
 
 ARMS = ("full", "diagonal")
-N_PICTURES = 10
+N_IMAGES = 10
 """Images that are reconstructed, and samples that are drawn, for the page."""
 
 Images = np.ndarray[Any, Any]
@@ -208,10 +208,10 @@ def train_arm(
         )
     size = sum(parameter.numel() for parameter in model.parameters())
     history = dict(ended.history.values)
-    return history | pictures(model, held_out[:N_PICTURES], arm) | {"parameters": np.array(size)}
+    return history | sample_images(model, held_out[:N_IMAGES], arm) | {"parameters": np.array(size)}
 
 
-def pictures(model: Any, x: Tensor, arm: str) -> dict[str, Images]:
+def sample_images(model: Any, x: Tensor, arm: str) -> dict[str, Images]:
     """Return reconstructions of some images and as many samples from the prior, as bytes."""
     with seeded(model, x, 0):
         return {
