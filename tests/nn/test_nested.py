@@ -168,7 +168,7 @@ def test_autocast_keeps_the_losses_in_single_precision():
         (lambda: NestedDropout(0), "dim=0"),
         (lambda: NestedDropout(3, "gaussian"), "expected one of"),
         (lambda: NestedDropout(3, [0.5, 0.5]), r"shape \(2,\)"),
-        (lambda: NestedDropout(2, [1.5, -0.5]), "not negative"),
+        (lambda: NestedDropout(2, [1.5, -0.5]), "non-negative"),
         (lambda: NestedDropout(2, [0.5, 0.6]), "sum 1"),
         (lambda: NestedDropout(2, [0.5, float("nan")]), "probabilities"),
         (lambda: NestedDropout(3, draw="pixel"), "draw"),

@@ -78,7 +78,7 @@ class Tally:
         """Return the numbers as a sentence, with one more line where cells were outdated."""
         line = (
             f"{self.measured} cells measured, {self.reused} found, {self.left} left, "
-            f"in {duration(self.seconds)}"
+            f"in {self.seconds:.1f} s"
         )
         return line if not self.outdated else f"{line}\n{self.note}"
 

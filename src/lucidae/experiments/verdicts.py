@@ -78,13 +78,23 @@ def worst(values: Any, largest: bool) -> float:
     return float(np.max(values) if largest else np.min(values))
 
 
-def place(at: Where) -> str:
-    """Return `at` in words."""
+def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
+    """Return the statement of a claim: what it is about, its bound, and where it is judged.
+
+    Examples
+    --------
+    >>> stated("success rate", "at least 0.9", Curve([1, 2], [1.0, 0.9]), (1, 2))
+    'success rate: at least 0.9 on average over 1 to 2'
+    """
     if isinstance(at, tuple):
-        return f"mean over {at[0]:g} to {at[1]:g}"
-    return {"end": "at the end", "everywhere": "everywhere", "mean": "on average"}.get(
-        str(at), f"at {at:g}" if not isinstance(at, str) else at
-    )
+        where = f"on average over {at[0]:g} to {at[1]:g}"
+    elif isinstance(at, str):
+        where = {"end": "at the end", "mean": "on average"}.get(at, at)
+    else:
+        where = f"at {at:g}"
+    if len(curve.x) == 1:
+        where = ""  # a single figure has no grid
+    return ": ".join(filter(None, [words, f"{bound} {where}".strip()]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,8 @@ class AtMost:
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Compare the largest figure with the bound."""
         value = worst(figures(curves, self.series, self.at), largest=True)
-        statement = f"{self.says or self.series}: at most {self.bound:g} {place(self.at)}"
+        curve, words = curves[self.series], self.says or self.series
+        statement = stated(words, f"at most {self.bound:g}", curve, self.at)
         return Claim(self.series, statement, reference, value, self.bound, value <= self.bound)
 
 
@@ -122,7 +133,8 @@ class AtLeast:
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Compare the smallest figure with the bound."""
         value = worst(figures(curves, self.series, self.at), largest=False)
-        statement = f"{self.says or self.series}: at least {self.bound:g} {place(self.at)}"
+        curve, words = curves[self.series], self.says or self.series
+        statement = stated(words, f"at least {self.bound:g}", curve, self.at)
         return Claim(self.series, statement, reference, value, self.bound, value >= self.bound)
 
 
@@ -143,9 +155,8 @@ class Between:
         value = float(values[np.argmax(np.where(np.isnan(values), np.inf, abs(values - middle)))])
         nearest = self.low if value < middle else self.high
         holds = self.low <= value <= self.high
-        statement = (
-            f"{self.says or self.series}: between {self.low:g} and {self.high:g} {place(self.at)}"
-        )
+        curve, words = curves[self.series], self.says or self.series
+        statement = stated(words, f"between {self.low:g} and {self.high:g}", curve, self.at)
         return Claim(self.series, statement, reference, value, nearest, holds)
 
 
@@ -165,11 +176,9 @@ class Ordered:
         """Compare the smallest gap with the margin."""
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
-        statement = (
-            f"{self.says or ' ≥ '.join(self.series)}: smallest gap at least {self.margin:g} "
-            f"{place(self.at)}"
-        )
-        name = " ≥ ".join(self.series)
+        name, curve = " ≥ ".join(self.series), curves[self.series[0]]
+        bound = f"smallest difference at least {self.margin:g}"
+        statement = stated(self.says or name, bound, curve, self.at)
         return Claim(name, statement, reference, value, self.margin, value >= self.margin)
 
 
@@ -189,7 +198,8 @@ class Agree:
         other = figures(curves, self.second, self.at)
         value = worst(abs(one - other), largest=True)
         name = f"{self.first} ≈ {self.second}"
-        statement = f"{self.says or name}: a difference of at most {self.within:g} {place(self.at)}"
+        bound = f"difference at most {self.within:g}"
+        statement = stated(self.says or name, bound, curves[self.first], self.at)
         return Claim(name, statement, reference, value, self.within, value <= self.within)
 
 
@@ -210,7 +220,8 @@ class Outweighs:
         with np.errstate(divide="ignore", invalid="ignore"):
             value = worst(above / below, largest=False)
         name = f"{self.first} / {self.second}"
-        statement = f"{self.says or name}: a ratio of at least {self.factor:g} {place(self.at)}"
+        bound = f"ratio at least {self.factor:g}"
+        statement = stated(self.says or name, bound, curves[self.first], self.at)
         return Claim(name, statement, reference, value, self.factor, value >= self.factor)
 
 
@@ -279,7 +290,7 @@ class Reported:
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Return the figure."""
         value = worst(figures(curves, self.series, self.at), largest=True)
-        statement = f"{self.says or self.series}, {place(self.at)}"
+        statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)
 
 

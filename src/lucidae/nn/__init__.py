@@ -1,4 +1,4 @@
-"""The theory inside deep networks: torch layers, posteriors and reports (extra ``torch``)."""
+"""Torch layers, posteriors, optimizers and diagnostics for deep networks (extra ``torch``)."""
 
 from __future__ import annotations
 

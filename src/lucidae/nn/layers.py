@@ -33,18 +33,19 @@ def check_linear(layer: Any, name: str) -> Any:
     if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
         raise ValueError(f"{name} is a {type(layer).__name__}, expected an nn.Linear layer.")
     if not torch.isfinite(layer.weight).all():
-        raise ValueError(f"{name}.weight contains NaN or infinity: that layer has diverged.")
+        raise ValueError(f"{name}.weight contains NaN or infinity: the training has diverged.")
     return layer
 
 
 def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[Any, Any]:
-    """Return two linear layers of which the second reads what the first writes."""
+    """Return two linear layers if the input size of the second is the output size of the first."""
     check_linear(first, names[0])
     check_linear(second, names[1])
     if first.out_features != second.in_features:
         raise ValueError(
-            f"{names[0]} writes {first.out_features} units and {names[1]} reads "
-            f"{second.in_features}: give the two layers on either side of one bottleneck."
+            f"{names[0]} has {first.out_features} output features and {names[1]} has "
+            f"{second.in_features} input features, expected equal numbers: give the two layers on "
+            "either side of one bottleneck."
         )
     return first, second
 
@@ -62,32 +63,36 @@ def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
         yield _finite_batch(batch, name)
         count += 1
     if not count:
-        raise ValueError(f"{name} gave no batch; a generator can be read only once.")
+        raise ValueError(
+            f"{name} contains no batch, expected at least one; a generator can be read only once."
+        )
 
 
 def _finite_batch(batch: Any, name: str) -> Tensor:
     if not isinstance(batch, torch.Tensor) or batch.ndim < 2 or batch.numel() == 0:
         shape = tuple(batch.shape) if isinstance(batch, torch.Tensor) else type(batch).__name__
-        raise ValueError(f"{name} gave {shape}, expected tensors of shape (batch, …), not empty.")
+        raise ValueError(
+            f"{name} contains {shape}, expected non-empty tensors of shape (batch, …)."
+        )
     if not torch.isfinite(batch).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return `x` in float32 at least: half precision has too few digits for variances."""
+    """Return `x` in float32 or float64: half precision has too few digits for variances."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Switch autocast off where `x` lives, for sums and factors that need every digit."""
+    """Disable autocast on the device of `x`, for sums and factors that need full precision."""
     context: AbstractContextManager[Any] = torch.autocast(x.device.type, enabled=False)
     return context
 
 
 @contextmanager
 def evaluation(module: Any) -> Iterator[Any]:
-    """Put `module` in evaluation mode without gradients, and back as it was afterwards."""
+    """Put `module` in evaluation mode without gradients, and restore its mode afterwards."""
     was_training = module.training
     module.eval()
     try:
@@ -98,7 +103,7 @@ def evaluation(module: Any) -> Iterator[Any]:
 
 
 def device_of(module: Any) -> Any:
-    """Return the device of a module's first parameter or buffer, the host when it has none."""
+    """Return the device of a module's first parameter or buffer, the CPU if it has none."""
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
     return torch.device("cpu")
@@ -110,8 +115,8 @@ class ResidualBlock(nn.Module):
     Parameters
     ----------
     channels : int
-        Number of channels in and out. Channels are normalised in groups, so that a sample's
-        output does not depend on the rest of its batch.
+        Number of input and output channels. Channels are normalised in groups, so that the output
+        of a sample does not depend on the rest of its batch.
 
     Examples
     --------
@@ -140,7 +145,7 @@ def _normalised(channels: int) -> tuple[Any, Any]:
 
 
 def image_shape(shape: Any) -> tuple[int, int, int]:
-    """Return (channels, height, width), refusing anything else."""
+    """Return `shape` if it is (channels, height, width)."""
     if len(tuple(shape)) != 3:
         raise ValueError(f"shape={shape!r} was given, expected (channels, height, width).")
     channels, height, width = (check_integer(size, "shape", low=1) for size in shape)
@@ -156,20 +161,20 @@ def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
 
 
 class ResNetEncoder(nn.Module):
-    """Images to features: residual blocks, halved in size and doubled in width at each stage.
+    """Map images to features: residual blocks, half the size and twice the width at each stage.
 
     Parameters
     ----------
     shape : (channels, height, width)
         Shape of an image.
     features : int, default=256
-        Number of features that come out.
+        Number of features.
     width : int, default=32
         Channels at full size.
     blocks : int, default=1
         Residual blocks at each size.
     stages : int, default=2
-        How often the size is halved.
+        Number of times that the size is halved.
 
     Examples
     --------
@@ -205,7 +210,7 @@ class ResNetEncoder(nn.Module):
 
 
 class Enlarge(nn.Module):
-    """Bring images to a given size by repeating pixels, and their channels to a given number."""
+    """Enlarge images to a given size by repeating pixels, and change the number of channels."""
 
     def __init__(self, size: tuple[int, int], channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -218,7 +223,7 @@ class Enlarge(nn.Module):
 
 
 class ResNetDecoder(nn.Module):
-    """Latents to images: the encoder's mirror.
+    """Map latents to images: the stages of the encoder in reverse order.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ SMALLEST_SCALE = 1e-8
 
 
 class Evidence(NamedTuple):
-    """What a variational autoencoder says about a batch.
+    """Negative evidence lower bound of a batch, and its parts.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
 
 @dataclass(frozen=True, slots=True)
 class GeometricSchedule:
-    """A variance that moves from `start` to `end` by a constant factor a step, and stays there.
+    """A variance that changes from `start` to `end` by a constant factor per step.
 
     Parameters
     ----------
     start, end : float
         First and last variance.
     steps : int
-        Number of training steps in between.
+        Number of training steps from `start` to `end`; the variance is constant afterwards.
 
     Examples
     --------
@@ -116,15 +116,15 @@ class GeometricSchedule:
 
 
 class NoiseVariance(nn.Module):
-    """Hold γ, and renew it once for every training batch.
+    """The variance γ of a Gaussian decoder, updated once for every training batch.
 
     Parameters
     ----------
     setting : "learn", float, or callable, default="learn"
-        ``"learn"`` keeps γ at its optimum, the mean squared error, as a running mean over
-        batches: trained with the network's own learning rate it would lag behind by orders of
-        magnitude. A float fixes it. A callable gives it from the number of training steps, a
-        tensor, such as `GeometricSchedule`.
+        ``"learn"`` sets γ to its optimum, the mean squared error, as a running mean over batches;
+        trained by gradient descent with the learning rate of the network, γ would lag behind by
+        orders of magnitude. A float fixes it. A callable computes it from the number of training
+        steps, a tensor; see `GeometricSchedule`.
 
     Examples
     --------
@@ -153,12 +153,12 @@ class NoiseVariance(nn.Module):
     def forward(self, mean_square: Tensor) -> Tensor:
         """Return γ for a batch of this mean squared error; no gradient flows into it.
 
-        At the optimum the loss does not depend on γ to first order, so the gradients of all other
-        parameters are exact without it.
+        With γ at its optimum the derivative of the loss with respect to γ is zero, so that the
+        gradients of all other parameters are exact although γ is treated as a constant.
         """
         if self.training:
             with torch.no_grad():
-                self.value.copy_(self._renewed(full_precision(mean_square.detach())))
+                self.value.copy_(self._updated(full_precision(mean_square.detach())))
                 self.steps.add_(1)
         return self.value.clone()
 
@@ -166,11 +166,13 @@ class NoiseVariance(nn.Module):
         """Return the settings for the printed module."""
         return f"{self.setting!r}"
 
-    def _renewed(self, mean_square: Tensor) -> Tensor:
+    def _updated(self, mean_square: Tensor) -> Tensor:
         if callable(self.setting):
             return torch.as_tensor(self.setting(self.steps), dtype=self.value.dtype)
         if self.setting != "learn":
             return self.value
+        # The minimum over γ of ½(d log 2πγ + ‖x − μ‖²/γ), averaged over the data, is the mean of
+        # ‖x − μ‖²/d. The first batch sets it, so that the initial value has no influence.
         running = (1 - AVERAGING_RATE) * self.value + AVERAGING_RATE * mean_square
         return torch.where(self.steps == 0, mean_square, running).clamp_min(SMALLEST_VARIANCE)
 
@@ -179,8 +181,8 @@ class VAE(nn.Module):
     """A variational autoencoder for continuous data, with any encoder and decoder.
 
     x ~ N(decoder(z), γI), z ~ N(0, I), and an amortised Gaussian posterior (Wipf 2023, eq. 2).
-    `VAE.resnet` builds one for images. The forward pass returns the loss, so that compiling the
-    module compiles all of it.
+    `VAE.resnet` builds one for images. The forward pass returns the loss, so that `torch.compile`
+    compiles the loss with the networks.
 
     Parameters
     ----------
@@ -191,7 +193,7 @@ class VAE(nn.Module):
     decoder : nn.Module
         From latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
-        γ: at its optimum, fixed, or a schedule; see `NoiseVariance`.
+        γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
 
     Examples
     --------
@@ -235,8 +237,8 @@ class VAE(nn.Module):
     ) -> Self:
         """Build a VAE with residual encoder and decoder for images.
 
-        The posterior's layer is drawn last: from one random seed, models that differ in
-        `covariance` alone start with the same encoder, decoder and means.
+        The layer of the posterior is initialised last: with one random seed, models that differ
+        in `covariance` alone start with the same encoder, decoder and means.
 
         Parameters
         ----------
@@ -268,7 +270,7 @@ class VAE(nn.Module):
 
     @property
     def noise_variance(self) -> Tensor:
-        """γ as it stands."""
+        """Current value of γ."""
         return self.noise.value
 
     def encode(self, x: Tensor) -> Gaussian:
@@ -292,11 +294,11 @@ class VAE(nn.Module):
         return Evidence(loss, squared_error, kl, noise)
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Return what the decoder makes of the posterior means."""
+        """Decode the posterior means."""
         return self.decode(self.encode(x).mean)
 
     def sample(self, count: int) -> Tensor:
-        """Decode `count` draws from the prior."""
+        """Decode `count` samples from the prior."""
         ref = self.head.mean.weight
         return self.decode(torch.randn(count, self.latent_dim, dtype=ref.dtype, device=ref.device))
 
@@ -306,8 +308,8 @@ class DictionaryVAE(nn.Module):
 
     The model of Wipf 2023, eq. 5: encoder mean W_z x, one posterior covariance SSᵀ for all
     samples. Its minima over the encoder are the energies that `lucidae.SparseVAE` minimises
-    directly, eq. 18 for a full and eq. 50 for a diagonal covariance; this module reaches them by
-    gradients, as larger networks have to.
+    directly, eq. 18 for a full and eq. 50 for a diagonal covariance; this module minimises them
+    by gradient descent, as in larger networks.
 
     Parameters
     ----------
@@ -354,7 +356,7 @@ class DictionaryVAE(nn.Module):
         self._make_parameters()
 
     def _make_parameters(self) -> None:
-        """Start with every column in use and the posterior at the prior."""
+        """Initialise with all relevances 1 and the posterior equal to the prior."""
         d, k = self.dictionary.shape
         new = self.dictionary.new_zeros
         self.weight = nn.Parameter(new(k) + 1.0)
@@ -408,8 +410,8 @@ class DictionaryVAE(nn.Module):
     def energy(self, x: Tensor) -> float:
         """Return the energy over all samples in the scale of eq. 18 and eq. 50.
 
-        −2 ELBO without the constant d log 2π a sample. It bounds `SparseVAE.energy_` at the same
-        relevances from above, with equality at the best encoder.
+        This is −2 ELBO without the constant d log 2π per sample. It is an upper bound of
+        `SparseVAE.energy_` at the same relevances, with equality at the best encoder.
         """
         with torch.no_grad():
             loss = float(self(x).loss)
@@ -417,6 +419,8 @@ class DictionaryVAE(nn.Module):
 
     def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
         """Return E‖x − Φ diag(w) z‖² over the posterior, or its estimate from one sample."""
+        # With z = μ + Sε, E‖x − Dz‖² = ‖x − Dμ‖² + ‖DS‖²_F, and ‖DS‖²_F = Σⱼ sⱼ²‖dⱼ‖² where S is
+        # diagonal. The exact mean has no sampling noise.
         decoder = self.linear_decoder()
         z = posterior.rsample() if self.sampled else posterior.mean
         error = torch.sum(torch.square(full_precision(x) - z @ decoder.mT), 1)
