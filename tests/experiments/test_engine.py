@@ -1,4 +1,5 @@
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lucidae.experiments.declaration import Cell
+from lucidae.experiments.declaration import Cell, Work
 from lucidae.experiments.engine import duration, run
 from lucidae.experiments.store import Store
 
@@ -26,6 +27,15 @@ def test_finished_cells_are_never_measured_again(toy, tmp_path):
     assert (first.measured, first.reused, first.left) == (6, 0, 0)
     assert (again.measured, again.reused, again.left) == (0, 6, 0)
     assert sorted(log.read_text().split()) == [str(seed) for seed in range(6)]
+
+
+def test_a_work_of_the_main_script_is_refused_by_other_processes():
+    def work(group, device):
+        return [{} for _ in group]
+
+    work.__module__ = "__main__"
+    with pytest.raises(ValueError, match=r"'script\.work/1' is defined in the main script"):
+        pickle.dumps(Work("script.work/1", work))
 
 
 def test_more_cells_cost_only_themselves(toy, tmp_path):

@@ -90,6 +90,11 @@ class Work:
         return f"Work({str(self)!r})"
 
     def __reduce__(self) -> str:
+        if self.__module__ == "__main__":
+            raise ValueError(
+                f"the work {str(self)!r} is defined in the main script, expected a module that "
+                "worker processes can import: move it to a module, or use jobs=1."
+            )
         return self._place  # pickle reads a string as the name of an object in `__module__`
 
 
