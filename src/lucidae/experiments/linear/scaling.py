@@ -24,7 +24,7 @@ from lucidae.experiments.declaration import (
 )
 from lucidae.experiments.linear.training import START, START_WORDS, STOCHASTIC, plan_of, run_of
 from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
-from lucidae.linear.simulation.dynamics import epochs_to_alignment
+from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
 """Latents that nested dropout's geometric prior of ratio 0.9 reaches in a few epochs."""
