@@ -80,7 +80,6 @@ def standalone(svg: str) -> str:
 
 def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
     experiment = outcome.experiment
-    facts = experiment.at(outcome.scale).setting.facts()
     images = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
     claims = [_row(claim) for claim in outcome.verdicts.claims]
     versions = outcome.to_dict()["versions"]
@@ -93,7 +92,7 @@ def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
             "| claim | measured | verdict |\n|---|---|---|",
             *claims,
             "\n| setting | |\n|---|---|",
-            *(f"| {name} | {value} |" for name, value in facts.items()),
+            *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
             f"| machine | {'; '.join(outcome.machines)} |",
             f"| work | {len(outcome.results.cells)} cells, {duration(outcome.results.seconds)} |",
             f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",

@@ -118,13 +118,12 @@ def tally(outcome: Outcome) -> str:
 def chapter(outcome: Outcome) -> Chapter:
     """Return the chapter of one experiment: claim, figures, verdicts and setting."""
     experiment = outcome.experiment
-    facts = experiment.at(outcome.scale).setting.facts()
     machine = "; ".join(outcome.machines)
     blocks: list[Block] = [
         Prose(f"{experiment.reference}. {experiment.claim}"),
         *experiment.draw(outcome),
         Card("Verdicts", VerdictTable(outcome.verdicts)),
-        Grid(("setting", ""), tuple(facts.items())),
+        Grid(("setting", ""), tuple(outcome.setting.facts().items())),
         Prose(
             f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
             f"{machine}."

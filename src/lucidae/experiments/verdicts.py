@@ -319,6 +319,11 @@ class Outcome:
     verdicts: Certificate = field(repr=False)
 
     @property
+    def setting(self) -> Any:
+        """The setting of the experiment at this scale."""
+        return self.experiment.at(self.scale).setting
+
+    @property
     def holds(self) -> bool:
         """Whether no claim fails."""
         return all(claim.holds is not False for claim in self.verdicts.claims)
@@ -334,7 +339,7 @@ class Outcome:
             "name": self.experiment.name,
             "reference": self.experiment.reference,
             "scale": self.scale,
-            "setting": dict(self.experiment.at(self.scale).setting.facts()),
+            "setting": dict(self.setting.facts()),
             "holds": self.holds,
             "claims": [claim.to_dict() for claim in self.verdicts.claims],
             "cells": len(self.results.cells),

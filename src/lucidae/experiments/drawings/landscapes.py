@@ -148,7 +148,7 @@ def dropout(outcome: Outcome) -> Sequence[Block]:
 
 def paths(outcome: Outcome) -> Sequence[Block]:
     """Draw the paths of dropout SGD on the contours of the expected loss."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, len(setting.strengths), figsize=(9.0, 3.3), sharey=True)
         for axes, lam in zip(panels, setting.strengths, strict=True):

@@ -21,7 +21,7 @@ CRITERION_NAMES = {
 
 def recovery(outcome: Outcome) -> Sequence[Block]:
     """Draw the success rates of the four methods, by the criterion and by another one."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
     with drawing():
         figure, panels = new_figure(

@@ -52,8 +52,7 @@ def dynamics(outcome: Outcome) -> Sequence[Block]:
 
 def minibatch(outcome: Outcome) -> Sequence[Block]:
     """Draw both distances over the epochs, one row for each batch size."""
-    trials = outcome.experiment.at(outcome.scale).setting.trials  # type: ignore[attr-defined]
-    sizes = list(dict.fromkeys(trial.batch_size for trial in trials))
+    sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
     with drawing():
         figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
         for line, size in zip(rows, sizes, strict=True):
@@ -77,7 +76,7 @@ def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
 
 def weights(outcome: Outcome) -> Sequence[Block]:
     """Draw UᵀW₂ at each epoch and the decoder's columns as images."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure = _cosines(setting, outcome)
         images = _decoders(setting, outcome)
@@ -129,13 +128,8 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
             axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        line[0].set_ylabel(
-            NAMES[method].replace(" nested", "\nnested"),
-            rotation=0,
-            ha="right",
-            va="center",
-            fontsize=9,
-        )
+        aside = {"rotation": 0, "ha": "right", "va": "center"}
+        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9, **aside)
     return figure
 
 
@@ -186,14 +180,8 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
         for name, (words, colour, dash, marker) in looks.items():
             curve = outcome.curves[name]
             shown = curve.y > 0  # the bound for two latents is zero
-            axes.plot(
-                curve.x[shown],
-                curve.y[shown],
-                label=words,
-                color=colour,
-                linestyle=dash,
-                marker=marker,
-            )
+            style = {"color": colour, "linestyle": dash, "marker": marker}
+            axes.plot(curve.x[shown], curve.y[shown], label=words, **style)
         axes.set(xlabel="number of latents", ylabel="condition number", xscale="log", yscale="log")
         _plain_ticks(axes, outcome.curves["nested/bound"].x)
         shared_legend(figure, axes, 3)
@@ -206,7 +194,7 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
 
 def learning_rates(outcome: Outcome) -> Sequence[Block]:
     """Draw the last alignment over the learning rates."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.0))
         for method, optimizer in setting.search:
@@ -214,14 +202,8 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
             style = {**look(method, optimizer), "markevery": 1}
             axes.plot(curve.x, curve.y, label=label(method, optimizer), **style)
             used = setting.baseline.rates[method, optimizer]
-            axes.plot(
-                used,
-                curve.y[list(curve.x).index(used)],
-                marker="o",
-                markersize=11,
-                markerfacecolor="none",
-                color=style["color"],
-            )
+            ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
+            axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
         axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the axes")
         shared_legend(figure, axes, 3)
         caption = (
@@ -233,7 +215,7 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
 
 def penalties(outcome: Outcome) -> Sequence[Block]:
     """Draw the three choices of penalties and the training with each."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
         for rule in RULES:
@@ -261,7 +243,7 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 
 def convergence(outcome: Outcome) -> Sequence[Block]:
     """Draw objective and importance variance of dropout SGD, one row for each width."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
     with drawing():
         figure, rows = new_figure(
