@@ -101,7 +101,7 @@ class Work:
 def work(identifier: str) -> Callable[[Measure], Work]:
     """Give a measuring function its stable name and version.
 
-    Raise the version when the function comes to compute something else: cells of earlier versions
+    Increase the version when the function computes something else: cells of earlier versions
     then count as not done.
 
     Examples
