@@ -1,4 +1,5 @@
 import importlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ def toy(tmp_path, monkeypatch):
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("toy.py"), folder / "toy.py")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.delitem(sys.modules, "toy", raising=False)
     get_reusable_executor().shutdown(wait=True)  # processes of earlier tests do not see the folder
     yield importlib.import_module("toy")

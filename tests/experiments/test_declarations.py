@@ -1,5 +1,6 @@
 import json
 import math
+import pickle
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -8,11 +9,10 @@ import pytest
 import extras
 from lucidae.experiments import NAMES, experiment
 from lucidae.experiments.catalogue import NEEDS_TORCH, available
-from lucidae.experiments.data import EMBEDDED, penalties
-from lucidae.experiments.declaration import resolve
+from lucidae.experiments.data import DATA, penalties
 from lucidae.experiments.engine import run
-from lucidae.experiments.outcome import judge
 from lucidae.experiments.store import Store
+from lucidae.experiments.verdicts import judge
 
 BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
 QUICK = ("lae-landscape", "dropout-landscape", "sparse-slices")
@@ -39,7 +39,7 @@ def test_a_declaration_is_complete(name, scale):
     assert len({cell.key for cell in cells}) == len(cells)
     for cell in cells:
         assert json.loads(json.dumps(cell.settings)) == cell.settings
-        assert callable(cell.resolve())
+        assert pickle.loads(pickle.dumps(cell.work)) is cell.work
         assert 0 < cell.cost < math.inf
 
 
@@ -47,14 +47,14 @@ def test_a_declaration_is_complete(name, scale):
 def test_smoke_uses_embedded_data_alone(name):
     require_packages(name)
     for cell in experiment(name).at("smoke").setting.cells():
-        assert cell.settings.get("data", EMBEDDED[0]) in EMBEDDED
+        assert DATA[cell.settings.get("data", "digits")].embedded
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_can_be_found(name):
     extras.require("matplotlib")
     extras.require("jinja2")
-    assert callable(resolve(experiment(name).draw))
+    assert callable(experiment(name).draw.load())
 
 
 def test_the_papers_settings_are_the_papers():

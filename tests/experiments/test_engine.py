@@ -1,4 +1,5 @@
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lucidae.experiments.declaration import Cell
+from lucidae.experiments.declaration import Cell, Work
 from lucidae.experiments.engine import duration, run
 from lucidae.experiments.store import Store
 
@@ -26,6 +27,15 @@ def test_finished_cells_are_never_measured_again(toy, tmp_path):
     assert (first.measured, first.reused, first.left) == (6, 0, 0)
     assert (again.measured, again.reused, again.left) == (0, 6, 0)
     assert sorted(log.read_text().split()) == [str(seed) for seed in range(6)]
+
+
+def test_a_work_of_the_main_script_is_refused_by_other_processes():
+    def work(group, device):
+        return [{} for _ in group]
+
+    work.__module__ = "__main__"
+    with pytest.raises(ValueError, match=r"'script\.work/1' is defined in the main script"):
+        pickle.dumps(Work("script.work/1", work))
 
 
 def test_more_cells_cost_only_themselves(toy, tmp_path):
@@ -91,7 +101,7 @@ def test_exact_settings_versions_and_seconds_are_stored(toy, tmp_path):
     run(cells, store, jobs=1)
     about = store.load(cells[0]).about
     assert about["cell"]["settings"] == cells[0].settings
-    assert about["cell"]["work"] == "toy:work"
+    assert about["cell"]["work"] == "toy.work/1"
     assert {"lucidae", "numpy", "scipy", "python"} <= set(about["versions"])
     assert about["seconds"] >= 0
     assert about["processor_seconds"] >= 0
@@ -113,9 +123,9 @@ def test_the_budget_of_time_is_kept_and_the_rest_is_left(toy, tmp_path):
 
 def test_a_failure_names_the_cell_and_keeps_what_is_done(toy, tmp_path):
     store = Store(tmp_path / "cells")
-    good, (bad,) = toy.cells(tmp_path / "log", 2), toy.cells("", 1, name="toy:broken")
+    good, (bad,) = toy.cells(tmp_path / "log", 2), toy.cells("", 1, work=toy.broken)
     cheap = Cell(bad.work, bad.settings, 0.1)
-    with pytest.raises(RuntimeError, match=r"toy:broken.*by design"):
+    with pytest.raises(RuntimeError, match=r"toy\.broken/1.*by design"):
         run([*good, cheap], store, jobs=1)
     assert store.missing(good) == []
 

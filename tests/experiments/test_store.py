@@ -1,14 +1,20 @@
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lucidae.experiments.declaration import Cell
-from lucidae.experiments.store import Store
+from lucidae.experiments.catalogue import available, experiment
+from lucidae.experiments.declaration import SCALES, Cell, Work, work
+from lucidae.experiments.engine import run
+from lucidae.experiments.linear.conditioning import measure as conditions
+from lucidae.experiments.store import WORKS_OF_0_1_0, Store
 from lucidae.io.atomic import save_arrays
 
 ABOUT = {"seconds": 1.0, "versions": {"numpy": "2"}, "machine": "any", "device": "cpu"}
+DATA = Path(__file__).parents[1] / "data" / "0.1.0"
+FILE_OF_0_1_0 = next((DATA / "cells").glob("*.npz"))
 
 
 @pytest.fixture
@@ -16,8 +22,13 @@ def store(tmp_path):
     return Store(tmp_path / "cells")
 
 
-def cell(seed=0):
-    return Cell("any:work", {"seed": seed, "nested": {"rates": [0.1, 1e-4]}, "tied": False})
+@work("test.any/1")
+def any_work(group, device):
+    return [{} for _ in group]
+
+
+def cell(seed=0, work=any_work):
+    return Cell(work, {"seed": seed, "nested": {"rates": [0.1, 1e-4]}, "tied": False})
 
 
 def test_what_is_saved_is_loaded_bit_by_bit(store):
@@ -30,11 +41,61 @@ def test_what_is_saved_is_loaded_bit_by_bit(store):
 
 
 def test_a_key_depends_on_every_setting_and_on_nothing_else():
-    same = Cell("any:work", {"tied": False, "nested": {"rates": [0.1, 1e-4]}, "seed": 0}, cost=9.0)
+    same = Cell(any_work, {"tied": False, "nested": {"rates": [0.1, 1e-4]}, "seed": 0}, cost=9.0)
     assert same.key == cell().key
-    assert len({cell(0).key, cell(1).key, Cell("other:work", cell().settings).key}) == 3
+    others = [Work(name, any_work) for name in ("test.any/2", "test.other/1")]
+    assert len({cell(0).key, cell(1).key, *(cell(0, one).key for one in others)}) == 4
     with pytest.raises(ValueError, match="JSON"):
-        Cell("any:work", {"rate": float("nan")}).key  # noqa: B018
+        Cell(any_work, {"rate": float("nan")}).key  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["any:work", "any", "any/0", "any/one", "Any/1", "/1", ""])
+def test_a_work_needs_a_name_and_a_version(name):
+    with pytest.raises(ValueError, match="expected a name and a version"):
+        Work(name, any_work)
+
+
+def test_a_cell_of_an_earlier_version_counts_as_not_done(store):
+    newer = [cell(seed, Work("test.any/3", any_work)) for seed in range(3)]
+    store.save(cell(0), {"a": np.zeros(1)}, ABOUT)
+    store.save(cell(1, Work("test.any/2", any_work)), {"a": np.zeros(1)}, ABOUT)
+    assert store.missing(newer) == newer
+    assert store.outdated(newer) == newer[:2]
+    tally = run(newer, store, jobs=1)
+    assert (tally.measured, tally.reused, tally.outdated) == (3, 0, 2)
+    assert "2 cells had been measured by an earlier version" in str(tally)
+    again = run(newer, store, jobs=1)
+    assert (again.measured, again.reused, again.outdated) == (0, 3, 0)
+    assert "earlier version" not in str(again)
+
+
+def conditioning(version=1):
+    declared = conditions if version == 1 else Work(f"linear.conditioning/{version}", conditions)
+    return Cell(declared, {"data": "digits", "k": 2})
+
+
+def test_a_cell_that_0_1_0_wrote_is_version_1_of_its_work(store, tmp_path):
+    (expected,) = conditions([conditioning().settings], "cpu")
+    path = store.folder / FILE_OF_0_1_0.stem[:2] / FILE_OF_0_1_0.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(FILE_OF_0_1_0.read_bytes())
+    found = store.load(conditioning())
+    assert found.about["versions"]["lucidae"] == "0.1.0"
+    assert found.arrays.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found.arrays[name], values, rtol=1e-6)
+    assert store.load(Cell(conditions, {"data": "digits", "k": 3})) is None
+    assert len(store.outdated([conditioning(2)])) == 1
+    assert store.pack(tmp_path / "packed.zip", [conditioning()]) == 1
+    other = Store(tmp_path / "other")
+    assert other.unpack(tmp_path / "packed.zip") == 1
+    assert other.load(conditioning()) is not None
+
+
+def test_every_work_of_0_1_0_has_a_name_today():
+    declared = [experiment(name) for name in available()]
+    cells = [one for each in declared for scale in SCALES for one in each.at(scale).setting.cells()]
+    assert {one.work.name for one in cells} <= set(WORKS_OF_0_1_0)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])
@@ -110,7 +171,7 @@ def test_no_path_in_a_packed_file_is_followed(store, tmp_path):
 
 def test_junk_is_no_packed_store(store, tmp_path):
     (tmp_path / "junk.zip").write_bytes(b"junk")
-    with pytest.raises(ValueError, match="no packed store"):
+    with pytest.raises(ValueError, match="not a packed store"):
         store.unpack(tmp_path / "junk.zip")
     with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
         archive.writestr("a.npz", b"junk")

@@ -15,7 +15,7 @@ from lucidae.experiments.verdicts import (
     Reported,
     Sooner,
     arrival,
-    readings,
+    figures,
 )
 
 CURVES = {
@@ -105,9 +105,9 @@ def test_a_claim_that_cannot_be_read_says_why(verdict, says):
 
 
 def test_where_a_claim_looks():
-    assert readings(CURVES["slow"], "end") == [0.3]
-    assert readings(CURVES["slow"], 10) == [0.8]
-    assert readings(CURVES["slow"], (10, 1000)) == pytest.approx(np.mean([0.8, 0.6, 0.3]))
+    assert figures(CURVES, "slow", "end") == [0.3]
+    assert figures(CURVES, "slow", 10) == [0.8]
+    assert figures(CURVES, "slow", (10, 1000)) == pytest.approx(np.mean([0.8, 0.6, 0.3]))
     assert arrival(CURVES["fast"], 0.5) == 10
     assert arrival(CURVES["stuck"], 0.5) == math.inf
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale
+from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale, work
 from lucidae.experiments.verdicts import AtMost
 
 
-def work(group, device):
+@work("toy.work/1")
+def measure(group, device):
     for settings in group:
         with Path(settings["log"]).open("a") as log:
             log.write(f"{settings['seed']}\n")
@@ -24,13 +25,14 @@ def work(group, device):
     ]
 
 
+@work("toy.broken/1")
 def broken(group, device):
     raise ZeroDivisionError("by design")
 
 
-def cells(log, count=6, pause=0.0, name="toy:work"):
+def cells(log, count=6, pause=0.0, work=measure):
     settings = [{"seed": seed, "log": str(log), "pause": pause} for seed in range(count)]
-    return [Cell(name, one, 1.0, "all") for one in settings]
+    return [Cell(work, one, 1.0, "all") for one in settings]
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,5 @@ def experiment(log, bound):
         shows="nothing",
         claim="One is small.",
         scales={"smoke": scale, "paper": scale},
-        draw="toy:draw",
+        draw=lambda outcome: [],
     )
-
-
-def draw(outcome):
-    return []

@@ -243,7 +243,7 @@ def test_bad_input_is_refused():
         RotationAugmented(torch.optim.LBFGS([encoder.weight]), encoder, decoder)
     with pytest.raises(ValueError, match=r"torch\.optim"):
         RotationAugmented("sgd", encoder, decoder)
-    with pytest.raises(ValueError, match="no parameter"):
+    with pytest.raises(ValueError, match="not a parameter"):
         RotationAugmented(torch.optim.SGD([encoder.weight]), encoder, decoder)
     with pytest.raises(ValueError, match="tied='yes'"):
         RotationAugmented(good, encoder, decoder, tied="yes")

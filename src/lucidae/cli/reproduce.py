@@ -11,14 +11,10 @@ from rich.markup import escape
 
 from lucidae.cli.console import output, print_written, progress_bar
 from lucidae.experiments.engine import Tick, duration
-from lucidae.experiments.outcome import Outcome
 from lucidae.experiments.reproduce import Reproduction, reproduce
+from lucidae.experiments.verdicts import Outcome
 
 __all__ = ["reproduce_command"]
-
-UNFINISHED = 3
-"""Exit code of a run that reached its time limit before it was complete."""
-
 
 class ScaleName(StrEnum):
     """Sizes of the experiments."""
@@ -72,19 +68,16 @@ def reproduce_command(
 
 
 def print_verdicts(done: Reproduction) -> int:
-    """Print every experiment with its verdict and return the exit code.
-
-    0: every claim holds; 1: some claim fails; 3: not complete.
-    """
+    """Print every experiment with its verdict and return the exit code."""
     for outcome in done.outcomes:
         _print_outcome(outcome)
     for name in done.waiting:
         output.print(f"[yellow]…[/yellow] {name:<20} not complete: run again to continue")
+    if done.tally.note:
+        output.print(f"[yellow]{escape(done.tally.note)}[/yellow]")
     if done.page is not None:
         print_written(done.page)
-    if done.waiting:
-        return UNFINISHED
-    return 0 if done.holds else 1
+    return done.exit_code
 
 
 def _print_outcome(outcome: Outcome) -> None:

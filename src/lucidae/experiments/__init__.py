@@ -1,7 +1,7 @@
-"""Every figure and table of the three papers, as declarations with verdicts."""
+"""The figures and tables of the three papers as declared experiments with verdicts."""
 
 from lucidae.experiments.catalogue import NAMES, experiment, experiments
-from lucidae.experiments.declaration import Cell, Curve, Experiment, Results, Scale
+from lucidae.experiments.declaration import Cell, Curve, Experiment, Results, Scale, Work, work
 from lucidae.experiments.engine import run
 from lucidae.experiments.store import Store
 
@@ -13,7 +13,9 @@ __all__ = [
     "Results",
     "Scale",
     "Store",
+    "Work",
     "experiment",
     "experiments",
     "run",
+    "work",
 ]

@@ -1,7 +1,7 @@
-"""Run experiments without the command-line extra: ``python -m lucidae.experiments run NAME…``.
+"""Run experiments without the `cli` extra: ``python -m lucidae.experiments run NAME…``.
 
-For machines that have an accelerator and little else: plain lines of progress, no page. The
-finished cells can be packed into one file and taken in elsewhere, where the page is written.
+For machines with an accelerator and few packages: plain lines of progress, no page. The finished
+cells can be packed into one file and read on another machine, where the page is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: every claim was seen. 1: some claim was not. 2: an error. 3: the time was over first.
+    0: all claims hold. 1: a claim fails. 2: an error. 3: the time was over before the end.
 
     Examples
     --------
@@ -44,21 +44,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lucidae.experiments", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    lister = commands.add_parser("list", help="one experiment a line")
+    lister = commands.add_parser("list", help="list the experiments, one per line")
     lister.set_defaults(command=_list)
-    runner = commands.add_parser("run", help="measure what is missing, then judge")
-    runner.add_argument("names", nargs="*", metavar="NAME", help="all when none is given")
+    runner = commands.add_parser("run", help="measure the missing cells, then judge the claims")
+    runner.add_argument("names", nargs="*", metavar="NAME", help="an experiment; all by default")
     runner.add_argument("--scale", choices=SCALES, default="smoke")
-    runner.add_argument("--device", default="cpu", help="cpu, or what torch calls a device")
+    runner.add_argument("--device", default="cpu", help="cpu, or the name of a torch device")
     runner.add_argument("--out", type=Path, default=Path("results"))
     runner.add_argument(
-        "--jobs", type=int, help="processes; by default one a core, one on a device"
+        "--jobs", type=int, help="processes; by default one per core, and one on an accelerator"
     )
     runner.add_argument(
-        "--threads", action="store_true", help="on a device: the jobs are threads, not processes"
+        "--threads", action="store_true", help="on an accelerator: use threads instead of processes"
     )
-    runner.add_argument("--seconds", type=float, help="stop cleanly before this")
-    runner.add_argument("--take", type=Path, action="append", default=[], help="packed cells")
+    runner.add_argument("--seconds", type=float, help="start no cell that would end later")
+    runner.add_argument(
+        "--take", type=Path, action="append", default=[], help="read packed cells first"
+    )
     runner.add_argument("--pack", type=Path, help="write all finished cells to this file")
     runner.set_defaults(command=_run)
     return parser
@@ -73,7 +75,7 @@ def _list(_: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     store = Store(options.out / "cells")
     for packed in options.take:
-        print(f"{store.unpack(packed)} cells taken in from {packed}")
+        print(f"{store.unpack(packed)} cells read from {packed}")
     done = reproduce(
         options.names,
         scale=options.scale,
@@ -88,27 +90,21 @@ def _run(options: argparse.Namespace) -> int:
     if options.pack is not None:
         cells = cells_of(experiments(), options.scale)
         print(f"{store.pack(options.pack, cells)} cells packed into {options.pack}")
-    return _told(done)
+    _print_verdicts(done)
+    return done.exit_code
 
 
-def _told(done: Reproduction) -> int:
-    """Print what was seen and return the exit code."""
+def _print_verdicts(done: Reproduction) -> None:
     for outcome in done.outcomes:
         print(f"\n{outcome.experiment.name}, {outcome.results.seconds:.1f} s of work")
         print(outcome.verdicts.summary())
-    tally = done.tally
-    print(
-        f"\n{tally.measured} cells measured, {tally.reused} found, {tally.left} left, "
-        f"in {tally.seconds:.1f} s"
-    )
+    print(f"\n{done.tally}")
     if done.waiting:
-        print(f"Not complete: {', '.join(done.waiting)}. Run again to go on.")
-        return 3
-    return 0 if done.holds else 1
+        print(f"Not complete: {', '.join(done.waiting)}. Run the command again to continue.")
 
 
 class _PlainLines:
-    """Plain lines of progress, not too often."""
+    """Prints the progress, at most one line every `PAUSE` seconds."""
 
     def __init__(self) -> None:
         self.due = 0.0

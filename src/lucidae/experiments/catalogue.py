@@ -1,4 +1,4 @@
-"""The experiments by name, each in a small module of its own."""
+"""The experiments by name; each is declared in its own module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ MODULES = {
 
 NAMES = tuple(MODULES)
 
-
 NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed")
 
 
@@ -62,5 +61,5 @@ def experiment(name: str) -> Experiment:
 
 
 def experiments(names: Iterable[str] = ()) -> list[Experiment]:
-    """Return the experiments of these names; when none is given, all that can run here."""
+    """Return the experiments of these names; if none is given, all that can run here."""
     return [experiment(name) for name in (tuple(names) or available())]

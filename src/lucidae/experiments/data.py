@@ -1,8 +1,9 @@
-"""Data by name, loaded once in each process: rows, their spectrum, and penalties that follow it."""
+"""Data sets by name, loaded once per process: rows, spectrum, and penalties that depend on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,47 +17,72 @@ from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_choice
 
-__all__ = ["PENALTIES", "centred_rows", "image_shape", "penalties", "spectrum"]
+__all__ = ["DATA", "PENALTIES", "DataSet", "centred_rows", "penalties", "spectrum"]
 
 Matrix = np.ndarray[Any, Any]
 
 
-def _digits() -> Matrix:
-    return np.asarray(datasets.load_digits().data)
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """A data set of the linear experiments.
+
+    Parameters
+    ----------
+    load : callable
+        Returns the rows.
+    n_samples, n_features : int
+        Its shape, known before it is loaded.
+    words : str
+        Its description on the page.
+    image_shape : (height, width), optional
+        Shape of the rows as images.
+    embedded : bool, default=True
+        Whether it is available without a download.
+    """
+
+    load: Callable[[], Matrix]
+    n_samples: int
+    n_features: int
+    words: str
+    image_shape: tuple[int, int] | None = None
+    embedded: bool = True
 
 
-def _mnist() -> Matrix:
-    return np.asarray(datasets.fetch_mnist("train", dtype="float64").data)
+def _gaussian(n_samples: int, n_features: int) -> DataSet:
+    """Return the data of Bao et al. 2020, Figure 4 (5000 × 1000), at any size."""
+
+    def load() -> Matrix:
+        return datasets.make_spectrum(n_samples, n_features, random_state=0).data
+
+    words = f"Gaussian, {n_samples} × {n_features}, eigenvalues equally spaced from 100 to 1"
+    return DataSet(load, n_samples, n_features, words)
 
 
-def _gaussian() -> Matrix:
-    """Bao et al. 2020, Figure 4: m = 1000, n = 5000, eigenvalues from 100 down to 1."""
-    return datasets.make_spectrum(5000, 1000, random_state=0).data
-
-
-def _small_gaussian() -> Matrix:
-    """Return the same with a tenth of the features."""
-    return datasets.make_spectrum(
-        500, 100, eigenvalues=np.linspace(100.0, 1.0, 100), random_state=0
-    ).data
-
-
-SOURCES: dict[str, Callable[[], Matrix]] = {
-    "digits": _digits,
-    "mnist": _mnist,
-    "gaussian": _gaussian,
-    "small-gaussian": _small_gaussian,
+DATA = {
+    "digits": DataSet(
+        lambda: np.asarray(datasets.load_digits().data),
+        1797,
+        64,
+        "digits, 1797 × 64, pixels in [0, 1], centred",
+        (8, 8),
+    ),
+    "mnist": DataSet(
+        lambda: np.asarray(datasets.fetch_mnist("train", dtype="float64").data),
+        60_000,
+        784,
+        "MNIST, 60 000 × 784, pixels in [0, 1], centred",
+        (28, 28),
+        embedded=False,
+    ),
+    "gaussian": _gaussian(5000, 1000),
+    "small-gaussian": _gaussian(500, 100),
 }
-EMBEDDED = ("digits", "gaussian", "small-gaussian")
-"""What needs no download."""
-
-SHAPES = {"digits": (8, 8), "mnist": (28, 28)}
 
 
 @lru_cache(maxsize=2)
 def centred_rows(name: str) -> Matrix:
-    """Return the rows of a data set with their mean taken off, in float64."""
-    rows = SOURCES[check_choice(name, "data", SOURCES)]()
+    """Return the rows of a data set minus their mean, in float64."""
+    rows = DATA[check_choice(name, "data", DATA)].load()
     return np.asarray(rows - rows.mean(axis=0))
 
 
@@ -77,11 +103,6 @@ def spectrum(name: str, device: str = "cpu") -> Spectrum:
     return Spectrum(like(found.values, ref), like(found.vectors, ref), found.trace)
 
 
-def image_shape(name: str) -> tuple[int, int]:
-    """Return height and width of a data set's images."""
-    return SHAPES[check_choice(name, "data", SHAPES)]
-
-
 def _spaced(_values: Matrix, k: int, low: float, high: float) -> Matrix:
     """Return λ with √λ equally spaced. Bao et al. 2020, Appendix H."""
     return np.linspace(low, high, k) ** 2
@@ -92,20 +113,15 @@ def _uniform(_values: Matrix, k: int, value: float) -> Matrix:
 
 
 def _paper(values: Matrix, k: int) -> Matrix:
-    """Bao et al. 2020, eq. 16 and Figure 5."""
+    """Return the minimiser of Bao et al. 2020, eq. 16 (Figure 5)."""
     return paper_penalties(values[:k])
-
-
-def _best(values: Matrix, k: int) -> Matrix:
-    """Return the truly best conditioned ones."""
-    return best_penalties(values, k)
 
 
 PENALTIES: dict[str, Callable[..., Matrix]] = {
     "spaced": _spaced,
     "uniform": _uniform,
     "paper": _paper,
-    "best": _best,
+    "best": best_penalties,
 }
 
 

@@ -1,15 +1,19 @@
-"""What an experiment is: a declaration of cells, curves and the claims that are judged on them.
+"""The parts of an experiment: cells of work, curves, and the claims that are judged on them.
 
-A cell is one small piece of work, known by its exact settings. An experiment lists its cells at
-each scale; the engine measures them, in whatever order and on whatever machine; curves are made
-of what the cells hold; claims are read off the curves.
+A cell is one small computation, identified by its work (a name and a version) and its exact
+settings. An experiment lists its cells at each scale. The engine measures them in any order and on
+any machine, the experiment turns the measured arrays into curves, and the claims read figures from
+the curves.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
@@ -18,88 +22,204 @@ import numpy as np
 
 from lucidae.validation import check_choice
 
-__all__ = ["Arrays", "Cell", "Curve", "Experiment", "Measured", "Results", "Scale", "Setting"]
+__all__ = [
+    "Arrays",
+    "Cell",
+    "Curve",
+    "Curves",
+    "Drawing",
+    "Experiment",
+    "Measured",
+    "Results",
+    "Scale",
+    "Setting",
+    "Settings",
+    "Work",
+    "grid",
+    "listed",
+    "on_processor",
+    "work",
+]
 
 Settings = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray[Any, Any]]
-Work = Callable[[Sequence[Settings], str], Sequence[Arrays]]
+Measure = Callable[[Sequence[Settings], str], Sequence[Arrays]]
 """From the settings of some cells and the name of a device to the arrays of each cell."""
 
 SCALES = ("smoke", "paper")
 
-REVISION = 1
-"""Part of every cell's name: raise it when a work comes to mean something else."""
+WORK_NAME = re.compile(r"[a-z][a-z0-9._-]*/[1-9][0-9]*")
+
+
+class Work:
+    """A measuring function under a stable name and a version; made by the decorator `work`.
+
+    Finished cells are stored under the name and the version, so that the function can move to
+    another module, and so that results of an older version of the computation are not used again.
+    The object takes the place of the function in its module and is pickled as a reference to that
+    place: a worker process that receives a cell imports the right module by itself.
+
+    Parameters
+    ----------
+    identifier : str
+        Name and version, such as ``"linear.training/1"``.
+    measure : callable
+        From the settings of some cells and the name of a device to the arrays of each cell.
+    """
+
+    def __init__(self, identifier: str, measure: Measure) -> None:
+        if not WORK_NAME.fullmatch(identifier):
+            raise ValueError(
+                f"the work is called {identifier!r}, expected a name and a version such as "
+                "'linear.training/1'."
+            )
+        functools.update_wrapper(self, measure)
+        self._place = measure.__qualname__
+        self.name, _, version = identifier.partition("/")
+        self.version = int(version)
+        self.measure = measure
+
+    def __call__(self, group: Sequence[Settings], device: str) -> Sequence[Arrays]:
+        """Measure some cells on a device."""
+        return self.measure(group, device)
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.version}"
+
+    def __repr__(self) -> str:
+        return f"Work({str(self)!r})"
+
+    def __reduce__(self) -> str:
+        if self.__module__ == "__main__":
+            raise ValueError(
+                f"the work {str(self)!r} is defined in the main script, expected a module that "
+                "worker processes can import: move it to a module, or use jobs=1."
+            )
+        return self._place  # pickle reads a string as the name of an object in `__module__`
+
+
+def work(identifier: str) -> Callable[[Measure], Work]:
+    """Give a measuring function its stable name and version.
+
+    Increase the version when the function computes something else: cells of earlier versions
+    then count as not done.
+
+    Examples
+    --------
+    >>> @work("examples.doubled/1")
+    ... @on_processor
+    ... def doubled(settings):
+    ...     return {"double": np.array(2 * settings["x"])}
+    >>> doubled.name, doubled.version
+    ('examples.doubled', 1)
+    >>> doubled([{"x": 1}, {"x": 2}], "cpu")
+    [{'double': array(2)}, {'double': array(4)}]
+    """
+    return lambda measure: Work(identifier, measure)
+
+
+def on_processor(measure: Callable[[Settings], Arrays]) -> Measure:
+    """Measure cells one by one with NumPy, whatever the device."""
+
+    @functools.wraps(measure)
+    def one_by_one(group: Sequence[Settings], _device: str) -> list[Arrays]:
+        return [measure(settings) for settings in group]
+
+    return one_by_one
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One piece of work, known by its exact settings.
+    """One piece of work, identified by its exact settings.
 
     Parameters
     ----------
-    work : str
-        ``"module:function"`` of the `Work` that measures it.
+    work : Work
+        Measures the cell.
     settings : mapping
-        All that the work depends on, the seed included: numbers, strings, lists and mappings.
+        Everything that the work depends on, the seed included: numbers, strings, lists, mappings.
     cost : float, default=1.0
-        Roughly how many seconds it takes; only for the order of work and the time left.
+        Approximate seconds of one core; used for the order of work and the time left.
     together : str, default=""
-        Cells that share this name and their work may be measured at once on an accelerator.
+        Cells with the same value and the same work may be measured at once on an accelerator.
 
     Examples
     --------
-    >>> cell = Cell("lucidae.experiments.linear.training:measure", {"seed": 0})
-    >>> cell.key == Cell("lucidae.experiments.linear.training:measure", {"seed": 1}).key
+    >>> doubled = Work("examples.doubled/1", lambda group, device: [])
+    >>> Cell(doubled, {"x": 0}).key == Cell(doubled, {"x": 1}).key
     False
     """
 
-    work: str
+    work: Work
     settings: Settings
     cost: float = 1.0
     together: str = ""
 
     @property
-    def canonical(self) -> str:
-        """Work and settings as one line of JSON, the same for the same cell."""
-        subject = {"work": self.work, "settings": self.settings, "revision": REVISION}
-        return json.dumps(subject, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    def description(self) -> dict[str, Any]:
+        """Work and settings, as they are stored with the result."""
+        return {"work": str(self.work), "settings": self.settings}
 
     @property
     def key(self) -> str:
-        """Digest of work and settings; the name under which the cell is stored."""
-        return hashlib.sha256(self.canonical.encode()).hexdigest()
-
-    def resolve(self) -> Work:
-        """Return the function that measures the cell."""
-        work: Work = resolve(self.work)
-        return work
+        """Digest of work and settings: the name under which the cell is stored."""
+        return digest(self.description)
 
 
-def on_processor(measure: Callable[[Settings], Arrays]) -> Work:
-    """Return the work that measures cells one by one with NumPy, whatever the device.
+def canonical(description: Mapping[str, Any]) -> str:
+    """Return the description of a cell as one line of JSON, the same for the same cell."""
+    return json.dumps(description, sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def digest(description: Mapping[str, Any]) -> str:
+    """Return the SHA-256 digest of the description of a cell."""
+    return hashlib.sha256(canonical(description).encode()).hexdigest()
+
+
+def grid(
+    work: Work,
+    axes: Mapping[str, Iterable[Any]],
+    shared: Settings,
+    cost: float | Callable[[Settings], float] = 1.0,
+) -> list[Cell]:
+    """Return one cell for each combination of the values of `axes`; the last axis varies fastest.
+
+    Parameters
+    ----------
+    work : Work
+        Measures the cells.
+    axes : mapping of str to iterable
+        The values of each setting that varies.
+    shared : mapping
+        The settings that all cells share.
+    cost : float or callable, default=1.0
+        Cost of a cell, or a function of its settings.
 
     Examples
     --------
-    >>> work = on_processor(lambda settings: {"double": np.array(2 * settings["x"])})
-    >>> work([{"x": 1}, {"x": 2}], "cpu")
-    [{'double': array(2)}, {'double': array(4)}]
+    >>> doubled = Work("examples.doubled/1", lambda group, device: [])
+    >>> [cell.settings for cell in grid(doubled, {"x": (1, 2)}, {"seed": 0})]
+    [{'seed': 0, 'x': 1}, {'seed': 0, 'x': 2}]
     """
-
-    def work(group: Sequence[Settings], _device: str) -> list[Arrays]:
-        return [measure(settings) for settings in group]
-
-    return work
+    combinations = itertools.product(*axes.values())
+    every = [{**shared, **dict(zip(axes, values, strict=True))} for values in combinations]
+    return [Cell(work, one, cost(one) if callable(cost) else cost) for one in every]
 
 
-def resolve(name: str) -> Any:
-    """Return what ``"module:attribute"`` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
+def listed(values: Iterable[Any], between: str = ", ") -> str:
+    """Return numbers as one string, for the facts of a setting.
+
+    Examples
+    --------
+    >>> listed((0.1, 2.0)), listed((5, 20), " and ")
+    ('0.1, 2', '5 and 20')
+    """
+    return between.join(f"{value:g}" for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A finished cell: its settings, what was measured, and how (machine, versions, seconds)."""
+    """A finished cell: its settings, its arrays, and how it was measured (machine, versions)."""
 
     settings: Settings
     arrays: Arrays = field(repr=False)
@@ -134,13 +254,13 @@ class Results:
 
     @property
     def seconds(self) -> float:
-        """Time that the cells took, added up."""
+        """Sum of the seconds of all cells."""
         return float(sum(cell.about["seconds"] for cell in self.cells))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured quantity along a grid: epochs, sizes, strengths.
+    """A measured quantity along a grid of epochs, sizes or strengths.
 
     Examples
     --------
@@ -157,8 +277,8 @@ class Curve:
             object.__setattr__(self, name, values)
         if self.x.shape != self.y.shape or self.x.ndim != 1 or not len(self.x):
             raise ValueError(
-                f"a curve has as many abscissae as ordinates, got {self.x.shape} and "
-                f"{self.y.shape}."
+                f"the curve has {self.x.shape} abscissae and {self.y.shape} ordinates, expected "
+                "equally many, at least one."
             )
 
 
@@ -166,16 +286,16 @@ Curves = Mapping[str, Curve]
 
 
 class Setting(Protocol):
-    """One scale of an experiment: what is measured, and how curves are made of it."""
+    """One scale of an experiment: what is measured, and the curves that are computed from it."""
 
     def cells(self) -> Sequence[Cell]:
-        """Return the work."""
+        """Return the cells."""
 
     def curves(self, results: Results) -> Curves:
         """Return named curves from the finished cells."""
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words, for the page."""
+        """Describe the setting in words, for the page."""
 
 
 class Verdict(Protocol):
@@ -187,12 +307,12 @@ class Verdict(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A setting and what is expected of it.
+    """A setting and the claims that are judged on it.
 
     Parameters
     ----------
     setting : Setting
-        The work at this scale.
+        The cells and curves at this scale.
     expect : tuple of Verdict
         The claims, with tolerances that suit the scale.
     """
@@ -202,15 +322,43 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawing:
+    """A drawing function by name; its module is imported when the figure is drawn.
+
+    The modules of `lucidae.experiments.drawings` need matplotlib, which may be absent where the
+    cells are measured.
+
+    Parameters
+    ----------
+    module, function : str
+        A module of `lucidae.experiments.drawings` and its function from an outcome to blocks.
+    """
+
+    module: str
+    function: str
+
+    def __call__(self, outcome: Any) -> Sequence[Any]:
+        """Draw an outcome."""
+        blocks: Sequence[Any] = self.load()(outcome)
+        return blocks
+
+    def load(self) -> Callable[[Any], Sequence[Any]]:
+        """Import the drawing function."""
+        module = import_module(f"lucidae.experiments.drawings.{self.module}")
+        function: Callable[[Any], Sequence[Any]] = getattr(module, self.function)
+        return function
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """A figure or table of a paper, as a declaration.
 
     Parameters
     ----------
     name : str
-        The name that the command knows.
+        Its name on the command line.
     title : str
-        What it is about.
+        Title of its chapter.
     reference : str
         Authors, year and figure.
     shows : str
@@ -219,9 +367,8 @@ class Experiment:
         What the paper says, in one or two sentences.
     scales : mapping of {"smoke", "paper"} to Scale
         The work and the verdicts at each scale.
-    draw : str
-        ``"module:function"`` that turns (scale, results, curves) into blocks of the page; only
-        loaded when a page is written.
+    draw : callable
+        From an outcome to the blocks of its chapter, usually a `Drawing`.
     """
 
     name: str
@@ -230,7 +377,7 @@ class Experiment:
     shows: str
     claim: str
     scales: Mapping[str, Scale]
-    draw: str
+    draw: Callable[[Any], Sequence[Any]]
 
     def at(self, scale: str) -> Scale:
         """Return the experiment at a scale."""

@@ -1,4 +1,4 @@
-"""Where the work is done: NumPy on the processor, or torch on an accelerator."""
+"""Devices: NumPy on the processor, or torch on an accelerator; their names and versions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PACKAGES = ("numpy", "scipy", "scikit-learn", "array-api-compat")
 
 
 def is_accelerator(device: str) -> bool:
-    """Tell whether a device is anything but the processor with NumPy."""
+    """Return whether a device is anything but ``"cpu"``, the processor with NumPy."""
     return device != "cpu"
 
 
 def reference(device: str) -> Array:
-    """Return an empty float64 array; `lucidae.arrays.like` brings others to where it lives.
+    """Return an empty float64 array on a device, to which `lucidae.arrays.like` moves others.
 
     Parameters
     ----------
     device : str
-        ``"cpu"`` for NumPy, or what torch calls a device, such as ``"cuda"``.
+        ``"cpu"`` for NumPy, or the name of a torch device such as ``"cuda"``.
 
     Examples
     --------
@@ -41,7 +41,10 @@ def reference(device: str) -> Array:
     try:
         torch = import_module("torch")
     except ImportError as error:
-        raise ValueError(f"device={device!r} needs PyTorch, which is not installed.") from error
+        raise ValueError(
+            f"device={device!r} needs PyTorch, which is not installed: pip install "
+            "'lucidae[torch]', or use device='cpu'."
+        ) from error
     try:
         return torch.empty(0, dtype=torch.float64, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -49,14 +52,14 @@ def reference(device: str) -> Array:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
+    """Return the versions of the packages that a result depends on."""
     found = {"lucidae": __version__, "python": platform.python_version()}
     for package in PACKAGES + (("torch",) if "torch" in sys.modules else ()):
         try:
@@ -67,7 +70,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> str:
-    """Name the processor or the accelerator that does the work."""
+    """Return the name of the processor or of the accelerator."""
     if is_accelerator(device):
         return _accelerator(device)
     return f"{_processor()}, {cores()} cores"

@@ -1,9 +1,9 @@
-"""The engine: measure the cells that are not done yet, on all cores or on an accelerator.
+"""Measure the cells that are not done yet, on all cores or on an accelerator.
 
-Every finished cell is stored at once, so that a run that is killed at any moment goes on where
-it was. On the processor each cell is measured by itself with one BLAS thread, in as many
-processes as there are cores, and its numbers do not depend on which other cells were left to
-do. On an accelerator the cells that belong together are measured at once.
+Every finished cell is stored immediately, so that a run that is killed at any moment can be
+continued. On the processor each cell is measured by itself with one BLAS thread, in as many
+processes as there are cores, and its numbers do not depend on which other cells were missing. On
+an accelerator the cells that belong together are measured at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import joblib
 from threadpoolctl import threadpool_limits
 
 from lucidae.arrays import own_stream, to_numpy
-from lucidae.experiments.declaration import Cell
+from lucidae.experiments.declaration import Cell, canonical
 from lucidae.experiments.device import cores, is_accelerator, machine, reference, versions
 from lucidae.experiments.store import Store
 from lucidae.validation import check_integer, check_number
@@ -30,7 +30,7 @@ from lucidae.validation import check_integer, check_number
 __all__ = ["Tally", "Tick", "duration", "run"]
 
 ACCELERATED = 0.01
-"""Share of a cell's cost that an accelerator is guessed to need, until it has shown its pace."""
+"""Share of a cell's cost that an accelerator is assumed to need until its pace is measured."""
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -38,14 +38,14 @@ Report = Callable[["Tick"], None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """How far the work has come.
+    """Progress of a run.
 
     Parameters
     ----------
     done, total : int
-        Cells measured by this run, and cells that it found missing.
+        Cells measured by this run, and cells that were missing when it started.
     seconds_left : float or None
-        What the rest will take, by the pace so far; None before anything is done.
+        Time for the rest at the pace so far; None before the first cell is done.
     """
 
     done: int
@@ -55,20 +55,42 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a run did.
+    """Numbers of cells of a run.
 
     Parameters
     ----------
     measured, reused, left : int
         Cells measured now, found finished, and not done because the time was over.
     seconds : float
-        How long the run took.
+        Duration of the run.
+    outdated : int, default=0
+        Cells that were found finished by an earlier version of their work only; they count as not
+        done and are measured again.
     """
 
     measured: int
     reused: int
     left: int
     seconds: float
+    outdated: int = 0
+
+    def __str__(self) -> str:
+        """Return the numbers as a sentence, with one more line where cells were outdated."""
+        line = (
+            f"{self.measured} cells measured, {self.reused} found, {self.left} left, "
+            f"in {self.seconds:.1f} s"
+        )
+        return line if not self.outdated else f"{line}\n{self.note}"
+
+    @property
+    def note(self) -> str:
+        """One line on the cells that an earlier version of their work had measured."""
+        if not self.outdated:
+            return ""
+        return (
+            f"{self.outdated} cells had been measured by an earlier version of the computation; "
+            "these results were not used."
+        )
 
 
 def run(
@@ -86,19 +108,19 @@ def run(
     Parameters
     ----------
     cells : sequence of Cell
-        The work; a cell that is named twice is measured once.
+        The work; a cell that is listed twice is measured once.
     store : Store
-        Where finished cells are.
+        Folder of the finished cells.
     device : str, default="cpu"
-        ``"cpu"``, or what torch calls a device, such as ``"cuda"``.
+        ``"cpu"`` for NumPy, or the name of a torch device such as ``"cuda"``.
     jobs : int, optional
-        Number of processes: by default one for each core, and one on an accelerator, where
-        more help as long as it waits for the processor most of the time.
+        Number of processes: by default one per core, and one on an accelerator. More than one on an
+        accelerator helps where it waits for the processor most of the time.
     threads : bool, default=False
-        On an accelerator, whether the jobs are threads of one process, each with a stream of its
-        own: small recorded steps then run side by side, which those of processes do not.
+        On an accelerator, whether the jobs are threads of one process, each with its own stream:
+        short kernels of several threads run concurrently, those of several processes do not.
     seconds : float, optional
-        Start nothing that would end later than this; the rest is left to the next run.
+        Start no cell that would end later than this; the rest is left to the next run.
     report : callable, optional
         Called with a `Tick` after each group of cells.
 
@@ -106,11 +128,12 @@ def run(
     -------
     Tally
     """
-    reference(device)  # a device that is not there is refused before any work
+    reference(device)  # an unavailable device is refused before any work
     usual = 1 if is_accelerator(device) else cores()
     workers = usual if jobs is None else check_integer(jobs, "jobs", low=1)
     budget = None if seconds is None else check_number(seconds, "seconds", low=0.0)
     missing = store.missing(cells)
+    outdated = len(store.outdated(missing))
     wanted = len({cell.key for cell in cells})
     guess = ACCELERATED if is_accelerator(device) else 1.0
     clock = _Clock(missing, budget, report, guess)
@@ -120,23 +143,32 @@ def run(
     clock.threads = threads and is_accelerator(device)
     for group, taken in measure(groups, store.folder, device, clock):
         clock.finished(group, taken)
-    return Tally(clock.done, wanted - len(missing), len(missing) - clock.done, clock.elapsed)
+    reused, left = wanted - len(missing), len(missing) - clock.done
+    return Tally(clock.done, reused, left, clock.elapsed, outdated)
 
 
 def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
-    """Return what is measured at once: single cells, or those that belong together."""
+    """Return what is measured at once: single cells, or those that belong together.
+
+    The most expensive groups come first, so that the last worker to finish has a short one.
+    """
     if not batched:
         return [(cell,) for cell in sorted(cells, key=lambda cell: -cell.cost)]
 
     def companions(cell: Cell) -> tuple[str, str]:
-        return cell.work, cell.together or cell.key
+        return str(cell.work), cell.together or cell.key
 
     groups = [tuple(group) for _, group in groupby(sorted(cells, key=companions), key=companions)]
     return sorted(groups, key=lambda group: -sum(cell.cost for cell in group))
 
 
 class _Clock:
-    """Counts what is done, guesses what is left, and says when to stop."""
+    """Counts what is done, estimates the time left, and enforces the budget of time.
+
+    The declared costs of one work are proportional to its run times, but the factor depends on the
+    machine and differs between works. The clock therefore estimates one pace (seconds per unit of
+    cost) for each work from its finished cells, and predicts Σ pace × cost over what is left.
+    """
 
     def __init__(
         self, missing: Sequence[Cell], budget: float | None, report: Report | None, guess: float
@@ -145,7 +177,7 @@ class _Clock:
         self.total, self.budget, self.report, self.guess = len(missing), budget, report, guess
         self.left: defaultdict[str, float] = defaultdict(float)
         for cell in missing:
-            self.left[cell.work] += cell.cost
+            self.left[str(cell.work)] += cell.cost
         self.workers, self.threads = 1, False
         self.done = 0
         self.paid: defaultdict[str, float] = defaultdict(float)
@@ -156,16 +188,17 @@ class _Clock:
         return time.perf_counter() - self.start
 
     def pace(self, work: str) -> float:
-        """Return the seconds for a unit of expected cost of a work."""
+        """Return the seconds per unit of cost of a work."""
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Tell whether a group would end within the budget."""
-        expected = self.pace(group[0].work) * sum(cell.cost for cell in group)
+        """Return whether a group is expected to end within the budget."""
+        expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
     def finished(self, group: Group, seconds: float) -> None:
-        work, cost = group[0].work, sum(cell.cost for cell in group)
+        """Count a group that took so many seconds, and report the progress."""
+        work, cost = str(group[0].work), sum(cell.cost for cell in group)
         self.done += len(group)
         self.left[work] -= cost
         self.paid[work] += cost
@@ -194,7 +227,7 @@ def _at_once(
     inner = {} if clock.threads else {"inner_max_num_threads": 1}
     backend = "threading" if clock.threads else "loky"
     with joblib.parallel_config(backend=backend, n_jobs=clock.workers, verbose=0, **inner):
-        # Tasks are drawn as workers become free, so that the clock is asked as late as can be.
+        # A task is taken only when a worker is free, so that the budget is tested at that moment.
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
             yield groups[number], seconds
@@ -205,13 +238,13 @@ def _numbered(number: int, group: Group, folder: Path, device: str) -> tuple[int
 
 
 def measure_and_store(group: Group, folder: Path, device: str) -> float:
-    """Measure cells that share their work, store each, and return the seconds that it took."""
+    """Measure cells of one work, store each of them, and return the seconds that they took."""
     start, busy = time.perf_counter(), time.process_time()
     with _one_thread(device), own_stream(reference(device)):
         try:
-            measured = group[0].resolve()([cell.settings for cell in group], device)
+            measured = group[0].work([cell.settings for cell in group], device)
         except Exception as error:
-            raise RuntimeError(f"{group[0].canonical} failed: {error}") from error
+            raise RuntimeError(f"{canonical(group[0].description)} failed: {error}") from error
         found = [{name: to_numpy(array) for name, array in arrays.items()} for arrays in measured]
     seconds = time.perf_counter() - start
     about = {
@@ -229,7 +262,7 @@ def measure_and_store(group: Group, folder: Path, device: str) -> float:
 
 
 def _one_thread(device: str) -> AbstractContextManager[Any]:
-    """Give NumPy one BLAS thread: the same numbers with any number of processes."""
+    """Limit NumPy to one BLAS thread: the numbers then do not depend on the number of processes."""
     if is_accelerator(device):
         return nullcontext()
     limited: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
@@ -237,7 +270,7 @@ def _one_thread(device: str) -> AbstractContextManager[Any]:
 
 
 def duration(seconds: float) -> str:
-    """Say how long something took.
+    """Return a duration in words.
 
     Examples
     --------

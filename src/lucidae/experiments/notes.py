@@ -1,4 +1,4 @@
-"""What was seen, as a few small files for the documentation: a page of Markdown and its figures."""
+"""Notes for the documentation: a page of Markdown and the figures of each experiment."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucidae.certificate import Claim
-from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import duration
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Plot
 from lucidae.report.style import LIGHT
@@ -17,11 +16,11 @@ from lucidae.report.style import LIGHT
 __all__ = ["write_notes"]
 
 LARGEST_FIGURE = 1_000_000
-"""Bytes of a figure that still belongs into a repository."""
+"""Largest size in bytes of a figure that is written; larger ones do not suit a repository."""
 
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _DIGITS = re.compile(r"(\.\d\d)\d+")
-MARKS = {True: "seen", False: "**not seen**", None: "reported"}
+MARKS = {True: "holds", False: "**fails**", None: "reported"}
 
 
 def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
@@ -32,7 +31,7 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
     outcomes : sequence of Outcome
         Finished experiments.
     folder : path
-        Where they go; notes of other experiments stay.
+        Folder of the notes; notes of other experiments are not changed.
 
     Returns
     -------
@@ -44,13 +43,13 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
         _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
     titles = {path.stem: _title(path) for path in sorted(folder.glob("*.md"))}
     lines = [f"* [{name}]({name}.md): {title}" for name, title in titles.items() if name != "index"]
-    intro = "# Results\n\nWhat `lucidae reproduce` saw; each note has its setting and machine.\n"
+    intro = "# Results\n\nResults of `lucidae reproduce`, with their settings and machines.\n"
     return _write(folder / "index.md", "\n".join([intro, *lines, ""]))
 
 
 def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
     """Write the figures of an outcome and return their names and captions."""
-    blocks = resolve(outcome.experiment.draw)(outcome)
+    blocks = outcome.experiment.draw(outcome)
     plots = [block for block in blocks if isinstance(block, Plot)]
     written = []
     for plot in plots:
@@ -63,7 +62,7 @@ def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
 
 
 def standalone(svg: str) -> str:
-    """Return an inline figure as a file of its own: namespaces, plain colours, white paper.
+    """Return an inline figure as a separate file: namespaces, plain colours, white background.
 
     Paths are rounded to a hundredth of a point, which halves the file.
 
@@ -75,14 +74,13 @@ def standalone(svg: str) -> str:
     for name, colour in LIGHT.items():
         svg = svg.replace(f"var(--{name})", colour)
     svg = re.sub(r' d="[^"]*"', lambda path: _DIGITS.sub(r"\1", path[0]), svg)
-    paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    return re.sub(r"<svg ([^>]*)>", rf"<svg {NAMESPACES} \1>{paper}", svg, count=1) + "\n"
+    background = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return re.sub(r"<svg ([^>]*)>", rf"<svg {NAMESPACES} \1>{background}", svg, count=1) + "\n"
 
 
 def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
     experiment = outcome.experiment
-    facts = experiment.at(outcome.scale).setting.facts()
-    pictures = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
+    images = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
     claims = [_row(claim) for claim in outcome.verdicts.claims]
     versions = outcome.to_dict()["versions"]
     return "\n".join(
@@ -90,13 +88,13 @@ def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
             f"# {experiment.title}\n",
             f"`{experiment.name}`, {outcome.scale} scale. {experiment.reference}.\n",
             f"{experiment.claim}\n",
-            *pictures,
+            *images,
             "| claim | measured | verdict |\n|---|---|---|",
             *claims,
             "\n| setting | |\n|---|---|",
-            *(f"| {name} | {value} |" for name, value in facts.items()),
+            *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
             f"| machine | {'; '.join(outcome.machines)} |",
-            f"| work | {len(outcome.results.cells)} pieces, {duration(outcome.results.seconds)} |",
+            f"| work | {len(outcome.results.cells)} cells, {duration(outcome.results.seconds)} |",
             f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",
             "",
         ]

@@ -1,4 +1,4 @@
-"""One self-contained page on what was seen: claims, settings, figures and verdicts."""
+"""One self-contained HTML page with the claims, settings, figures and verdicts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from html import escape
 from pathlib import Path
 
 from lucidae.certificate import Certificate, Claim
-from lucidae.experiments.declaration import resolve
 from lucidae.experiments.engine import duration
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
 from lucidae.report.page import Chapter, fill_page
@@ -18,17 +17,16 @@ from lucidae.report.page import Chapter, fill_page
 __all__ = ["write_page"]
 
 LEAD = (
-    "Every figure and table of three papers on autoencoders whose optimum is known, run again: "
-    "what each paper claims, in which setting it was tried, and what was seen."
+    "The figures and tables of three papers on autoencoders whose optimum is known, reproduced: "
+    "what each paper claims, the setting of the experiment, and what was measured."
 )
 
-
-MARKS = {True: ("✓", "green", "seen"), False: ("✗", "orange", "not seen"), None: ("–", "muted", "")}
+MARKS = {True: ("✓", "green", "holds"), False: ("✗", "orange", "fails"), None: ("–", "muted", "")}
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Claims as rows: seen or not, what is claimed, and the measured figure."""
+    """Table of claims: verdict, statement and measured figure."""
 
     verdicts: Certificate
 
@@ -53,34 +51,36 @@ def _row(claim: Claim) -> str:
     )
 
 
-def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float) -> Path:
-    """Draw all outcomes and write the page, whole or not at all.
+def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
+    """Draw all outcomes and write the page atomically.
 
     Parameters
     ----------
     outcomes : sequence of Outcome
         Finished experiments, at least one.
     target : path
-        Where the page goes.
+        File of the page.
     seconds : float
-        How long the run took that led to it.
+        Duration of the run.
+    note : str, default=""
+        A line for the summary, such as `Tally.note`.
 
     Returns
     -------
     Path
     """
-    chapters = [summary(outcomes), *(chapter(outcome) for outcome in outcomes)]
+    chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
     title = f"The papers, reproduced at {outcomes[0].scale} scale"
     with atomic_path(target) as temporary:
         temporary.write_text(fill_page(title, LEAD, chapters, seconds), encoding="utf-8")
     return target
 
 
-def summary(outcomes: Sequence[Outcome]) -> Chapter:
-    """Return the verdicts at a glance."""
+def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
+    """Return the chapter with the number of claims that hold in each experiment."""
     claims = [claim for outcome in outcomes for claim in outcome.verdicts.claims]
     judged = [claim for claim in claims if claim.holds is not None]
-    seen = sum(claim.holds is True for claim in judged)
+    held = sum(claim.holds is True for claim in judged)
     rows = tuple(
         (
             outcome.experiment.name,
@@ -94,35 +94,36 @@ def summary(outcomes: Sequence[Outcome]) -> Chapter:
         Facts(
             (
                 (str(len(outcomes)), "experiments"),
-                (f"{seen} of {len(judged)}", "claims seen"),
-                (duration(sum(outcome.results.seconds for outcome in outcomes)), "work in all"),
+                (f"{held} of {len(judged)}", "claims hold"),
+                (duration(sum(outcome.results.seconds for outcome in outcomes)), "total work"),
             )
         ),
         Grid(("experiment", "paper", "claims", "work"), rows),
     ]
-    if seen < len(judged):
+    if held < len(judged):
         blocks.insert(
-            1, Note("Some claims were not seen; their chapters say which and by how much.")
+            1, Note("Some claims fail; the chapters of their experiments give the figures.")
         )
+    if note:
+        blocks.append(Note(note))
     return Chapter("summary", "Summary", blocks)
 
 
 def tally(outcome: Outcome) -> str:
-    """Say how many claims of an experiment were seen."""
+    """Return the number of claims of an experiment that fail, in words."""
     judged = [claim.holds for claim in outcome.verdicts.claims if claim.holds is not None]
-    return "all seen" if all(judged) else f"{judged.count(False)} of {len(judged)} NOT seen"
+    return "all hold" if all(judged) else f"{judged.count(False)} of {len(judged)} FAIL"
 
 
 def chapter(outcome: Outcome) -> Chapter:
-    """Return one experiment: the claim, the figure, the verdicts and the setting."""
+    """Return the chapter of one experiment: claim, figures, verdicts and setting."""
     experiment = outcome.experiment
-    facts = experiment.at(outcome.scale).setting.facts()
     machine = "; ".join(outcome.machines)
     blocks: list[Block] = [
         Prose(f"{experiment.reference}. {experiment.claim}"),
-        *resolve(experiment.draw)(outcome),
+        *experiment.draw(outcome),
         Card("Verdicts", VerdictTable(outcome.verdicts)),
-        Grid(("setting", ""), tuple(facts.items())),
+        Grid(("setting", ""), tuple(outcome.setting.facts().items())),
         Prose(
             f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
             f"{machine}."
@@ -131,12 +132,12 @@ def chapter(outcome: Outcome) -> Chapter:
     return Chapter(experiment.name, experiment.title, blocks)
 
 
-def count(pieces: int) -> str:
-    """Say how many pieces of work there were.
+def count(cells: int) -> str:
+    """Return a number of cells in words.
 
     Examples
     --------
     >>> count(1), count(2)
-    ('1 piece', '2 pieces')
+    ('1 cell', '2 cells')
     """
-    return f"{pieces} piece{'' if pieces == 1 else 's'}"
+    return f"{cells} cell{'' if cells == 1 else 's'}"

@@ -1,37 +1,46 @@
-"""Run experiments and write down what was seen."""
+"""Run experiments, judge their claims, and write page, numbers and verdicts."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lucidae._version import __version__
 from lucidae.experiments.catalogue import experiments
 from lucidae.experiments.declaration import SCALES, Cell, Experiment
 from lucidae.experiments.engine import Tally, Tick, run
-from lucidae.experiments.outcome import Outcome, judge, write_numbers, write_verdicts
 from lucidae.experiments.store import Store
+from lucidae.experiments.verdicts import Outcome, judge
+from lucidae.io.atomic import atomic_path
 from lucidae.validation import check_choice
 
 __all__ = ["Reproduction", "cells_of", "reproduce"]
 
 
+UNFINISHED = 3
+"""Exit code of a run whose time was over before it was complete."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """What came of a run.
+    """Result of `reproduce`.
 
     Parameters
     ----------
     outcomes : tuple of Outcome
-        The experiments that are complete.
+        The experiments whose cells are all done.
     waiting : tuple of str
-        Names of those that are not, because the time was over.
+        Names of the others: the time was over before they were complete.
     tally : Tally
         Cells measured, reused and left.
     page : Path or None
-        The page; None when it was not asked for, or nothing is complete.
+        The page; None when it was not requested, or no experiment is complete.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -41,8 +50,15 @@ class Reproduction:
 
     @property
     def holds(self) -> bool:
-        """Whether every experiment is complete and every claim was seen."""
+        """Whether every experiment is complete and no claim fails."""
         return not self.waiting and all(outcome.holds for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command: 0 if all claims hold, 1 if one fails, 3 if not complete."""
+        if self.waiting:
+            return UNFINISHED
+        return 0 if self.holds else 1
 
 
 def cells_of(chosen: Iterable[Experiment], scale: str) -> list[Cell]:
@@ -74,12 +90,12 @@ def reproduce(
     device, jobs, threads, seconds, report
         As in `lucidae.experiments.engine.run`.
     out : path-like, default="results"
-        Finished cells go to ``out/cells``, everything else to ``out/scale``. A run that is
-        started again with the same folder goes on where it was.
+        Finished cells are written to ``out/cells``, everything else to ``out/scale``. A run that
+        is started again with the same folder continues where it stopped.
     page : bool, default=True
         Whether to write the page, which needs the `cli` extra.
     notes : path-like, optional
-        A folder for short notes with their figures, for documentation.
+        A folder for short notes in Markdown with their figures.
 
     Returns
     -------
@@ -109,9 +125,36 @@ def reproduce(
         from lucidae.experiments.page import write_page
 
         target = folder / scale / "index.html"
-        written = write_page(outcomes, target, time.perf_counter() - start)
+        written = write_page(outcomes, target, time.perf_counter() - start, tally.note)
     if notes is not None:
         from lucidae.experiments.notes import write_notes
 
         write_notes(outcomes, Path(notes))
     return Reproduction(outcomes, waiting, tally, written)
+
+
+def write_numbers(outcome: Outcome, folder: Path) -> Path:
+    """Write every curve of an outcome to one CSV file with the columns series, x and y."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("series", "x", "y"))
+    for name, curve in outcome.curves.items():
+        writer.writerows(
+            (name, f"{x:.10g}", f"{y:.10g}") for x, y in zip(curve.x, curve.y, strict=True)
+        )
+    target = folder / f"{outcome.experiment.name}.csv"
+    with atomic_path(target) as temporary:
+        temporary.write_text(stream.getvalue(), encoding="utf-8")
+    return target
+
+
+def write_verdicts(outcomes: Sequence[Outcome], target: Path) -> Path:
+    """Write all verdicts with their settings to one JSON file."""
+    subject = {
+        "lucidae": __version__,
+        "holds": all(outcome.holds for outcome in outcomes),
+        "experiments": [outcome.to_dict() for outcome in outcomes],
+    }
+    with atomic_path(target) as temporary:
+        temporary.write_text(json.dumps(subject, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return target

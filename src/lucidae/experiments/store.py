@@ -1,4 +1,4 @@
-"""Finished cells on disk: one file each, whole or absent, verified whenever it is read."""
+"""Finished cells on disk: one file each, written atomically and verified whenever it is read."""
 
 from __future__ import annotations
 
@@ -12,36 +12,55 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.experiments.declaration import Arrays, Cell, Measured
+from lucidae.experiments.declaration import Arrays, Cell, Measured, canonical, digest
 from lucidae.io.atomic import atomic_path, load_arrays, read_arrays, save_arrays
 
 __all__ = ["Store"]
 
 FORMAT = 1
 ABOUT = "about"
-"""Name of the JSON text that travels in the same file as the arrays."""
+"""Name of the JSON text that is stored in the same file as the arrays."""
 
 LARGEST_MEMBER = 1 << 28
-"""No stored cell has more bytes than this; a packed file that claims so is refused."""
+"""Largest size of a stored cell in bytes; a packed file with a larger member is refused."""
+
+WORKS_OF_0_1_0 = {
+    "linear.landscape": "lucidae.experiments.lae_landscape:measure",
+    "linear.training": "lucidae.experiments.training:measure",
+    "linear.scaling": "lucidae.experiments.race:measure",
+    "linear.penalties": "lucidae.experiments.lae_penalties:measure",
+    "linear.conditioning": "lucidae.experiments.lae_conditioning:measure",
+    "dropout.landscape": "lucidae.experiments.dropout_landscape:measure",
+    "dropout.paths": "lucidae.experiments.dropout_paths:measure",
+    "dropout.convergence": "lucidae.experiments.dropout_convergence:measure",
+    "sparsity.recovery": "lucidae.experiments.recovery:measure",
+    "sparsity.slice": "lucidae.experiments.sparse_slices:draw_slice",
+    "sparsity.slice_minima": "lucidae.experiments.sparse_slices:count",
+    "vae.comparison": "lucidae.nn.cell:measure",
+}
+"""Version 1 of each work as lucidae 0.1.0 stored it, under the path of its module."""
 
 
 class Store:
     """A folder of finished cells.
 
-    A cell is one ``.npz`` file named by the digest of its exact settings. The arrays and a JSON
-    text (settings, versions, machine, seconds) are written together and atomically, so that a
-    process killed at any moment leaves whole cells only. A file that is damaged, or that holds
-    another cell than its name says, is refused: the cell counts as not done.
+    A cell is one ``.npz`` file named by the digest of its work and exact settings. The arrays and a
+    JSON text (settings, versions, machine, seconds) are written together and atomically, so that a
+    process that is killed at any moment leaves complete files only. A file that is damaged, or
+    that contains another cell than its name says, is ignored: the cell counts as not done. So does
+    a cell that was measured by an earlier version of its work.
 
     Parameters
     ----------
     folder : path-like
-        Where the cells are; made when the first one is written.
+        Folder of the cells; created when the first one is written.
 
     Examples
     --------
     >>> import tempfile
-    >>> store, cell = Store(tempfile.mkdtemp()), Cell("math:sqrt", {"seed": 0})
+    >>> from lucidae.experiments.declaration import Work
+    >>> cell = Cell(Work("examples.doubled/1", lambda group, device: []), {"seed": 0})
+    >>> store = Store(tempfile.mkdtemp())
     >>> store.load(cell) is None
     True
     >>> store.save(cell, {"values": np.arange(3)}, {"seconds": 0.1})
@@ -53,67 +72,93 @@ class Store:
         self.folder = Path(folder)
 
     def path(self, cell: Cell) -> Path:
-        """Return where a cell is kept."""
-        return self.folder / cell.key[:2] / f"{cell.key}.npz"
+        """Return the file to which a cell is written."""
+        return self._path(cell.description)
+
+    def _path(self, description: Mapping[str, Any]) -> Path:
+        # The first two digits make a folder: no folder has more than a few hundred entries.
+        key = digest(description)
+        return self.folder / key[:2] / f"{key}.npz"
 
     def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
         """Write a finished cell."""
         if ABOUT in arrays:
             raise ValueError(f"{ABOUT!r} names the settings; give the array another name.")
-        subject = {"format": FORMAT, "cell": json.loads(cell.canonical), **about}
+        subject = {"format": FORMAT, "cell": cell.description, **about}
         text = np.array(json.dumps(subject, sort_keys=True))
         save_arrays(self.path(cell), {**arrays, ABOUT: text})
 
     def load(self, cell: Cell) -> Measured | None:
-        """Return a finished cell, or None when it is absent, damaged or another one."""
-        try:
-            arrays = load_arrays(self.path(cell), "a finished cell")
-            about = _about(arrays)
-        except (OSError, ValueError):
-            return None
-        if about["cell"] != json.loads(cell.canonical):
-            return None
-        del arrays[ABOUT]
-        return Measured(cell.settings, arrays, about)
+        """Return a finished cell, or None when it is absent, damaged or outdated."""
+        found = self._find(cell, cell.work.version)
+        return None if found is None else found[1]
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Return the cells that are not done, each once."""
         return [cell for cell in unique(cells) if self.load(cell) is None]
 
+    def outdated(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return the cells that are done by an earlier version of their work only, each once."""
+        return [
+            cell
+            for cell in self.missing(cells)
+            if any(self._find(cell, version) for version in range(1, cell.work.version))
+        ]
+
+    def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
+        """Return the file and the content of a cell that a version of its work has measured."""
+        for description in _descriptions(cell, version):
+            path = self._path(description)
+            try:
+                arrays = load_arrays(path, "a finished cell")
+                about = _about(arrays)
+            except (OSError, ValueError):
+                continue
+            # The text inside decides, not the name of the file, which may have been changed.
+            if about["cell"] == json.loads(canonical(description)):
+                del arrays[ABOUT]
+                return path, Measured(cell.settings, arrays, about)
+        return None
+
     def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
-        """Write the finished ones of `cells` to one file that can travel; return their number."""
-        done = [cell for cell in unique(cells) if self.load(cell) is not None]
+        """Write the finished ones of `cells` to one zip file; return their number."""
+        found = (self._find(cell, cell.work.version) for cell in unique(cells))
+        paths = [one[0] for one in found if one is not None]
         with (
             atomic_path(target) as temporary,
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
-            for cell in done:
-                archive.writestr(f"{cell.key}.npz", self.path(cell).read_bytes())
-        return len(done)
+            for path in paths:
+                archive.writestr(path.name, path.read_bytes())
+        return len(paths)
 
     def unpack(self, source: str | os.PathLike[str]) -> int:
-        """Take in the cells of a packed file, each verified; return their number.
+        """Read the cells of a packed file, each verified, into the store; return their number.
 
-        No path in the file is followed: a cell goes where its settings say.
+        The names of the members are ignored: the description inside a cell determines its file.
         """
-        taken = 0
+        count = 0
         try:
             with zipfile.ZipFile(source) as archive:
                 for member in archive.infolist():
-                    self._take_in(archive, member, source)
-                    taken += 1
+                    self._unpack_member(archive, member, source)
+                    count += 1
         except zipfile.BadZipFile as error:
-            raise ValueError(f"{os.fspath(source)!r} is no packed store: {error}") from error
-        return taken
+            raise ValueError(f"{os.fspath(source)!r} is not a packed store: {error}") from error
+        return count
 
-    def _take_in(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: Any) -> None:
-        if member.file_size > LARGEST_MEMBER:
-            raise ValueError(f"{member.filename} in {source} is too large for a cell.")
-        content = archive.read(member)
+    def _unpack_member(
+        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: Any
+    ) -> None:
         name = f"{member.filename} in {os.fspath(source)}"
+        if member.file_size > LARGEST_MEMBER:
+            raise ValueError(
+                f"{name} has {member.file_size} bytes, expected at most {LARGEST_MEMBER} for a "
+                "cell."
+            )
+        content = archive.read(member)
         about = _about(read_arrays(io.BytesIO(content), name, "a finished cell"))
-        cell = Cell(about["cell"]["work"], about["cell"]["settings"])
-        with atomic_path(self.path(cell)) as temporary:
+        with atomic_path(self._path(about["cell"])) as temporary:
             temporary.write_bytes(content)
 
 
@@ -122,13 +167,24 @@ def unique(cells: Iterable[Cell]) -> list[Cell]:
     return list({cell.key: cell for cell in cells}.values())
 
 
+def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
+    """Return the descriptions under which a version of a cell may have been stored."""
+    work = cell.work.name
+    found: list[dict[str, Any]] = [{"work": f"{work}/{version}", "settings": cell.settings}]
+    if version == 1 and work in WORKS_OF_0_1_0:
+        former = {"work": WORKS_OF_0_1_0[work], "settings": cell.settings, "revision": 1}
+        found.append(former)
+    return found
+
+
 def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON text of a file, or say that it is none of ours."""
+    """Return the JSON text of a file; raise ValueError if it does not describe a cell."""
     try:
         about = json.loads(str(arrays[ABOUT]))
-        known = about["format"] == FORMAT and "seconds" in about and "settings" in about["cell"]
+        cell = about["cell"]
+        known = about["format"] == FORMAT and "seconds" in about and {"work", "settings"} <= {*cell}
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"the file holds no finished cell: {error}") from error
+        raise ValueError(f"the file does not contain a finished cell: {error}") from error
     if not known:
         raise ValueError(f"the file has another format than {FORMAT}.")
     return dict(about)

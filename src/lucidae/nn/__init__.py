@@ -1,4 +1,4 @@
-"""The theory inside deep networks: torch layers, posteriors and reports (extra ``torch``)."""
+"""Torch layers, posteriors, optimizers and diagnostics for deep networks (extra ``torch``)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ except ModuleNotFoundError as error:
     ) from error
 
 from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
-from lucidae.nn.dictionary import DictionaryVAE
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
+from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
-from lucidae.nn.noise import GeometricSchedule, NoiseVariance
 from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
-from lucidae.nn.resnet import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.rotation import RotationAugmented
-from lucidae.nn.vae import VAE, Evidence, negative_log_likelihood
+from lucidae.nn.vae import (
+    VAE,
+    DictionaryVAE,
+    Evidence,
+    GeometricSchedule,
+    NoiseVariance,
+    negative_log_likelihood,
+)
 
 __all__ = [
     "VAE",

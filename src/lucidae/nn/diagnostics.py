@@ -1,4 +1,4 @@
-"""Posterior collapse: which latents carry information, which do not, and whether they should."""
+"""Posterior collapse: which latents are used, and whether the collapse of the others is optimal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADER = ("latent", "KL", "variance", "spread", "active", "collapse")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapseReport:
-    """What `lucidae.nn.collapse_report` found.
+    """Report of `lucidae.nn.collapse_report`.
 
     Parameters
     ----------
@@ -34,19 +34,19 @@ class CollapseReport:
     spread : ndarray of shape (k,)
         Variance over samples of each posterior mean.
     active : ndarray of bool, shape (k,)
-        Which latents tell something about the data.
+        Which latents carry information about the data.
     n_active : int
         Number of active latents.
     n_directions : int
-        Number of active directions, whatever rotation a full covariance has left the latents in.
+        Number of active directions; it does not depend on a rotation of the latents.
     total_kl : float
-        Mean KL divergence of the joint posterior; above the sum of `kl` where latents depend on
-        each other.
+        Mean KL divergence of the joint posterior; larger than the sum of `kl` where latents are
+        correlated.
     n_samples : int
-        Samples that were seen.
+        Number of samples.
     gains : ndarray of shape (k,) or None
-        For a linear decoder, the largest ratio by which a direction open to the latent would pay;
-        above 1 its collapse is not justified.
+        For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions v that the
+        latent could use; above 1 its collapse is not justified.
     linear_active : int or None
         Latents that the best linear VAE of the same noise variance would use: the eigenvalues of
         the data covariance above it.
@@ -92,7 +92,7 @@ class CollapseReport:
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
-        """For each collapsed latent whether that is best; None for active or unknown ones."""
+        """For each latent whether its collapse is optimal; None for active or unknown ones."""
         if self.gains is None:
             return (None,) * len(self.kl)
         fine = self.gains <= 1.0 + self.tolerance
@@ -116,7 +116,7 @@ class CollapseReport:
 
     @property
     def headline(self) -> str:
-        """One line: how many latents are active, and what they cost."""
+        """One line: the number of active latents and their KL divergence."""
         noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
         return (
             f"{self.n_active} of {len(self.kl)} latents active ({_count(self.n_directions)}), "
@@ -125,7 +125,7 @@ class CollapseReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the words in the table mean, and how a linear model compares."""
+        """Definition of an active latent, and the comparison with a linear model."""
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
             f"{self.min_spread:g}."
@@ -211,11 +211,11 @@ border-top:1px solid #8883;font-variant-numeric:tabular-nums}
 
 
 MOST_ENTRIES = 4096
-"""Samples with more entries are not compared with a linear model: their second moment is large."""
+"""Largest size of a sample for the comparison with a linear model, which needs its covariance."""
 
 
-class Gathered(NamedTuple):
-    """What one pass over the data leaves: posteriors on the host, and moments."""
+class PosteriorSummary(NamedTuple):
+    """Posteriors and moments from one pass over the data."""
 
     mean: Tensor
     variance: Tensor
@@ -233,29 +233,31 @@ def collapse_report(
     min_spread: float = 0.01,
     tolerance: float = 0.05,
 ) -> CollapseReport:
-    """Say for each latent of a variational autoencoder whether it is used, and whether it should.
+    """Report which latents of a variational autoencoder are used, and whether that is optimal.
 
-    A superfluous latent falls back to its prior: its posterior mean is constant and its variance
+    A superfluous latent collapses to its prior: its posterior mean is constant and its variance
     one (Wipf 2023, Definition 3.1 and section 3). A latent is active when the mean over samples
     of its posterior variance is below `max_variance` and the variance over samples of its
     posterior mean is above `min_spread`.
 
-    Where the decoder is linear it is known what the best model would do (Wipf 2023, Lemma 3.2;
-    Lucas et al. 2019): with model covariance C = WWᵀ + γI and data covariance Σ, a latent that
-    comes back along a direction v raises the likelihood exactly when vᵀC⁻¹ΣC⁻¹v > vᵀC⁻¹v.
-    Collapse is justified when no direction open to the latent does. With a diagonal covariance
-    the bound may collapse a latent that the likelihood would keep: that is not justified either.
+    Where the decoder is linear the best model is known (Wipf 2023, Lemma 3.2; Lucas et al. 2019):
+    with model covariance C = WWᵀ + γI and data covariance Σ, a latent that is added along a
+    direction v increases the likelihood exactly when vᵀC⁻¹ΣC⁻¹v > vᵀC⁻¹v. The collapse of a latent
+    is justified when this holds for none of the directions that it could use. With a diagonal
+    covariance the bound may collapse a latent that the likelihood would use; this collapse is not
+    justified either.
 
     Parameters
     ----------
     model : nn.Module
         With ``encode(x)`` that returns a Gaussian posterior, such as `VAE` or `DictionaryVAE`.
     loader : tensor, or iterable of batches
-        Inputs; of tuples the first entry is taken.
+        Inputs; the first entry of a tuple is used.
     max_variance, min_spread : float
         Thresholds of an active latent.
     tolerance : float, default=0.05
-        By how much a direction's ratio may exceed 1 before collapse counts as unjustified.
+        Amount by which the ratio of a direction may exceed 1 before the collapse counts as not
+        justified.
 
     Returns
     -------
@@ -272,26 +274,26 @@ def collapse_report(
     """
     check_number(tolerance, "tolerance", low=0.0)
     with evaluation(model):
-        seen = _gather(model, loader)
+        found = _gather(model, loader)
     count, active = active_dimensions(
-        seen.mean,
-        seen.variance,
+        found.mean,
+        found.variance,
         max_variance=max_variance,
         min_spread=min_spread,
         return_mask=True,
     )
-    gains, kept = _linear_comparison(model, seen, active)
+    gains, linear_active = _linear_comparison(model, found, active)
     return CollapseReport(
-        kl=to_numpy(seen.kl),
-        variance=to_numpy(seen.variance.mean(0)),
-        spread=to_numpy(seen.mean.var(0, correction=0)),
+        kl=to_numpy(found.kl),
+        variance=to_numpy(found.variance.mean(0)),
+        spread=to_numpy(found.mean.var(0, correction=0)),
         active=to_numpy(active),
         n_active=int(count),
-        n_directions=active_directions(seen.covariance, seen.mean, max_variance, min_spread),
-        total_kl=seen.total_kl,
-        n_samples=int(seen.mean.shape[0]),
+        n_directions=active_directions(found.covariance, found.mean, max_variance, min_spread),
+        total_kl=found.total_kl,
+        n_samples=int(found.mean.shape[0]),
         gains=None if gains is None else to_numpy(gains),
-        linear_active=kept,
+        linear_active=linear_active,
         noise_variance=_noise_of(model),
         max_variance=max_variance,
         min_spread=min_spread,
@@ -304,9 +306,9 @@ def active_directions(
 ) -> int:
     """Count active directions rather than active coordinates of the latent space.
 
-    A full covariance leaves the rotation of the latents free: the decoder can undo any. The
-    directions are therefore the eigenvectors of the mean posterior covariance, which for a
-    diagonal covariance are the coordinates.
+    With a full covariance the rotation of the latents is arbitrary, because the decoder can undo
+    it. The directions are therefore the eigenvectors of the mean posterior covariance, which for
+    a diagonal covariance are the coordinates.
 
     Parameters
     ----------
@@ -331,12 +333,12 @@ def active_directions(
     1
     """
     variances, axes = torch.linalg.eigh(covariance.double())
-    turned = mean.double() @ axes
-    spread = turned.var(0, correction=0)
+    rotated = mean.double() @ axes
+    spread = rotated.var(0, correction=0)
     return int(((variances < max_variance) & (spread > min_spread)).sum())
 
 
-def _gather(model: Any, loader: Any) -> Gathered:
+def _gather(model: Any, loader: Any) -> PosteriorSummary:
     means, variances, kls, totals = [], [], [], []
     covariance: Tensor = 0.0
     moment: SecondMoment | None = None
@@ -354,8 +356,8 @@ def _gather(model: Any, loader: Any) -> Gathered:
             moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
     count = sum(len(mean) for mean in means)
     if count < 2:
-        raise ValueError("loader holds one sample, expected two or more: one shows no variation.")
-    return Gathered(
+        raise ValueError("loader contains one sample, expected at least two to compute variances.")
+    return PosteriorSummary(
         torch.cat(means),
         torch.cat(variances),
         torch.cat(kls).mean(0),
@@ -366,23 +368,23 @@ def _gather(model: Any, loader: Any) -> Gathered:
 
 
 def _linear_comparison(
-    model: Any, seen: Gathered, active: Tensor
+    model: Any, found: PosteriorSummary, active: Tensor
 ) -> tuple[Tensor | None, int | None]:
-    """Return what each latent would gain, and how many a linear VAE of the same γ would use."""
+    """Return the gain of each latent, and the number that a linear VAE of the same γ would use."""
     noise = _noise_of(model)
-    if seen.moment is None or noise is None:
+    if found.moment is None or noise is None:
         return None, None
-    sigma = seen.moment.covariance
-    kept = int((torch.linalg.eigvalsh(sigma) > noise).sum())
-    kept = min(kept, int(seen.mean.shape[1]))
+    sigma = found.moment.covariance
+    useful = int((torch.linalg.eigvalsh(sigma) > noise).sum())
+    useful = min(useful, int(found.mean.shape[1]))
     decoder = linear_decoder_of(model)
     if decoder is None:
-        return None, kept
+        return None, useful
     dictionary = getattr(model, "dictionary", None)
     if dictionary is None:
         gain = free_gain(decoder[:, active].double(), noise, sigma)
-        return gain.expand(decoder.shape[1]), kept
-    return column_gains(decoder.double(), noise, sigma, dictionary), kept
+        return gain.expand(decoder.shape[1]), useful
+    return column_gains(decoder.double(), noise, sigma, dictionary), useful
 
 
 def linear_decoder_of(model: Any) -> Tensor | None:
@@ -394,20 +396,22 @@ def linear_decoder_of(model: Any) -> Tensor | None:
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
-    """Return the largest variance of the data outside the decoder's range, over γ.
+    """Return the largest variance of the data outside the range of the decoder, over γ.
 
-    There C = γI, so this is the largest vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions that no active
-    latent reaches: above 1, a collapsed latent of a free decoder would pay.
+    On that complement C = γI, so vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest
+    eigenvalue of the restricted Σ over γ. Above 1, a collapsed latent whose column is free would
+    increase the likelihood.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
-    left = basis.mT @ sigma.to(basis) @ basis
-    return torch.linalg.eigvalsh(left)[-1] / noise if len(left) else sigma.new_zeros(())
+    outside = basis.mT @ sigma.to(basis) @ basis
+    return torch.linalg.eigvalsh(outside)[-1] / noise if len(outside) else sigma.new_zeros(())
 
 
 def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tensor) -> Tensor:
     """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary, Qⱼ/zⱼ of Wipf 2023, eq. 18.
 
-    Above 1, a latent whose column is fixed would pay if it came back.
+    The log-likelihood −½(log|C| + tr C⁻¹Σ) along C + t vvᵀ has the derivative
+    ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. Above 1, a latent with this fixed column would increase it.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
     model_covariance = decoder @ decoder.mT + noise * identity

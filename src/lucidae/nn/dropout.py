@@ -1,4 +1,4 @@
-"""What dropout does to two linear layers: its regulariser, its optimum, its equalized weights."""
+"""Dropout between two linear layers: its regulariser, equalized weights, and certificate."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ class DropoutPenalty(nn.Module):
 
     λ Σᵢ ‖uᵢ‖² E[hᵢ²], with λ = dropout / (1 − dropout), hidden units h = linear1(x) and the
     columns uᵢ of the second layer's weight (Mianjy et al. 2018, eq. 2, for any inputs and with
-    biases). Adding it to the squared error without dropout gives exactly the mean, over all
-    masks, of the squared error with dropout, and so the same training without its noise.
+    biases). The squared error without dropout plus this penalty is exactly the mean of the squared
+    error with dropout over all masks, so that training minimises the same loss without the noise of
+    the masks.
 
     Parameters
     ----------
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1).
     reduction : {"sum", "mean"}, default="sum"
-        How the squared error that it is added to treats the outputs of a sample: summed, or
-        averaged as `nn.MSELoss` does. Samples are averaged either way.
+        Whether the squared error to which it is added sums over the outputs of a sample, or
+        averages over them as `nn.MSELoss` does. It averages over samples in both cases.
 
     Examples
     --------
@@ -61,7 +62,7 @@ class DropoutPenalty(nn.Module):
         linear1, linear2 : nn.Linear
             The layers before and after the dropout.
         inputs : tensor of shape (…, linear1.in_features), optional
-            What goes into `linear1`; without them, white inputs are assumed.
+            Inputs of `linear1`; without them, inputs of identity covariance are assumed.
         """
         if linear1.out_features != linear2.in_features:
             check_bottleneck(linear1, linear2, NAMES)
@@ -77,7 +78,7 @@ class DropoutPenalty(nn.Module):
 
 
 def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
-    """Return E[hᵢ²] of the hidden units over the inputs, or over white ones."""
+    """Return E[hᵢ²] of the hidden units over the inputs, or over inputs of identity covariance."""
     weight = full_precision(layer.weight)
     bias = None if layer.bias is None else full_precision(layer.bias)
     if inputs is not None:
@@ -90,10 +91,10 @@ def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
 def equalize_layers(linear1: Any, linear2: Any) -> None:
     """Give all hidden units between two linear layers the same weight, in place.
 
-    The function ``linear2(linear1(x))`` stays what it was. Afterwards every column of
+    The function ``linear2(linear1(x))`` does not change. Afterwards every column of
     ``linear2.weight`` and every row of ``linear1.weight`` has the same norm, the least that the
-    product allows, so that for white inputs no other weights of the same function have a smaller
-    dropout penalty (Mianjy et al. 2018, Theorem 3.3).
+    product allows, so that for inputs of identity covariance no other weights of the same
+    function have a smaller dropout penalty (Mianjy et al. 2018, Theorem 3.3).
 
     Parameters
     ----------
@@ -124,15 +125,19 @@ def equalize_layers(linear1: Any, linear2: Any) -> None:
 
 
 def _carry_bias(linear1: Any, linear2: Any, shift: Tensor, left: Tensor) -> None:
-    """Keep what the hidden bias adds to the output: in the new hidden bias, the rest after it."""
+    """Move the contribution of the hidden bias to the new biases.
+
+    The old bias b adds U b to the output. With the new left factor U', the hidden bias U'⁺U b
+    reproduces the part in the range of U'; the rest goes to the output bias.
+    """
     hidden = torch.linalg.pinv(left) @ shift
     rest = shift - left @ hidden
     if linear2.bias is None and torch.linalg.vector_norm(rest) > 1e-6 * (
         torch.linalg.vector_norm(shift) + torch.finfo(shift.dtype).tiny
     ):
         raise ValueError(
-            "linear1 has a bias that leaves the range of the product and linear2 has none to take "
-            "it up: give linear2 a bias, or set that of linear1 to zero."
+            "linear1 has a bias whose effect is outside the range of the product of the weights, "
+            "and linear2 has no bias: give linear2 a bias, or set that of linear1 to zero."
         )
     linear1.bias.copy_(hidden)
     if linear2.bias is not None:

@@ -1,13 +1,29 @@
-"""What every room of `lucidae.nn` asks of torch layers and of the data that it is handed."""
+"""Checks and helpers for torch layers and data, and the layers of the residual networks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+
+from lucidae.validation import check_integer
+
+__all__ = [
+    "ResNetDecoder",
+    "ResNetEncoder",
+    "ResidualBlock",
+    "Tensor",
+    "batches",
+    "check_bottleneck",
+    "device_of",
+    "evaluation",
+    "full_precision",
+    "without_autocast",
+]
 
 Tensor: TypeAlias = Any
 
@@ -17,18 +33,19 @@ def check_linear(layer: Any, name: str) -> Any:
     if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
         raise ValueError(f"{name} is a {type(layer).__name__}, expected an nn.Linear layer.")
     if not torch.isfinite(layer.weight).all():
-        raise ValueError(f"{name}.weight contains NaN or infinity: that layer has diverged.")
+        raise ValueError(f"{name}.weight contains NaN or infinity: the training has diverged.")
     return layer
 
 
 def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[Any, Any]:
-    """Return two linear layers of which the second reads what the first writes."""
+    """Return two linear layers if the input size of the second is the output size of the first."""
     check_linear(first, names[0])
     check_linear(second, names[1])
     if first.out_features != second.in_features:
         raise ValueError(
-            f"{names[0]} writes {first.out_features} units and {names[1]} reads "
-            f"{second.in_features}: give the two layers on either side of one bottleneck."
+            f"{names[0]} has {first.out_features} output features and {names[1]} has "
+            f"{second.in_features} input features, expected equal numbers: give the two layers on "
+            "either side of one bottleneck."
         )
     return first, second
 
@@ -46,32 +63,36 @@ def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
         yield _finite_batch(batch, name)
         count += 1
     if not count:
-        raise ValueError(f"{name} gave no batch; a generator can be read only once.")
+        raise ValueError(
+            f"{name} contains no batch, expected at least one; a generator can be read only once."
+        )
 
 
 def _finite_batch(batch: Any, name: str) -> Tensor:
     if not isinstance(batch, torch.Tensor) or batch.ndim < 2 or batch.numel() == 0:
         shape = tuple(batch.shape) if isinstance(batch, torch.Tensor) else type(batch).__name__
-        raise ValueError(f"{name} gave {shape}, expected tensors of shape (batch, …), not empty.")
+        raise ValueError(
+            f"{name} contains {shape}, expected non-empty tensors of shape (batch, …)."
+        )
     if not torch.isfinite(batch).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return `x` in float32 at least: half precision has too few digits for variances."""
+    """Return `x` in float32 or float64: half precision has too few digits for variances."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Switch autocast off where `x` lives, for sums and factors that need every digit."""
+    """Disable autocast on the device of `x`, for sums and factors that need full precision."""
     context: AbstractContextManager[Any] = torch.autocast(x.device.type, enabled=False)
     return context
 
 
 @contextmanager
 def evaluation(module: Any) -> Iterator[Any]:
-    """Put `module` in evaluation mode without gradients, and back as it was afterwards."""
+    """Put `module` in evaluation mode without gradients, and restore its mode afterwards."""
     was_training = module.training
     module.eval()
     try:
@@ -82,7 +103,165 @@ def evaluation(module: Any) -> Iterator[Any]:
 
 
 def device_of(module: Any) -> Any:
-    """Return the device of a module's first parameter or buffer, the host when it has none."""
+    """Return the device of a module's first parameter or buffer, the CPU if it has none."""
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
     return torch.device("cpu")
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(act(norm(conv(act(norm(x)))))), all of one width.
+
+    Parameters
+    ----------
+    channels : int
+        Number of input and output channels. Channels are normalised in groups, so that the output
+        of a sample does not depend on the rest of its batch.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import ResidualBlock
+    >>> ResidualBlock(8)(torch.randn(2, 8, 5, 5)).shape
+    torch.Size([2, 8, 5, 5])
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *_normalised(channels),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            *_normalised(channels),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the images after the block."""
+        return x + self.body(x)
+
+
+def _normalised(channels: int) -> tuple[Any, Any]:
+    return nn.GroupNorm(math.gcd(8, channels), channels), nn.SiLU()
+
+
+def image_shape(shape: Any) -> tuple[int, int, int]:
+    """Return `shape` if it is (channels, height, width)."""
+    if len(tuple(shape)) != 3:
+        raise ValueError(f"shape={shape!r} was given, expected (channels, height, width).")
+    channels, height, width = (check_integer(size, "shape", low=1) for size in shape)
+    return channels, height, width
+
+
+def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
+    """Return the sizes of the images, halved (rounded up) at each stage."""
+    sizes = [(height, width)]
+    for _ in range(stages):
+        sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
+    return sizes
+
+
+class ResNetEncoder(nn.Module):
+    """Map images to features: residual blocks, half the size and twice the width at each stage.
+
+    Parameters
+    ----------
+    shape : (channels, height, width)
+        Shape of an image.
+    features : int, default=256
+        Number of features.
+    width : int, default=32
+        Channels at full size.
+    blocks : int, default=1
+        Residual blocks at each size.
+    stages : int, default=2
+        Number of times that the size is halved.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import ResNetEncoder
+    >>> ResNetEncoder((1, 8, 8), features=16, width=8)(torch.randn(3, 1, 8, 8)).shape
+    torch.Size([3, 16])
+    """
+
+    def __init__(
+        self, shape: Any, features: int = 256, *, width: int = 32, blocks: int = 1, stages: int = 2
+    ) -> None:
+        super().__init__()
+        self.shape = image_shape(shape)
+        self.out_features = check_integer(features, "features", low=1)
+        sizes = stage_sizes(*self.shape[1:], stages)
+        layers: list[Any] = [nn.Conv2d(self.shape[0], width, 3, padding=1)]
+        for stage in range(stages):
+            channels = width * 2**stage
+            layers += [ResidualBlock(channels) for _ in range(blocks)]
+            layers.append(nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1))
+        last = width * 2**stages
+        layers += [ResidualBlock(last) for _ in range(blocks)]
+        layers += [*_normalised(last), nn.Flatten()]
+        layers += [nn.Linear(last * math.prod(sizes[-1]), features), nn.SiLU()]
+        self.body = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of a batch of images, shape (B, features)."""
+        if tuple(x.shape[1:]) != self.shape:
+            raise ValueError(f"images have shape {tuple(x.shape)}, expected (B, *{self.shape}).")
+        return self.body(x)
+
+
+class Enlarge(nn.Module):
+    """Enlarge images to a given size by repeating pixels, and change the number of channels."""
+
+    def __init__(self, size: tuple[int, int], channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        self.size = size
+        self.mix = nn.Conv2d(channels_in, channels_out, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the larger images."""
+        return self.mix(nn.functional.interpolate(x, size=self.size, mode="nearest"))
+
+
+class ResNetDecoder(nn.Module):
+    """Map latents to images: the stages of the encoder in reverse order.
+
+    Parameters
+    ----------
+    shape : (channels, height, width)
+        Shape of an image.
+    latent_dim : int
+        Number of latents.
+    width, blocks, stages
+        As in `ResNetEncoder`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import ResNetDecoder
+    >>> ResNetDecoder((1, 7, 9), 4, width=8)(torch.randn(3, 4)).shape
+    torch.Size([3, 1, 7, 9])
+    """
+
+    def __init__(
+        self, shape: Any, latent_dim: int, *, width: int = 32, blocks: int = 1, stages: int = 2
+    ) -> None:
+        super().__init__()
+        self.shape = image_shape(shape)
+        self.in_features = check_integer(latent_dim, "latent_dim", low=1)
+        sizes = stage_sizes(*self.shape[1:], stages)
+        last = width * 2**stages
+        layers: list[Any] = [
+            nn.Linear(latent_dim, last * math.prod(sizes[-1])),
+            nn.Unflatten(1, (last, *sizes[-1])),
+        ]
+        for stage in reversed(range(stages)):
+            channels = width * 2 ** (stage + 1)
+            layers += [ResidualBlock(channels) for _ in range(blocks)]
+            layers.append(Enlarge(sizes[stage], channels, channels // 2))
+        layers += [ResidualBlock(width) for _ in range(blocks)]
+        layers += [*_normalised(width), nn.Conv2d(width, self.shape[0], 3, padding=1)]
+        self.body = nn.Sequential(*layers)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return a batch of images, shape (B, channels, height, width)."""
+        return self.body(z)

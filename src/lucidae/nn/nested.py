@@ -1,4 +1,4 @@
-"""Nested dropout, losses over all prefixes, and the ordering of a trained bottleneck."""
+"""Nested dropout, losses of all prefixes, and the ordering of a trained bottleneck."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DRAWS = ("sample", "batch")
 
 
 class NestedDropout(nn.Module):
-    """Keep a random prefix of the latents, so that they order themselves by importance.
+    """Set all latents after a random prefix to zero, so that training orders them by importance.
 
     While training, a length b is drawn from `prior` and latents b + 1, …, k are set to zero
     (Rippel et al. 2014). A linear autoencoder trained so converges to the ordered principal
-    components (Bao et al. 2020, Theorem 2). In evaluation mode all latents are kept, or the
-    first `prefix`.
+    components (Bao et al. 2020, Theorem 2). In evaluation mode all latents are used, or the first
+    `prefix`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class NestedDropout(nn.Module):
     axis : int, default=-1
         Axis of the latents; 1 for the channels of images.
     prefix : int, optional
-        Number of latents kept in evaluation mode; may be set later.
+        Number of latents used in evaluation mode; may be set later.
 
     Examples
     --------
@@ -71,18 +71,24 @@ class NestedDropout(nn.Module):
         self.register_buffer("prior", probabilities)
 
     def forward(self, codes: Tensor, prefix: int | None = None) -> Tensor:
-        """Return the codes with everything after the drawn, given or set prefix at zero."""
+        """Return the codes with all latents after the prefix set to zero.
+
+        The prefix is `prefix` if given, a random length in training, and the attribute `prefix`
+        in evaluation.
+        """
         self._check(codes)
         if prefix is None and self.training:
-            return self._keep(codes, self.draw_lengths(codes))
-        kept = self.prefix if prefix is None else prefix
-        if kept is None:
+            return self._truncate(codes, self.draw_lengths(codes))
+        length = self.prefix if prefix is None else prefix
+        if length is None:
             return codes
-        return self._keep(codes, check_integer(kept, "prefix", low=1, high=self.dim))
+        return self._truncate(codes, check_integer(length, "prefix", low=1, high=self.dim))
 
     def draw_lengths(self, codes: Tensor) -> Tensor:
         """Draw one length for each sample, or one for all, shaped to broadcast over `codes`."""
         count = codes.shape[0] if self.draw == "sample" and codes.ndim > 1 else 1
+        # Inverse of the distribution function. Without its last value, which rounding may leave
+        # below 1, no draw exceeds k.
         edges = torch.cumsum(self.prior, 0)[:-1]
         drawn = torch.rand(count, dtype=edges.dtype, device=edges.device)
         lengths = 1 + torch.searchsorted(edges, drawn, right=True)
@@ -92,7 +98,9 @@ class NestedDropout(nn.Module):
         """Return the settings for the printed module."""
         return f"dim={self.dim}, draw={self.draw!r}, axis={self.axis}, prefix={self.prefix}"
 
-    def _keep(self, codes: Tensor, lengths: Any) -> Tensor:
+    def _truncate(self, codes: Tensor, lengths: Any) -> Tensor:
+        # Latent i (from 0) belongs to a prefix of length b when i < b; the mask broadcasts one
+        # length per sample over all other axes.
         shape = [1] * codes.ndim
         shape[self.axis] = self.dim
         positions = torch.arange(self.dim, device=codes.device).reshape(shape)
@@ -120,7 +128,7 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     positive = np.isfinite(probabilities).all() and (probabilities >= 0).all()
     if not positive or not np.isclose(probabilities.sum(), 1.0, rtol=1e-6):
         raise ValueError(
-            f"prior={prior!r} was given, expected probabilities: not negative, with sum 1."
+            f"prior={prior!r} was given, expected non-negative probabilities with sum 1."
         )
     return np.asarray(probabilities / probabilities.sum())
 
@@ -135,9 +143,9 @@ def prefix_losses(
 ) -> Tensor:
     """Return the loss of every prefix of the latents, in one pass through the decoder.
 
-    Weighted with the prior of nested dropout they sum to its expected loss (Bao et al. 2020,
-    eq. 6, without its ½); with equal weights it is the training of nested representations that
-    are useful at every size.
+    Their sum weighted with the prior of nested dropout is its expected loss (Bao et al. 2020,
+    eq. 6, without the factor ½); equal weights train nested representations that are useful at
+    every size.
 
     Parameters
     ----------
@@ -148,7 +156,7 @@ def prefix_losses(
         through the Gram matrix of its columns. Any other decoder sees one batch of B samples for
         each prefix, all in one call.
     target : tensor of shape (B, …)
-        What should come out.
+        Desired output of the decoder.
     prefixes : iterable of int, optional
         Lengths of the prefixes; all of 1, …, k by default.
     loss : callable, optional
@@ -188,7 +196,9 @@ def prefix_losses(
 def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor:
     """Return mean ‖y − Σ_{i≤b} zᵢwᵢ‖² for every b, by cumulative sums over the Gram matrix.
 
-    Adding latent b changes the squared error by z_b(2 Σ_{j<b} G_bj z_j + G_bb z_b − 2 w_bᵀy).
+    With r = y − Σ_{j<b} z_j w_j, adding latent b changes the squared error by
+    ‖r − z_b w_b‖² − ‖r‖² = z_b(2 Σ_{j<b} G_bj z_j + G_bb z_b − 2 w_bᵀy), G = WᵀW. All changes need
+    one product with the lower triangle of G, and their cumulative sum gives all prefixes.
     """
     with without_autocast(codes):
         z, weight = full_precision(codes), full_precision(decoder.weight)
@@ -223,28 +233,28 @@ def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
-    """Turn the latents of a linear bottleneck into ordered principal axes, in place.
+    """Rotate the latents of a linear bottleneck onto ordered principal axes, in place.
 
-    The composition ``decoder(encoder(x))`` stays what it was, for every x. Afterwards the
+    The composition ``decoder(encoder(x))`` does not change, for any x. Afterwards the
     decoder's columns are orthonormal, the codes of the data are uncorrelated, and their
-    variances descend: any prefix of the latents is the best one of its size. For a linear
-    autoencoder at any minimum of the plain loss these are the principal components, whatever
-    rotation training had ended in (Bao et al. 2020, section 4).
+    variances are in descending order: any prefix of the latents is the best one of its size. For
+    a linear autoencoder at any minimum of the plain loss these are the principal components,
+    whichever rotation the training converged to (Bao et al. 2020, section 4).
 
     Parameters
     ----------
     encoder : nn.Linear
-        The layer that writes the k latents.
+        The layer whose outputs are the k latents.
     decoder : nn.Linear
-        The layer that reads them.
+        The layer whose inputs are the latents.
     data : tensor of shape (n, encoder.in_features), or loader of such batches
-        What goes into `encoder`; two rows at least.
+        Inputs of `encoder`; at least two rows.
 
     Returns
     -------
     tensor of shape (k,)
-        Variance that each latent now carries into the decoder, descending; 0 where the decoder
-        could not see that many directions.
+        Variance of the decoder's output along each of its columns, descending; 0 for latents
+        in excess of the number of its outputs.
 
     Examples
     --------
@@ -262,6 +272,10 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
     """
     check_bottleneck(encoder, decoder, ("encoder", "decoder"))
     moment = _code_moment(encoder, data)
+    # With W₂ = QR and the covariance C of the codes z, the output W₂z has covariance Q(RCRᵀ)Qᵀ. The
+    # eigenvectors A of RCRᵀ give orthonormal columns QA and new codes AᵀRz, whose covariance is
+    # diagonal: QA(AᵀRz) = W₂z, so the function is the same. `fix_signs` flips columns of QA, hence
+    # the new codes are computed as (QA)ᵀQRz, with the signs of the final columns.
     with torch.no_grad():
         basis, triangle = torch.linalg.qr(decoder.weight.double())
         variances, axes = eigh_descending(triangle @ moment @ triangle.mT)
@@ -277,19 +291,19 @@ def _code_moment(encoder: Any, data: Any) -> Tensor:
     for batch in batches(data):
         if batch.ndim != 2 or batch.shape[1] != encoder.in_features:
             raise ValueError(
-                f"data gave a batch of shape {tuple(batch.shape)}, expected "
+                f"data contains a batch of shape {tuple(batch.shape)}, expected "
                 f"(batch, {encoder.in_features})."
             )
         rows = batch.detach().to(encoder.weight.device)
         moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
     if moment is None or moment.weight < 2:
-        raise ValueError("data holds one row, expected two or more: one row has no variance.")
+        raise ValueError("data contains one row, expected at least two: one row has no variance.")
     weight = encoder.weight.detach().double()
     return weight @ moment.covariance @ weight.mT
 
 
 def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
-    """Put the turned latents into both layers; latents beyond the decoder's rank become zero."""
+    """Write the rotated latents into both layers, with zeros for those in excess of the outputs."""
     width = encoder.out_features
     encoder.weight.copy_(_padded(turn @ encoder.weight.double(), width))
     if encoder.bias is not None:

@@ -1,4 +1,4 @@
-"""Gaussian posteriors with a diagonal, full or low-rank covariance, and their layer."""
+"""Gaussian posteriors with diagonal, full or low-rank covariance, and the layer for them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DiagonalGaussian(NamedTuple):
         return torch.diag_embed(self.variance)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw samples of shape (*sample_shape, …, k) that gradients flow through."""
+        """Draw samples of shape (*sample_shape, …, k), differentiable in the parameters."""
         return self.mean + self.scale * _noise(self.mean, sample_shape)
 
     def kl(self) -> Tensor:
@@ -112,13 +112,15 @@ class FullGaussian(NamedTuple):
         return product.expand(*self.mean.shape, self.mean.shape[-1])
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw samples of shape (*sample_shape, …, k) that gradients flow through."""
+        """Draw samples of shape (*sample_shape, …, k), differentiable in the parameters."""
         noise = _noise(self.mean, sample_shape)
         with without_autocast(self.mean):
             return self.mean + (self.factor @ noise[..., None])[..., 0]
 
     def kl(self) -> Tensor:
         """Return the KL divergence to N(0, I), shape (…)."""
+        # tr(LLᵀ) is the sum of the squared entries of L, and |LLᵀ| the squared product of its
+        # diagonal: no decomposition is needed.
         diagonal = torch.diagonal(self.factor, dim1=-2, dim2=-1)
         trace = torch.sum(torch.square(self.factor), (-2, -1))
         return kl_to_standard(self.mean, trace, 2 * torch.sum(torch.log(diagonal), -1))
@@ -129,7 +131,7 @@ class FullGaussian(NamedTuple):
 
 
 class LowRankGaussian(NamedTuple):
-    """N(mean, diag(scale²) + FFᵀ) with a factor of few columns.
+    """N(mean, diag(scale²) + FFᵀ) with a factor F of a few columns.
 
     Parameters
     ----------
@@ -164,7 +166,7 @@ class LowRankGaussian(NamedTuple):
             return torch.diag_embed(torch.square(self.scale)) + self.factor @ self.factor.mT
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw samples of shape (*sample_shape, …, k) that gradients flow through."""
+        """Draw samples of shape (*sample_shape, …, k), differentiable in the parameters."""
         own = _noise(self.mean, sample_shape)
         shared = _noise(self.mean, sample_shape, self.factor.shape[-1])
         with without_autocast(self.mean):
@@ -173,15 +175,17 @@ class LowRankGaussian(NamedTuple):
     def kl(self) -> Tensor:
         """Return the KL divergence to N(0, I), shape (…).
 
-        log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F|, the latter from the triangle of [D⁻¹F; I]:
-        squaring it first would lose the identity beside a large factor.
+        With D = diag(scale), log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F| by the determinant
+        lemma. The second determinant is that of AᵀA with A = [D⁻¹F; I], so it is the squared
+        product of the diagonal of R in A = QR. Forming AᵀA first would lose the identity beside a
+        large factor.
         """
         with without_autocast(self.mean):
-            whitened = self.factor / self.scale[..., None]
-            count = whitened.shape[-1]
-            identity = torch.eye(count, dtype=whitened.dtype, device=whitened.device)
-            identity = identity.expand(*whitened.shape[:-2], count, count)
-            triangle = torch.linalg.qr(torch.cat([whitened, identity], -2)).R
+            scaled = self.factor / self.scale[..., None]
+            count = scaled.shape[-1]
+            identity = torch.eye(count, dtype=scaled.dtype, device=scaled.device)
+            identity = identity.expand(*scaled.shape[:-2], count, count)
+            triangle = torch.linalg.qr(torch.cat([scaled, identity], -2)).R
             pivots = torch.log(torch.abs(torch.diagonal(triangle, dim1=-2, dim2=-1)))
             log_determinant = 2 * (torch.log(self.scale).sum(-1) + pivots.sum(-1))
         return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
@@ -195,12 +199,12 @@ Gaussian = DiagonalGaussian | FullGaussian | LowRankGaussian
 
 
 FACTOR_INIT = 1e-2
-"""Initial size of what couples latents, relative to the usual initialisation: all kinds of
+"""Initial weights of the scales and of the factor, relative to torch's initialisation: all kinds of
 covariance start near the identity."""
 
 
 class GaussianHead(nn.Module):
-    """Map features to an amortised Gaussian posterior over the latents.
+    """Layer from features to an amortised Gaussian posterior over the latents.
 
     Parameters
     ----------
@@ -218,14 +222,16 @@ class GaussianHead(nn.Module):
 
     Notes
     -----
-    Standard deviations s are softplus of the prediction plus the floor, and start at 1. What
-    couples latents is predicted relative to them, N with L = diag(s)(I + cN/√k) and
-    F = c diag(s)N/√rank: an optimizer such as Adam moves every entry of N by much the same
-    amount, so entries of L itself would leave a noise of √k such steps in each latent, whatever
-    its own scale, and a latent could not become precise.
+    Standard deviations s are the softplus of a prediction plus the floor, and start at 1. The
+    off-diagonal part is predicted relative to them: a strictly lower triangular N with
+    L = diag(s)(I + cN/√k), or a k × rank matrix N with F = c diag(s)N/√rank. Adam moves all
+    predicted entries by about the same amount. Steps on the up to k entries of a row of L itself
+    would therefore change the standard deviation of that latent by about √k steps, whatever its
+    scale, and no latent could become precise. Relative to s and divided by √k, the change is
+    proportional to the scale of the latent.
 
-    The buffer `coupling` is c, usually 1. At 0 the latents are independent; a run that raises it
-    after some epochs starts from where a diagonal covariance leads (`TrainingSettings`).
+    The buffer `coupling` is c, usually 1. At 0 the latents are independent; a training that raises
+    it after some epochs continues from the optimum of a diagonal covariance.
 
     Under autocast this layer computes in float32, from the half-precision features.
 
@@ -257,7 +263,8 @@ class GaussianHead(nn.Module):
         self.floor = check_number(floor, "floor", low=0.0, high=0.1, open_low=True)
         if rank is not None and covariance != "low_rank":
             raise ValueError(
-                f"rank={rank!r} was given with covariance={covariance!r}: it has none."
+                f"rank={rank!r} was given with covariance={covariance!r}, expected covariance="
+                "'low_rank': the other kinds have no rank."
             )
         default = math.ceil(math.sqrt(latent_dim))
         self.rank = check_integer(default if rank is None else rank, "rank", low=1, high=latent_dim)
@@ -268,10 +275,10 @@ class GaussianHead(nn.Module):
         rows, columns = torch.tril_indices(latent_dim, latent_dim, -1)
         self.register_buffer("positions", rows * latent_dim + columns, persistent=False)
         self.register_buffer("coupling", torch.tensor(1.0))
-        self._start_at_the_prior()
+        self._initialise_near_prior()
 
-    def _start_at_the_prior(self) -> None:
-        """Start with standard deviations near 1 and latents that are nearly independent."""
+    def _initialise_near_prior(self) -> None:
+        """Initialise with standard deviations near 1 and latents that are nearly independent."""
         unit = math.log(math.expm1(1.0 - self.floor))
         with torch.no_grad():
             for layer in filter(None, (self.scale, self.factor)):
@@ -279,7 +286,7 @@ class GaussianHead(nn.Module):
                 layer.bias.zero_()
             self.scale.bias.fill_(unit)
             if self.factor is not None and self.covariance == "low_rank":
-                self.factor.bias.normal_(std=FACTOR_INIT)  # a factor of zero would never move
+                self.factor.bias.normal_(std=FACTOR_INIT)  # at F = 0 the gradient over F vanishes
 
     def forward(self, features: Tensor) -> Gaussian:
         """Return the posterior of each sample, for features of shape (…, in_features)."""
@@ -307,6 +314,8 @@ def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGauss
     k = head.latent_dim
     if k == 1:
         return FullGaussian(mean, scale[..., None])
+    # Scatter the k(k − 1)/2 predictions below the diagonal; diag(s)(I + cN/√k) has diagonal s, so
+    # the factor is triangular with a positive diagonal for every prediction.
     below = _coupled(head, features) / math.sqrt(k)
     flat = below.new_zeros((*below.shape[:-1], k * k))
     lower = flat.index_copy(-1, head.positions, below).unflatten(-1, (k, k))

@@ -14,38 +14,38 @@ from lucidae.validation import check_number
 __all__ = ["RotationAugmented"]
 
 RESCALING = ("ada", "rmsprop", "rprop", "lion", "signsgd", "muon")
-"""Parts of the names of optimizers that give parts of a step scales of their own."""
+"""Parts of the names of optimizers that rescale the coordinates of a step."""
 
 
 class RotationAugmented(torch.optim.Optimizer):
     """Wrap an optimizer so that it also rotates the latents onto the principal axes.
 
-    Before each step the rotation of Bao et al. 2020, Algorithm 1 enters the gradients: with the
-    second moment Y of the codes that went through `encoder` since the last step and
-    A = ½(triu(Y, 1) − tril(Y, −1)), g₁ ← g₁ − AW₁ and g₂ ← g₂ + W₂A. To first order the network's
-    function does not change by it, whatever surrounds the bottleneck; the encoder's bias turns
-    along.
+    Before each step the rotation of Bao et al. 2020, Algorithm 1 is added to the gradients: with
+    the second moment Y of the outputs of `encoder` since the last step and
+    A = ½(triu(Y, 1) − tril(Y, −1)), g₁ ← g₁ − AW₁ and g₂ ← g₂ + W₂A. To first order this does not
+    change the function of the network, whatever surrounds the bottleneck; the encoder's bias is
+    rotated too.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
         Gradient descent with or without momentum, such as `torch.optim.SGD`, that holds the
-        weights of both layers. Optimizers that rescale each coordinate (Adam and its kin) are
+        weights of both layers. Optimizers that rescale each coordinate, such as Adam, are
         refused.
     encoder : nn.Linear
-        The layer that writes the latents.
+        The layer whose outputs are the latents.
     decoder : nn.Linear
-        The layer that reads them.
+        The layer whose inputs are the latents.
     tied : bool or "auto", default="auto"
         Keep ``decoder.weight`` equal to the transpose of ``encoder.weight``: both then follow
         the mean of their directions. The untied rule has fixed points that are not aligned, and
         discrete steps drift towards them. ``True`` ties the layers now (the decoder is
-        overwritten); ``"auto"`` keeps tied what starts tied.
+        overwritten); ``"auto"`` ties layers that are transposes of each other at the start.
     strength : float, default=1.0
-        Factor of the rotation. 1 belongs to the loss that sums squared errors over features and
-        averages them over samples; with a loss that is s times that, use s.
+        Factor of the rotation. The value 1 suits a loss that sums squared errors over features and
+        averages them over samples; for s times that loss, use s.
     centered : bool, default=False
-        Take the mean of each batch off the codes, for latents whose mean is not zero.
+        Subtract the mean of the codes of each step, for latents whose mean is not zero.
 
     Examples
     --------
@@ -81,8 +81,8 @@ class RotationAugmented(torch.optim.Optimizer):
         self.optimizer = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share()
-        self._forget()
-        self._hook = encoder.register_forward_hook(self._watch)
+        self._clear_codes()
+        self._hook = encoder.register_forward_hook(self._record_codes)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Add the rotation to the gradients and let the wrapped optimizer step."""
@@ -95,13 +95,13 @@ class RotationAugmented(torch.optim.Optimizer):
             self.optimizer.step()
             if self.tied:
                 self.decoder.weight.copy_(self.encoder.weight.mT)
-        self._forget()
+        self._clear_codes()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients and the codes that belong to them."""
+        """Clear the gradients and the codes that belong to them."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._forget()
+        self._clear_codes()
 
     def add_param_group(self, param_group: Any) -> None:
         """Add a group of parameters to the wrapped optimizer."""
@@ -120,30 +120,30 @@ class RotationAugmented(torch.optim.Optimizer):
         self._share()
 
     def detach(self) -> Any:
-        """Stop watching the encoder and return the wrapped optimizer."""
+        """Remove the hook from the encoder and return the wrapped optimizer."""
         self._hook.remove()
         return self.optimizer
 
     def _share(self) -> None:
-        """Let schedulers and scalers see the groups and the state of the wrapped optimizer."""
+        """Share groups and state with the wrapped optimizer, for schedulers and scalers."""
         self.param_groups = self.optimizer.param_groups
         self.state = self.optimizer.state
 
-    def _forget(self) -> None:
+    def _clear_codes(self) -> None:
         self._codes: list[Tensor] = []
 
-    def _watch(self, layer: Any, _: Any, codes: Tensor) -> None:
+    def _record_codes(self, layer: Any, _: Any, codes: Tensor) -> None:
         if layer.training and torch.is_grad_enabled():
             self._codes.append(codes.detach())
 
     def _code_moment(self) -> Tensor:
-        """Return the second moment of the codes seen since the last step."""
+        """Return the second moment of the codes since the last step."""
         if not self._codes:
             raise RuntimeError(
                 "step() was called, but nothing went through the encoder in training mode since "
                 "the last step: call the network and loss.backward() first."
             )
-        codes = torch.cat([seen.reshape(-1, seen.shape[-1]) for seen in self._codes])
+        codes = torch.cat([part.reshape(-1, part.shape[-1]) for part in self._codes])
         codes = full_precision(codes).to(self.encoder.weight.dtype)
         codes = codes - codes.mean(0) if self.centered else codes
         return codes.mT @ codes / codes.shape[0]
@@ -156,23 +156,29 @@ class RotationAugmented(torch.optim.Optimizer):
                 "loss.backward() first, and do not freeze these layers."
             )
         with without_autocast(weights[0]):
-            turn = self.strength * rotation_generator(self._code_moment())
-            self._turn(turn, *weights)
+            generator = self.strength * rotation_generator(self._code_moment())
+            self._add_rotation(generator, *weights)
 
-    def _turn(self, turn: Tensor, encoder: Tensor, decoder: Tensor) -> None:
+    def _add_rotation(self, generator: Tensor, encoder: Tensor, decoder: Tensor) -> None:
+        # A step of size η adds ηA W₁ to the encoder and −ηW₂A to the decoder, since the gradient
+        # is subtracted. As (I − ηA)(I + ηA) = I − η²A², the product W₂W₁ changes by O(η²) only,
+        # and I + ηA is a rotation to first order because A is skew. The bias of the encoder is
+        # part of the codes and is multiplied by the same matrix.
         if self.tied:
-            mean = (encoder.grad + decoder.grad.mT) / 2 - turn @ encoder
+            # With W₂ = W₁ᵀ the decoder's step is the transpose of the encoder's, Aᵀ = −A; both
+            # follow the mean of the two loss gradients, so that rounding cannot separate them.
+            mean = (encoder.grad + decoder.grad.mT) / 2 - generator @ encoder
             encoder.grad, decoder.grad = mean, mean.mT.contiguous()
         else:
-            encoder.grad = encoder.grad - turn @ encoder
-            decoder.grad = decoder.grad + decoder @ turn
+            encoder.grad = encoder.grad - generator @ encoder
+            decoder.grad = decoder.grad + decoder @ generator
         bias = self.encoder.bias
         if bias is not None and bias.grad is not None:
-            bias.grad = bias.grad - turn @ bias
+            bias.grad = bias.grad - generator @ bias
 
 
 def refuse_rescaling(optimizer: Any) -> None:
-    """Refuse an optimizer under which a rotation would not stay one."""
+    """Raise ValueError for an optimizer whose step would not apply a rotation."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
             f"optimizer is a {type(optimizer).__name__}, expected a torch.optim optimizer."
@@ -181,13 +187,13 @@ def refuse_rescaling(optimizer: Any) -> None:
     ancestors = [kind.__name__.lower() for kind in type(optimizer).__mro__]
     if any(part in ancestor for ancestor in ancestors for part in RESCALING):
         raise ValueError(
-            f"{name} was given: it gives each part of a step a scale of its own, so that what is "
-            "applied is no longer a rotation of the latents and the function changes. Use "
+            f"{name} was given, which rescales the coordinates of a step: the result is no longer "
+            "a rotation of the latents, and the function of the network changes. Use "
             "torch.optim.SGD, with or without momentum."
         )
     if isinstance(optimizer, torch.optim.LBFGS | RotationAugmented):
         raise ValueError(
-            f"{name} was given, which needs the gradient of a loss; the rotation is none. Use "
+            f"{name} was given, which needs the gradient of a loss; the rotation is not one. Use "
             "torch.optim.SGD, with or without momentum."
         )
 
@@ -226,7 +232,7 @@ def _group_of(optimizer: Any, layer: Any, name: str) -> Any:
     for group in optimizer.param_groups:
         if any(parameter is layer.weight for parameter in group["params"]):
             return group
-    raise ValueError(f"{name}.weight is no parameter of the optimizer: give it to it first.")
+    raise ValueError(f"{name}.weight is not a parameter of the optimizer: add it first.")
 
 
 def _settings(group: Any) -> dict[str, Any]:

@@ -1,24 +1,46 @@
-"""The Gaussian variational autoencoder: encoder, posterior, decoder, noise, evidence."""
+"""Gaussian variational autoencoders: their evidence, their noise variance, and two models."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
 
-from lucidae.nn.layers import Tensor, full_precision
-from lucidae.nn.noise import NoiseVariance
-from lucidae.nn.posteriors import Gaussian, GaussianHead
-from lucidae.nn.resnet import ResNetDecoder, ResNetEncoder, image_shape
+from lucidae.nn.layers import (
+    ResNetDecoder,
+    ResNetEncoder,
+    Tensor,
+    full_precision,
+    image_shape,
+)
+from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, Gaussian, GaussianHead
+from lucidae.validation import check_choice, check_integer, check_number
 
-__all__ = ["VAE", "Evidence", "negative_log_likelihood"]
+__all__ = [
+    "VAE",
+    "DictionaryVAE",
+    "Evidence",
+    "GeometricSchedule",
+    "NoiseVariance",
+    "negative_log_likelihood",
+]
+
+AVERAGING_RATE = 0.05
+"""Weight of the newest batch in the running mean of the squared error."""
+
+SMALLEST_VARIANCE = 1e-8
+"""Lower bound of γ: single precision cannot distinguish smaller squared errors from zero."""
+
+SMALLEST_SCALE = 1e-8
+"""Lower bound of the posterior standard deviations of `DictionaryVAE`."""
 
 
 class Evidence(NamedTuple):
-    """What a variational autoencoder says about a batch.
+    """Negative evidence lower bound of a batch, and its parts.
 
     Parameters
     ----------
@@ -58,12 +80,109 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
     return (size * torch.log(2 * math.pi * noise) + squared_error / noise) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class GeometricSchedule:
+    """A variance that changes from `start` to `end` by a constant factor per step.
+
+    Parameters
+    ----------
+    start, end : float
+        First and last variance.
+    steps : int
+        Number of training steps from `start` to `end`; the variance is constant afterwards.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import GeometricSchedule
+    >>> schedule = GeometricSchedule(1.0, 0.01, steps=100)
+    >>> round(float(schedule(torch.tensor(50))), 6)
+    0.1
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_number(self.start, "start", low=0.0, open_low=True)
+        check_number(self.end, "end", low=0.0, open_low=True)
+        check_integer(self.steps, "steps", low=1)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Return the variance after `step` training steps."""
+        done = torch.clamp(step / self.steps, 0.0, 1.0)
+        return self.start * (self.end / self.start) ** done
+
+
+class NoiseVariance(nn.Module):
+    """The variance γ of a Gaussian decoder, updated once for every training batch.
+
+    Parameters
+    ----------
+    setting : "learn", float, or callable, default="learn"
+        ``"learn"`` sets γ to its optimum, the mean squared error, as a running mean over batches;
+        trained by gradient descent with the learning rate of the network, γ would lag behind by
+        orders of magnitude. A float fixes it. A callable computes it from the number of training
+        steps, a tensor; see `GeometricSchedule`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import NoiseVariance
+    >>> noise = NoiseVariance("learn")
+    >>> noise(torch.tensor(0.25)).item()
+    0.25
+    """
+
+    def __init__(self, setting: str | float | Callable[[Tensor], Any] = "learn") -> None:
+        super().__init__()
+        first = 1.0
+        if isinstance(setting, str):
+            if setting != "learn":
+                raise ValueError(
+                    f"noise_variance={setting!r} was given, expected 'learn', a positive number, "
+                    "or a function of the step."
+                )
+        elif not callable(setting):
+            first = check_number(setting, "noise_variance", low=0.0, open_low=True)
+        self.setting = setting
+        self.register_buffer("value", torch.tensor(first))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, mean_square: Tensor) -> Tensor:
+        """Return γ for a batch of this mean squared error; no gradient flows into it.
+
+        With γ at its optimum the derivative of the loss with respect to γ is zero, so that the
+        gradients of all other parameters are exact although γ is treated as a constant.
+        """
+        if self.training:
+            with torch.no_grad():
+                self.value.copy_(self._updated(full_precision(mean_square.detach())))
+                self.steps.add_(1)
+        return self.value.clone()
+
+    def extra_repr(self) -> str:
+        """Return the settings for the printed module."""
+        return f"{self.setting!r}"
+
+    def _updated(self, mean_square: Tensor) -> Tensor:
+        if callable(self.setting):
+            return torch.as_tensor(self.setting(self.steps), dtype=self.value.dtype)
+        if self.setting != "learn":
+            return self.value
+        # The minimum over γ of ½(d log 2πγ + ‖x − μ‖²/γ), averaged over the data, is the mean of
+        # ‖x − μ‖²/d. The first batch sets it, so that the initial value has no influence.
+        running = (1 - AVERAGING_RATE) * self.value + AVERAGING_RATE * mean_square
+        return torch.where(self.steps == 0, mean_square, running).clamp_min(SMALLEST_VARIANCE)
+
+
 class VAE(nn.Module):
     """A variational autoencoder for continuous data, with any encoder and decoder.
 
     x ~ N(decoder(z), γI), z ~ N(0, I), and an amortised Gaussian posterior (Wipf 2023, eq. 2).
-    `VAE.resnet` builds one for images. The forward pass returns the loss, so that compiling the
-    module compiles all of it.
+    `VAE.resnet` builds one for images. The forward pass returns the loss, so that `torch.compile`
+    compiles the loss with the networks.
 
     Parameters
     ----------
@@ -74,7 +193,7 @@ class VAE(nn.Module):
     decoder : nn.Module
         From latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
-        γ: at its optimum, fixed, or a schedule; see `NoiseVariance`.
+        γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
 
     Examples
     --------
@@ -118,8 +237,8 @@ class VAE(nn.Module):
     ) -> Self:
         """Build a VAE with residual encoder and decoder for images.
 
-        The posterior's layer is drawn last: from one random seed, models that differ in
-        `covariance` alone start with the same encoder, decoder and means.
+        The layer of the posterior is initialised last: with one random seed, models that differ
+        in `covariance` alone start with the same encoder, decoder and means.
 
         Parameters
         ----------
@@ -151,7 +270,7 @@ class VAE(nn.Module):
 
     @property
     def noise_variance(self) -> Tensor:
-        """γ as it stands."""
+        """Current value of γ."""
         return self.noise.value
 
     def encode(self, x: Tensor) -> Gaussian:
@@ -175,10 +294,138 @@ class VAE(nn.Module):
         return Evidence(loss, squared_error, kl, noise)
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Return what the decoder makes of the posterior means."""
+        """Decode the posterior means."""
         return self.decode(self.encode(x).mean)
 
     def sample(self, count: int) -> Tensor:
-        """Decode `count` draws from the prior."""
+        """Decode `count` samples from the prior."""
         ref = self.head.mean.weight
         return self.decode(torch.randn(count, self.latent_dim, dtype=ref.dtype, device=ref.device))
+
+
+class DictionaryVAE(nn.Module):
+    """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
+
+    The model of Wipf 2023, eq. 5: encoder mean W_z x, one posterior covariance SSᵀ for all
+    samples. Its minima over the encoder are the energies that `lucidae.SparseVAE` minimises
+    directly, eq. 18 for a full and eq. 50 for a diagonal covariance; this module minimises them
+    by gradient descent, as in larger networks.
+
+    Parameters
+    ----------
+    dictionary : tensor of shape (d, κ)
+        Φ, fixed.
+    noise_variance : float
+        γ, fixed.
+    covariance : {"full", "diagonal"}, default="full"
+        Form of the posterior covariance.
+    sampled : bool, default=False
+        Estimate the squared error from one sample of each posterior instead of its exact mean.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import DictionaryVAE
+    >>> model = DictionaryVAE(torch.eye(3), noise_variance=0.1)
+    >>> x = torch.randn(20, 3)
+    >>> model(x).loss.backward()
+    >>> model.relevance.shape, model.coefficients(x).shape
+    (torch.Size([3]), torch.Size([20, 3]))
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        noise_variance: float,
+        *,
+        covariance: str = "full",
+        sampled: bool = False,
+    ) -> None:
+        super().__init__()
+        columns = torch.as_tensor(dictionary)
+        columns = columns if columns.is_floating_point() else columns.double()
+        if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
+            raise ValueError(
+                f"dictionary has shape {tuple(columns.shape)}, expected (d, κ) with finite entries."
+            )
+        gamma = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
+        self.covariance = check_choice(covariance, "covariance", ("full", "diagonal"))
+        self.sampled = bool(sampled)
+        self.register_buffer("dictionary", columns.detach().clone())
+        self.register_buffer("noise_variance", columns.new_tensor(gamma))
+        self._make_parameters()
+
+    def _make_parameters(self) -> None:
+        """Initialise with all relevances 1 and the posterior equal to the prior."""
+        d, k = self.dictionary.shape
+        new = self.dictionary.new_zeros
+        self.weight = nn.Parameter(new(k) + 1.0)
+        self.encoder = nn.Parameter(new(k, d))
+        self.raw_scale = nn.Parameter(new(k) + math.log(math.expm1(1.0)))
+        if self.covariance == "full":
+            self.below = nn.Parameter(new(k, k))
+
+    @property
+    def latent_dim(self) -> int:
+        """Number κ of latents."""
+        return int(self.dictionary.shape[1])
+
+    @property
+    def relevance(self) -> Tensor:
+        """Relevance w² of each column, shape (κ,)."""
+        return torch.square(self.weight.detach())
+
+    def linear_decoder(self) -> Tensor:
+        """Return the decoder's matrix Φ diag(w), shape (d, κ)."""
+        return self.dictionary * self.weight
+
+    def encode(self, x: Tensor) -> FullGaussian | DiagonalGaussian:
+        """Return the posterior of each sample, for x of shape (B, d)."""
+        mean = full_precision(x) @ self.encoder.mT
+        scale = nn.functional.softplus(self.raw_scale) + SMALLEST_SCALE
+        if self.covariance == "diagonal":
+            return DiagonalGaussian(mean, scale)
+        return FullGaussian(mean, torch.tril(self.below, -1) + torch.diag(scale))
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return Φ diag(w) z for latents of shape (B, κ)."""
+        return z @ self.linear_decoder().mT
+
+    def coefficients(self, x: Tensor) -> Tensor:
+        """Return the sparse codes diag(w) W_z x, shape (B, κ) (Wipf 2023, Theorem 4.1)."""
+        return self.encode(x).mean * self.weight
+
+    def forward(self, x: Tensor) -> Evidence:
+        """Return −ELBO and its parts for a batch of shape (B, d)."""
+        if x.ndim != 2 or x.shape[1] != self.dictionary.shape[0]:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}, expected (B, {self.dictionary.shape[0]})."
+            )
+        posterior = self.encode(x)
+        squared_error = self._squared_error(x, posterior)
+        kl = posterior.kl()
+        fit = negative_log_likelihood(squared_error, x.shape[1], self.noise_variance)
+        return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
+
+    def energy(self, x: Tensor) -> float:
+        """Return the energy over all samples in the scale of eq. 18 and eq. 50.
+
+        This is −2 ELBO without the constant d log 2π per sample. It is an upper bound of
+        `SparseVAE.energy_` at the same relevances, with equality at the best encoder.
+        """
+        with torch.no_grad():
+            loss = float(self(x).loss)
+        return float(len(x) * (2 * loss - x.shape[1] * math.log(2 * math.pi)))
+
+    def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
+        """Return E‖x − Φ diag(w) z‖² over the posterior, or its estimate from one sample."""
+        # With z = μ + Sε, E‖x − Dz‖² = ‖x − Dμ‖² + ‖DS‖²_F, and ‖DS‖²_F = Σⱼ sⱼ²‖dⱼ‖² where S is
+        # diagonal. The exact mean has no sampling noise.
+        decoder = self.linear_decoder()
+        z = posterior.rsample() if self.sampled else posterior.mean
+        error = torch.sum(torch.square(full_precision(x) - z @ decoder.mT), 1)
+        if self.sampled:
+            return error
+        if isinstance(posterior, DiagonalGaussian):
+            return error + posterior.variance @ torch.sum(torch.square(decoder), 0)
+        return error + torch.sum(torch.square(decoder @ posterior.factor))

@@ -1,4 +1,4 @@
-"""What the figures share: one colour and one marker a method, one dash an optimizer."""
+"""Style shared by the figures: colour and marker of a method, dash of an optimizer."""
 
 from __future__ import annotations
 
@@ -10,58 +10,42 @@ import numpy as np
 from lucidae.experiments.declaration import Curve, Curves
 from lucidae.report.style import LIGHT
 
-NAMES = {
-    "uniform_l2": "uniform ℓ₂",
-    "nonuniform_l2": "non-uniform ℓ₂",
-    "rag": "RAG",
-    "nested_dropout": "nested dropout",
-    "expected_nested_dropout": "expected nested dropout",
-    "linear_vae": "linear VAE",
-    "full": "full VAE",
-    "diagonal": "diagonal VAE",
-    "autoencoder": "autoencoder",
-    "group lasso": "group lasso",
+METHODS = {
+    "uniform_l2": ("uniform ℓ₂", LIGHT["muted"], "x"),
+    "nonuniform_l2": ("non-uniform ℓ₂", LIGHT["orange"], "s"),
+    "rag": ("RAG", LIGHT["blue"], "o"),
+    "nested_dropout": ("nested dropout", LIGHT["purple"], "^"),
+    "expected_nested_dropout": ("expected nested dropout", LIGHT["green"], "D"),
+    "linear_vae": ("linear VAE", LIGHT["yellow"], "v"),
+    "full": ("full VAE", LIGHT["blue"], "o"),
+    "diagonal": ("diagonal VAE", LIGHT["green"], "D"),
+    "autoencoder": ("autoencoder", LIGHT["orange"], "s"),
+    "group lasso": ("group lasso", LIGHT["purple"], "^"),
 }
-COLOURS = {
-    "uniform_l2": LIGHT["muted"],
-    "nonuniform_l2": LIGHT["orange"],
-    "rag": LIGHT["blue"],
-    "nested_dropout": LIGHT["purple"],
-    "expected_nested_dropout": LIGHT["green"],
-    "linear_vae": LIGHT["yellow"],
-    "full": LIGHT["blue"],
-    "diagonal": LIGHT["green"],
-    "autoencoder": LIGHT["orange"],
-    "group lasso": LIGHT["purple"],
-}
-MARKERS = {
-    "uniform_l2": "x",
-    "nonuniform_l2": "s",
-    "rag": "o",
-    "nested_dropout": "^",
-    "expected_nested_dropout": "D",
-    "linear_vae": "v",
-    "full": "o",
-    "diagonal": "D",
-    "autoencoder": "s",
-    "group lasso": "^",
-}
+"""Name, colour and marker of each method."""
+
+NAMES = {method: name for method, (name, _, _) in METHODS.items()}
 DASHES: dict[str, Any] = {"nesterov": "-", "adam": "--"}
-STRENGTHS = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
 
 
 def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
-    """Return how a method is drawn: colour, marker and dash."""
+    """Return the style of a method: colour, marker and dash."""
+    _, colour, marker = METHODS[method]
     return {
-        "color": COLOURS[method],
-        "marker": MARKERS[method],
+        "color": colour,
+        "marker": marker,
         "linestyle": DASHES[optimizer],
         "markevery": 0.11,
     }
 
 
+def label(method: str, optimizer: str) -> str:
+    """Return the legend entry of a method with an optimizer."""
+    return f"{NAMES[method]}, {optimizer.capitalize()}"
+
+
 def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, list[Any]]:
-    """Return the points of the curves whose names have these beginnings, as three columns."""
+    """Return the points of the curves whose names have these prefixes, as three columns."""
     chosen = [(name, curve) for name, curve in curves.items() if name.startswith(tuple(prefixes))]
     return {
         "series": [name for name, curve in chosen for _ in curve.x],
@@ -71,9 +55,9 @@ def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, lis
 
 
 def positive(curve: Curve, floor: float = 1e-6) -> tuple[Any, Any]:
-    """Return a curve for logarithmic axes: no point at zero, no value below `floor`."""
-    there = curve.x > 0
-    return curve.x[there], np.maximum(curve.y[there], floor)
+    """Return a curve for logarithmic axes: only x > 0, and y at least `floor`."""
+    inside = curve.x > 0
+    return curve.x[inside], np.maximum(curve.y[inside], floor)
 
 
 def shared_legend(figure: Any, axes: Any, columns: int = 4) -> None:

@@ -1,4 +1,4 @@
-"""Figures of loss surfaces: contours, a static 3-D view, and one that can be turned."""
+"""Figures of loss surfaces: contours, a static 3-D view, and one that can be rotated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from lucidae.dropout.landscape import scalar_surface
 from lucidae.experiments.drawings.common import numbers
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.report.blocks import Block, Card, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
@@ -23,21 +23,21 @@ RINGS, SPOKES = 21, 61
 """Size of the mesh that shows a surface in three dimensions."""
 
 CUT = 1.25
-"""Surfaces of dropout are cut at so many times their height at the origin."""
+"""Height at which surfaces of dropout are cut, relative to their height at the origin."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnableSurface:
-    """A surface drawn by a few lines of script; drag it, or use the arrow keys.
+class RotatableSurface:
+    """A surface that the reader can rotate by dragging or with the arrow keys.
 
     Parameters
     ----------
     name : str
-        Its identifier on the page.
+        Identifier on the page.
     title : str
-        What it shows.
+        Title of the view.
     mesh : array of shape (3, rings, spokes)
-        Points of the surface, as `bowl` gives them.
+        Points of the surface, as `bowl` returns them.
     path : array of shape (p, 3), optional
         A path on it.
     """
@@ -69,27 +69,27 @@ class TurnableSurface:
 def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
     """Return the part of a surface below a ceiling, on rings around the origin.
 
-    Each spoke ends where the surface first reaches the ceiling beyond its dip, so that the rim is
-    level.
+    Each spoke ends where the surface first reaches the ceiling outside its minimum, so that the rim
+    has constant height.
     """
     height = RegularGridInterpolator((axis, axis), surface.T, method="cubic")
     angles = np.linspace(0, 2 * np.pi, SPOKES)
     spokes = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     reach = np.linspace(0, float(axis[-1]), 200)
     along = height(reach[:, None, None] * spokes)
-    dip = np.argmin(along, axis=0)
-    beyond = (along >= ceiling) & (np.arange(len(reach))[:, None] > dip)
-    ends = np.where(beyond.any(axis=0), reach[np.argmax(beyond, axis=0)], reach[-1])
+    lowest = np.argmin(along, axis=0)
+    outside = (along >= ceiling) & (np.arange(len(reach))[:, None] > lowest)
+    ends = np.where(outside.any(axis=0), reach[np.argmax(outside, axis=0)], reach[-1])
     points = np.linspace(0, 1, RINGS)[:, None, None] * ends[:, None] * spokes
     return np.stack([points[..., 0], points[..., 1], np.minimum(height(points), ceiling)])
 
 
 def valley(outcome: Outcome) -> Sequence[Block]:
-    """Draw the ring-shaped valley and the descent along it."""
+    """Draw the ring-shaped valley and the descent on it."""
     arrays = outcome.results.cells[0].arrays
     axis, surface, path = arrays["axis"], arrays["surface"], arrays["path"]
     ceiling = float(arrays["centre"])
-    shown = _spread(path)
+    spaced = _spread(path)
     with drawing():
         figure, panels = _pair()
         _solid(panels[0], axis, surface, ceiling)
@@ -101,8 +101,8 @@ def valley(outcome: Outcome) -> Sequence[Block]:
         panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) to an optimum (★)")
         caption = (
             "The loss over scale α and angle θ of the two latents, cut at its value at the "
-            "origin. The descent reaches the ring in a few steps and needs hundreds more to "
-            "move along it."
+            "origin. The descent reaches the ring in a few steps and needs hundreds more "
+            "along it."
         )
         plot = Plot.of(
             "lae-landscape",
@@ -110,13 +110,13 @@ def valley(outcome: Outcome) -> Sequence[Block]:
             caption,
             numbers(outcome.curves, ["radius", "angle", "ring"]),
         )
-    turnable = TurnableSurface(
+    view = RotatableSurface(
         "lae-landscape-view",
-        "The valley, to be turned",
+        "Loss surface of the non-uniform penalty",
         bowl(axis, surface, ceiling),
-        np.column_stack([path[shown], arrays["path loss"][shown]]),
+        np.column_stack([path[spaced], arrays["path loss"][spaced]]),
     )
-    return [plot, Card("3-D view", turnable)]
+    return [plot, Card("3-D view", view)]
 
 
 def dropout(outcome: Outcome) -> Sequence[Block]:
@@ -134,21 +134,21 @@ def dropout(outcome: Outcome) -> Sequence[Block]:
             flat.plot(*minima.T, marker="*", markersize=12, color="#ffffff", linestyle="")
             flat.set(title=f"λ = {cell.settings['strength']:g}", xlabel="u₁", ylabel="u₂")
         caption = (
-            "The expected loss over both weights. Without dropout (top) the optima fill a circle; "
-            "with it only the equalized ones (★) are left, and they move inwards."
+            "The expected loss over both weights. Without dropout (top) the optima form a circle; "
+            "with dropout only the equalized ones (★) are optimal, and they move inwards."
         )
         plot = Plot.of("dropout-landscape", figure, caption, numbers(outcome.curves))
     last = cells[-1]
     axis, surface = last.arrays["axis"], last.arrays["surface"]
     ceiling = CUT * float(surface[len(axis) // 2, len(axis) // 2])
-    title = f"The surface at λ = {last.settings['strength']:g}, to be turned"
-    turnable = TurnableSurface("dropout-landscape-view", title, bowl(axis, surface, ceiling))
-    return [plot, Card("3-D view", turnable)]
+    title = f"Loss surface of dropout at λ = {last.settings['strength']:g}"
+    view = RotatableSurface("dropout-landscape-view", title, bowl(axis, surface, ceiling))
+    return [plot, Card("3-D view", view)]
 
 
 def paths(outcome: Outcome) -> Sequence[Block]:
     """Draw the paths of dropout SGD on the contours of the expected loss."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, len(setting.strengths), figsize=(9.0, 3.3), sharey=True)
         for axes, lam in zip(panels, setting.strengths, strict=True):

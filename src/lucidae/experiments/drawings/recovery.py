@@ -1,4 +1,4 @@
-"""Figures of sparse recovery: success rates and one-dimensional energies."""
+"""Figures of sparse recovery and of deep VAEs: success rates, energies, images."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from lucidae.experiments.drawings.common import NAMES, look, numbers, shared_legend
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 METHODS = ("full", "diagonal", "autoencoder", "group lasso")
 CRITERION_NAMES = {
-    "rows": "every row right",
-    "frobenius": "right in Frobenius norm",
-    "support": "support right",
+    "rows": "every row correct",
+    "frobenius": "correct in Frobenius norm",
+    "support": "support correct",
 }
 
 
 def recovery(outcome: Outcome) -> Sequence[Block]:
     """Draw the success rates of the four methods, by the criterion and by another one."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
     with drawing():
         figure, panels = new_figure(
@@ -31,7 +31,8 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
             for method, stored in zip(METHODS, setting.methods, strict=True):
                 curve = outcome.curves[f"{criterion}/{stored}"]
                 every = max(1, len(curve.x) // 10)
-                dash = "--" if method == "autoencoder" else "-"  # it often hides the diagonal VAE
+                # Dashed, because its curve often coincides with that of the diagonal VAE.
+                dash = "--" if method == "autoencoder" else "-"
                 style = {**look(method), "markevery": every, "linestyle": dash}
                 axes.plot(curve.x, curve.y, label=NAMES[method], **style)
             axes.set(title=f"Success: {CRITERION_NAMES[criterion]}", xlabel="active rows r")
@@ -70,15 +71,15 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         )
         right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
         caption = (
-            "Left: the full VAE has one minimum; the diagonal VAE has a second one, at w = 0, "
-            "that a descent from there never leaves. Right: the autoencoder's h = log is "
-            "unbounded at u = 0, whatever the data say."
+            "Left: the full VAE has one minimum; the diagonal VAE has a second one at w = 0, "
+            "which a descent that starts there does not leave. Right: the autoencoder with "
+            "h = log is unbounded below at u = 0 for all data."
         )
         return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
 
 
 def covariances(outcome: Outcome) -> Sequence[Block]:
-    """Draw error and active directions over the epochs, and pictures of both arms."""
+    """Draw error and active directions over the epochs, and images of both arms."""
     titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))
@@ -95,7 +96,7 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
             for arm in ("full", "diagonal")
             for kind in ("reconstructions", "samples")
         }
-        caption = "Means over the seeds, on images that were not trained on."
+        caption = "Means over the seeds, on held-out images."
         return [
             Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
             Plot.of(

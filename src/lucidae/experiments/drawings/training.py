@@ -1,4 +1,4 @@
-"""Figures of linear training: dynamics, weights, sizes, rates, penalties."""
+"""Figures of training: dynamics, weights, sizes, rates, penalties, and dropout SGD."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from lucidae.experiments.data import DATA
 from lucidae.experiments.drawings.common import (
-    COLOURS,
     NAMES,
+    label,
     look,
     numbers,
     positive,
     shared_legend,
 )
 from lucidae.experiments.linear.penalties import RULES
-from lucidae.experiments.linear.training import images
 from lucidae.experiments.linear.weights import METHODS
-from lucidae.experiments.outcome import Outcome
+from lucidae.experiments.verdicts import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
@@ -52,15 +52,14 @@ def dynamics(outcome: Outcome) -> Sequence[Block]:
 
 def minibatch(outcome: Outcome) -> Sequence[Block]:
     """Draw both distances over the epochs, one row for each batch size."""
-    trials = outcome.experiment.at(outcome.scale).setting.trials  # type: ignore[attr-defined]
-    sizes = list(dict.fromkeys(trial.batch_size for trial in trials))
+    sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
     with drawing():
         figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
         for line, size in zip(rows, sizes, strict=True):
             _distances(outcome, line, f"/{size}")
             line[0].set_title(f"Distance to the axes, batches of {size}")
         shared_legend(figure, rows[0][0], 3)
-        caption = "As the dynamics above, with mini-batches; solid: Nesterov, dashed: Adam."
+        caption = "Learning dynamics with mini-batches; solid: Nesterov, dashed: Adam."
         return [Plot.of("lae-minibatch", figure, caption, numbers(outcome.curves, PANELS))]
 
 
@@ -70,35 +69,36 @@ def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
             if not name.startswith(f"{measure}/") or not name.endswith(suffix):
                 continue
             method, optimizer = name.split("/")[1:3]
-            label = f"{NAMES[method]}, {optimizer.capitalize()}"
-            axes.plot(*positive(curve), label=label, markersize=3.5, **look(method, optimizer))
+            style = {"label": label(method, optimizer), **look(method, optimizer)}
+            axes.plot(*positive(curve), markersize=3.5, **style)
         axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
 
 
 def weights(outcome: Outcome) -> Sequence[Block]:
     """Draw UᵀW₂ at each epoch and the decoder's columns as images."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
-        figure = _turning(setting, outcome)
-        pictures = _decoders(setting, outcome)
+        figure = _cosines(setting, outcome)
+        images = _decoders(setting, outcome)
     return [
         Plot.of(
             "lae-weights",
             figure,
             "Cosines between principal directions (rows) and the decoder's columns; blue is −1, "
-            "red +1. Diagonal: found in order. One entry in each row: found in some order.",
+            "red +1. A diagonal matrix: the components are found in order. One entry per row: they "
+            "are found in an arbitrary order.",
             numbers(outcome.curves),
         ),
         Plot.of(
             "lae-weights-images",
-            pictures,
+            images,
             f"The first ten columns of each decoder as images after {setting.epochs[-1]} epochs.",
             numbers(outcome.curves, ["matched"]),
         ),
     ]
 
 
-def _turning(setting: Any, outcome: Outcome) -> Figure:
+def _cosines(setting: Any, outcome: Outcome) -> Figure:
     figure, grid = new_figure(
         len(METHODS), len(setting.epochs), figsize=(7.2, 1.55 * len(METHODS)), squeeze=False
     )
@@ -115,83 +115,73 @@ def _turning(setting: Any, outcome: Outcome) -> Figure:
 
 
 def _decoders(setting: Any, outcome: Outcome) -> Figure:
-    count = min(10, setting.k)
+    baseline = setting.baseline
+    count = min(10, baseline.k)
+    shape: Any = DATA[baseline.data].image_shape
     figure, grid = new_figure(
         len(METHODS), count, figsize=(0.72 * count + 1.4, 0.78 * len(METHODS)), squeeze=False
     )
     for line, method in zip(grid, METHODS, strict=True):
         cell = outcome.results.one(method=method, n_epochs=setting.epochs[-1])
-        for axes, image in zip(line, images(cell.arrays["atoms"], setting.data), strict=False):
+        for axes, image in zip(line, cell.arrays["atoms"].reshape(-1, *shape), strict=False):
             limit = float(np.max(abs(image))) or 1.0
             axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        line[0].set_ylabel(
-            NAMES[method].replace(" nested", "\nnested"),
-            rotation=0,
-            ha="right",
-            va="center",
-            fontsize=9,
-        )
+        aside = {"rotation": 0, "ha": "right", "va": "center"}
+        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9, **aside)
     return figure
 
 
 def scaling(outcome: Outcome) -> Sequence[Block]:
-    """Draw the epochs over the sizes; a cross marks the last size that arrived."""
+    """Draw the epochs over the sizes; a cross marks the last size that reached the target."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.2))
         for name, curve in outcome.curves.items():
             if not name.startswith("epochs/"):
                 continue
             method, optimizer = name.split("/")[1:]
-            there = np.isfinite(curve.y)
-            label = f"{NAMES[method]}, {optimizer.capitalize()}"
+            finite = np.isfinite(curve.y)
             style = {**look(method, optimizer), "markevery": 1}
-            axes.plot(curve.x[there], curve.y[there], label=label, **style)
-            if there.any() and not there.all():
-                last = np.flatnonzero(there)[-1]
+            axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
+            if finite.any() and not finite.all():
+                last = np.flatnonzero(finite)[-1]
                 axes.plot(
-                    curve.x[last], curve.y[last], marker="X", markersize=10, color=COLOURS[method]
+                    curve.x[last], curve.y[last], marker="X", markersize=10, color=style["color"]
                 )
         axes.set(xlabel="number of latents", ylabel="epochs", xscale="log", yscale="log")
         axes.set_title("Epochs to an axis-alignment distance of 0.3")
         _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
         shared_legend(figure, axes, 3)
         caption = (
-            "Solid: Nesterov, dashed: Adam. A large cross marks the last size at which the model "
-            "arrived before the limit."
+            "Solid: Nesterov, dashed: Adam. A large cross marks the last size at which a model "
+            "reached the target."
         )
         return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs"]))]
 
 
 def _plain_ticks(axes: Any, sizes: Any) -> None:
-    """Name every size on a logarithmic axis."""
+    """Label every size on a logarithmic axis."""
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axes.minorticks_off()
 
 
 def conditioning(outcome: Outcome) -> Sequence[Block]:
-    """Draw true condition numbers and the bounds."""
+    """Draw exact condition numbers and the bounds."""
     looks = {
         "nonuniform/best": ("non-uniform ℓ₂, best penalties", LIGHT["orange"], "-", "s"),
-        "nonuniform/bound": ("its lower bound", LIGHT["orange"], ":", ""),
+        "nonuniform/bound": ("lower bound, non-uniform ℓ₂", LIGHT["orange"], ":", ""),
         "nested/geometric": ("expected nested dropout, ρ = 0.9", LIGHT["green"], "-", "D"),
-        "nested/uniform": ("the same, uniform prior", LIGHT["purple"], "--", "^"),
-        "nested/bound": ("their lower bound", LIGHT["green"], ":", ""),
+        "nested/uniform": ("expected nested dropout, uniform prior", LIGHT["purple"], "--", "^"),
+        "nested/bound": ("lower bound, nested dropout", LIGHT["green"], ":", ""),
     }
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 3.9))
-        for name, (label, colour, dash, marker) in looks.items():
+        for name, (words, colour, dash, marker) in looks.items():
             curve = outcome.curves[name]
-            there = curve.y > 0
-            axes.plot(
-                curve.x[there],
-                curve.y[there],
-                label=label,
-                color=colour,
-                linestyle=dash,
-                marker=marker,
-            )
+            shown = curve.y > 0  # the bound for two latents is zero
+            style = {"color": colour, "linestyle": dash, "marker": marker}
+            axes.plot(curve.x[shown], curve.y[shown], label=words, **style)
         axes.set(xlabel="number of latents", ylabel="condition number", xscale="log", yscale="log")
         _plain_ticks(axes, outcome.curves["nested/bound"].x)
         shared_legend(figure, axes, 3)
@@ -204,23 +194,16 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
 
 def learning_rates(outcome: Outcome) -> Sequence[Block]:
     """Draw the last alignment over the learning rates."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.0))
         for method, optimizer in setting.search:
             curve = outcome.curves[f"alignment/{method}/{optimizer}"]
-            label = f"{NAMES[method]}, {optimizer.capitalize()}"
             style = {**look(method, optimizer), "markevery": 1}
-            axes.plot(curve.x, curve.y, label=label, **style)
-            used = setting.used[method, optimizer]
-            axes.plot(
-                used,
-                curve.y[list(curve.x).index(used)],
-                marker="o",
-                markersize=11,
-                markerfacecolor="none",
-                color=COLOURS[method],
-            )
+            axes.plot(curve.x, curve.y, label=label(method, optimizer), **style)
+            used = setting.baseline.rates[method, optimizer]
+            ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
+            axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
         axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the axes")
         shared_legend(figure, axes, 3)
         caption = (
@@ -232,16 +215,14 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
 
 def penalties(outcome: Outcome) -> Sequence[Block]:
     """Draw the three choices of penalties and the training with each."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
         for rule in RULES:
             colour, marker = RULE_LOOKS[rule]
             curve = outcome.curves[f"penalties/{rule}"]
-            label = RULE_NAMES[rule]
-            panels[0].plot(
-                curve.x, curve.y, color=colour, marker=marker, linestyle="-", label=label
-            )
+            style = {"color": colour, "marker": marker, "linestyle": "-"}
+            panels[0].plot(curve.x, curve.y, label=RULE_NAMES[rule], **style)
         panels[0].set(title="Penalties", xlabel="latent", ylabel="λ")
         for axes, (measure, title) in zip(panels[1:], PANELS.items(), strict=True):
             for rule in RULES:
@@ -262,7 +243,7 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 
 def convergence(outcome: Outcome) -> Sequence[Block]:
     """Draw objective and importance variance of dropout SGD, one row for each width."""
-    setting: Any = outcome.experiment.at(outcome.scale).setting
+    setting = outcome.setting
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
     with drawing():
         figure, rows = new_figure(

@@ -1,4 +1,4 @@
-"""Dropout SGD against the closed form, and the speed of equalization."""
+"""Convergence of dropout SGD to the closed form, and the speed of equalization."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
+    grid,
+    listed,
+    work,
 )
 from lucidae.experiments.device import reference
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered
@@ -41,36 +45,30 @@ class Convergence:
 
     def cells(self) -> Sequence[Cell]:
         """Return one cell per width, strength and share of the runs."""
-        work = "lucidae.experiments.dropout.convergence:measure"
-        return [
-            Cell(work, self._settings(width, lam, seed), self._cost(width))
-            for width in self.widths
-            for lam in self.strengths
-            for seed in range(self.runs // self.runs_per_cell)
-        ]
-
-    def _settings(self, width: int, strength: float, seed: int) -> dict[str, Any]:
-        return {
+        shared = {
             "shape": list(self.shape),
-            "width": width,
-            "strength": strength,
             "n_steps": self.n_steps,
             "batch_size": self.batch_size,
             "runs": self.runs_per_cell,
             "schedule": "linear",
             "init_scale": 0.3,
             "record_at": list(log_grid(self.n_steps)),
-            "seed": seed,
         }
+        axes = {
+            "width": self.widths,
+            "strength": self.strengths,
+            "seed": range(self.runs // self.runs_per_cell),
+        }
+        return grid(measure, axes, shared, self._cost)
 
-    def _cost(self, width: int) -> float:
-        size = sum(self.shape) * width * self.batch_size * self.runs_per_cell
-        return self.n_steps * (2e-4 + 1.5e-9 * size)
+    def _cost(self, settings: Settings) -> float:
+        size = sum(self.shape) * settings["width"] * self.batch_size * self.runs_per_cell
+        return float(self.n_steps * (2e-4 + 1.5e-9 * size))
 
     def curves(self, results: Results) -> Curves:
-        """Return mean objective relative to the optimum, and mean importance variance.
+        """Return mean objective, its excess over the optimum, and mean importance variance.
 
-        The variance is divided by its first value, so that strengths can be compared.
+        ``"relative variance"`` is divided by its largest value, so that strengths can be compared.
         """
         curves = {}
         for width in self.widths:
@@ -84,22 +82,23 @@ class Convergence:
                 curves[f"excess/{name}"] = Curve(steps, objective / optimum - 1.0)
                 curves[f"optimum/{name}"] = Curve([0], [optimum])
                 curves[f"variance/{name}"] = Curve(steps, spread)
-                curves[f"levelled/{name}"] = Curve(steps, spread / spread.max())
+                curves[f"relative variance/{name}"] = Curve(steps, spread / spread.max())
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         outputs, inputs = self.shape
         return {
             "network": f"{inputs} inputs, {outputs} outputs, "
-            f"{' and '.join(str(width) for width in self.widths)} hidden units",
+            f"{listed(self.widths, ' and ')} hidden units",
             "target": "random singular vectors, singular values falling as exp(−i/10)",
-            "strengths": ", ".join(f"{lam:g}" for lam in self.strengths),
+            "strengths": listed(self.strengths),
             "steps": f"{self.n_steps}, {self.batch_size} fresh examples each",
             "runs": f"{self.runs} for each width and strength",
         }
 
 
+@work("dropout.convergence/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Train some networks with dropout, all at once."""
     return [_train(settings, device) for settings in group]
@@ -138,16 +137,23 @@ def expect(widths: tuple[int, ...], within: float, early: float) -> tuple[Any, .
     for width in widths:
         claims += [
             AtMost(
-                f"excess/{width}/{lam:g}", within, says=f"r = {width}, λ = {lam:g}: excess over f*"
+                f"excess/{width}/{lam:g}",
+                within,
+                says=f"relative excess over the optimum for r = {width}, λ = {lam:g}",
             )
             for lam in (0.1, 0.5, 1.0)
         ]
         claims += [
-            AtLeast(f"excess/{width}/0.1", -1e-9, at="everywhere", says="f* is a lower bound"),
+            AtLeast(
+                f"excess/{width}/0.1",
+                -1e-9,
+                at="everywhere",
+                says="the closed form is a lower bound",
+            ),
             Ordered(
-                tuple(f"levelled/{width}/{lam:g}" for lam in (0.1, 0.5, 1.0)),
+                tuple(f"relative variance/{width}/{lam:g}" for lam in (0.1, 0.5, 1.0)),
                 at=early,
-                says=f"r = {width}: the larger λ, the sooner the units are equal",
+                says=f"a larger λ equalizes the units faster for r = {width}",
             ),
         ]
     return tuple(claims)
@@ -159,7 +165,7 @@ EXPERIMENT = Experiment(
     reference="Mianjy et al. 2018, Figure 3",
     shows="objective against the closed form and importance variance; three strengths, two widths",
     claim="Dropout converges to the global optimum that the closed form gives, and the hidden "
-    "units become equally important, the faster the larger λ.",
+    "units become equally important, faster for larger λ.",
     scales={
         "smoke": Scale(
             Convergence((30, 20), (5, 20), (0.1, 0.5, 1.0), 1500, 16, 10, 10),
@@ -167,9 +173,9 @@ EXPERIMENT = Experiment(
         ),
         "paper": Scale(
             Convergence((120, 80), (20, 80), (0.1, 0.5, 1.0), 4000, 32, 50, 10),
-            # Read while the units still differ: at the end all are equal but for noise.
+            # Judged while the units still differ: at the end they are equal up to noise.
             expect((20, 80), 0.02, 317),
         ),
     },
-    draw="lucidae.experiments.drawings.training:convergence",
+    draw=Drawing("training", "convergence"),
 )

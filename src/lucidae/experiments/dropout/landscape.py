@@ -1,4 +1,4 @@
-"""The landscape of dropout for a scalar network with two hidden units."""
+"""Loss surface of dropout for a scalar network with two hidden units."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
+    grid,
+    listed,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtMost, Falls
 
@@ -28,7 +32,7 @@ TARGET = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
-    """The loss over both weights, and where descents from random starts end."""
+    """The loss over both weights, and the end points of descents from random starts."""
 
     strengths: tuple[float, ...]
     points: int
@@ -37,11 +41,10 @@ class Surfaces:
     def cells(self) -> Sequence[Cell]:
         """Return one cell per strength."""
         shared = {"target": TARGET, "points": self.points, "starts": self.starts, "seed": 0}
-        work = "lucidae.experiments.dropout.landscape:measure"
-        return [Cell(work, {"strength": lam, **shared}, 0.3) for lam in self.strengths]
+        return grid(measure, {"strength": self.strengths}, shared, 0.3)
 
     def curves(self, results: Results) -> Curves:
-        """Return what the ends of the descents tell, over the strengths."""
+        """Return norm, gap to the optimum and inequality of the end points, over the strengths."""
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}
         curves = {name: Curve(self.strengths, figures) for name, figures in table.items()}
@@ -52,10 +55,10 @@ class Surfaces:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         return {
             "network": f"scalar, M = {TARGET:g}, two hidden units, tied weights",
-            "strengths": ", ".join(f"{lam:g}" for lam in self.strengths),
+            "strengths": listed(self.strengths),
             "descents": f"{self.starts} random starts for each",
         }
 
@@ -69,7 +72,10 @@ def _figures(arrays: Arrays) -> dict[str, float]:
     }
 
 
-def _surface(settings: Settings) -> Arrays:
+@work("dropout.landscape/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
+    """Evaluate the surface, and minimise the loss from random starts."""
     target, strength = settings["target"], settings["strength"]
     surface = scalar_surface(target, strength, points=settings["points"])
     objective = tied_objective(np.array([[target]]), strength)
@@ -94,24 +100,22 @@ def _surface(settings: Settings) -> Arrays:
     }
 
 
-measure = on_processor(_surface)
-
 EXPECT = (
-    AtMost("gap", 1e-6, at="everywhere", says="every local minimum that was met is global"),
+    AtMost("gap", 1e-6, at="everywhere", says="every local minimum that was found is global"),
     AtMost("inequality", 1e-3, at="everywhere", says="the minima are equalized"),
-    Falls("norm", -0.01, says="the optima shrink as λ grows: each step falls"),
+    Falls("norm", -0.01, says="norm of the optima as λ grows"),
 )
 
 EXPERIMENT = Experiment(
     name="dropout-landscape",
-    title="The landscape of dropout",
+    title="Loss surface of dropout",
     reference="Mianjy et al. 2018, Figure 1",
     shows="loss surface and contours of a scalar network for three strengths of dropout",
-    claim="Without dropout the optima fill a circle. With it only the equalized ones are left, "
-    "all local minima are global, and the optima shrink towards the origin as λ grows.",
+    claim="Without dropout the optima form a circle. With dropout only the equalized ones remain "
+    "optimal, all local minima are global, and the optima shrink towards the origin as λ grows.",
     scales={
         "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECT),
         "paper": Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECT),
     },
-    draw="lucidae.experiments.drawings.landscapes:dropout",
+    draw=Drawing("landscapes", "dropout"),
 )

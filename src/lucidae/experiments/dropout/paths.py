@@ -16,11 +16,14 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
+    grid,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtMost
 from lucidae.iteration import Below, iterate
@@ -40,25 +43,16 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per strength and seed; both starts run side by side."""
-        work = "lucidae.experiments.dropout.paths:measure"
-        return [
-            Cell(
-                work,
-                {
-                    "strength": lam,
-                    "target": TARGET,
-                    "starts": [list(start) for start in STARTS],
-                    "n_steps": self.n_steps,
-                    "batch_size": self.batch_size,
-                    "rate": self.rate,
-                    "seed": seed,
-                },
-                self.n_steps * 2e-4,
-            )
-            for lam in self.strengths
-            for seed in range(self.seeds)
-        ]
+        """Return one cell per strength and seed; both starts run at once."""
+        shared = {
+            "target": TARGET,
+            "starts": [list(start) for start in STARTS],
+            "n_steps": self.n_steps,
+            "batch_size": self.batch_size,
+            "rate": self.rate,
+        }
+        axes = {"strength": self.strengths, "seed": range(self.seeds)}
+        return grid(measure, axes, shared, self.n_steps * 2e-4)
 
     def curves(self, results: Results) -> Curves:
         """Return the distance to the nearest global optimum along each path."""
@@ -73,23 +67,29 @@ class Paths:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         return {
             "network": f"scalar, M = {TARGET:g}, two hidden units, equal incoming and outgoing",
             "steps": f"{self.n_steps}, {self.batch_size} examples each, rate {self.rate:g} "
             "falling to zero",
-            "seeds": f"{self.seeds}, the worst counts",
+            "seeds": f"{self.seeds}; the largest distance counts",
         }
 
 
 def distance(path: Any, strength: float) -> Any:
-    """Return how far points (…, 2) are from the nearest global optimum."""
+    """Return the distance of points (…, 2) to the nearest global optimum."""
     minima = scalar_surface(TARGET, strength, points=2).minima
     return np.min(np.linalg.norm(path[:, None, :] - minima, axis=-1), axis=-1)
 
 
-def _path(settings: Settings) -> Arrays:
-    """Return the path (steps, starts, 2); equal weights in and out stay equal for a scalar."""
+@work("dropout.paths/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
+    """Return the path (steps, starts, 2).
+
+    Input and output weights start equal, and stay equal: for a scalar network both gradients are
+    the same.
+    """
     starts = np.array(settings["starts"])[:, None, :]
     keep = np.full(len(starts), 1.0 / (1.0 + settings["strength"]))
     step = DropoutStep(
@@ -113,16 +113,13 @@ def _path(settings: Settings) -> Arrays:
     return {"path": solution.history["weights"]}
 
 
-measure = on_processor(_path)
-
-
 def expect(within: float) -> tuple[AtMost, ...]:
-    """Claim of every path that it ends at a global optimum."""
+    """Claim for every path that it ends at a global optimum."""
     return tuple(
         AtMost(
             f"distance/{lam:g}/start {place}",
             within,
-            says=f"λ = {lam:g}, start {place}: at an equalized global optimum",
+            says=f"distance to the nearest global optimum for λ = {lam:g}, start {place}",
         )
         for lam in (0.1, 0.5, 1.0)
         for place in (1, 2)
@@ -131,13 +128,13 @@ def expect(within: float) -> tuple[AtMost, ...]:
 
 EXPERIMENT = Experiment(
     name="dropout-paths",
-    title="Paths of dropout to a global optimum",
+    title="Paths of dropout SGD to a global optimum",
     reference="Mianjy et al. 2018, Figure 2",
     shows="SGD paths to the global optimum for three strengths of dropout",
-    claim="Whatever λ and the start, dropout ends at a global optimum, which is equalized.",
+    claim="For every λ and every start, dropout converges to a global optimum, which is equalized.",
     scales={
         "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect(0.08)),
         "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 3), expect(0.06)),
     },
-    draw="lucidae.experiments.drawings.landscapes:paths",
+    draw=Drawing("landscapes", "paths"),
 )

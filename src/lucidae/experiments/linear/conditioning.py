@@ -7,19 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lucidae.experiments.data import penalties, spectrum
+from lucidae.experiments.data import DATA, penalties, spectrum
 from lucidae.experiments.declaration import (
     Arrays,
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
+    grid,
+    listed,
     on_processor,
+    work,
 )
-from lucidae.experiments.linear.training import DATA_WORDS
 from lucidae.experiments.verdicts import AtLeast, Outweighs
 from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.objectives import geometric_prior, uniform_prior
@@ -44,37 +47,37 @@ class Conditioning:
 
     def cells(self) -> Sequence[Cell]:
         """Return one cell per size."""
-        return [
-            Cell(
-                "lucidae.experiments.linear.conditioning:measure",
-                {"data": self.data, "k": k},
-                0.05 + 0.06 * k,
-            )
-            for k in self.sizes
-        ]
+        return grid(
+            measure,
+            {"k": self.sizes},
+            {"data": self.data},
+            lambda settings: 0.05 + 0.06 * settings["k"],
+        )
 
     def curves(self, results: Results) -> Curves:
-        """Return every condition number over the sizes, and how much it grows."""
+        """Return every condition number over the sizes, and its growth from first to last."""
         curves = {}
         for name in QUANTITIES:
             figures = np.array([float(cell.arrays[name]) for cell in results])
             curves[name] = Curve(self.sizes, figures)
-            if not name.endswith("bound"):  # the bound of two latents is zero
+            if not name.endswith("bound"):  # the bound for two latents is zero
                 curves[f"growth/{name}"] = Curve([0], [figures[-1] / figures[0]])
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         return {
-            "data": DATA_WORDS[self.data],
-            "latents": ", ".join(str(k) for k in self.sizes),
-            "penalties": "those with the smallest true condition number, for each size",
+            "data": DATA[self.data].words,
+            "latents": listed(self.sizes),
+            "penalties": "those with the smallest exact condition number, for each size",
             "spectrum": "exact, from the 2 × 2 and 4 × 4 blocks of the Hessian",
         }
 
 
-def _conditions(settings: Settings) -> Arrays:
-    """Return true condition numbers and the paper's bounds."""
+@work("linear.conditioning/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
+    """Return exact condition numbers and the paper's lower bounds."""
     data, k = settings["data"], settings["k"]
     values = spectrum(data).values
     chosen = penalties({"rule": "best"}, data, k)
@@ -89,30 +92,39 @@ def _conditions(settings: Settings) -> Arrays:
     return {name: np.array(figure) for name, figure in found.items()}
 
 
-measure = on_processor(_conditions)
+def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
+    """Claim that a condition number is at least its lower bound at every size."""
+    return Outweighs(series, bound, 1.0, at="everywhere", says=f"the bound holds for {words}")
+
 
 VALID = (
-    Outweighs("nonuniform/best", "nonuniform/bound", 1.0, at="everywhere", says="the bound holds"),
-    Outweighs(
-        "nested/geometric", "nested/bound", 1.0, at="everywhere", says="the bound holds for both"
-    ),
-    Outweighs("nested/uniform", "nested/bound", 1.0, at="everywhere", says="and for this prior"),
+    exceeds_bound("nonuniform/best", "nonuniform/bound", "the non-uniform penalty"),
+    exceeds_bound("nested/geometric", "nested/bound", "nested dropout, geometric prior"),
+    exceeds_bound("nested/uniform", "nested/bound", "nested dropout, uniform prior"),
 )
 
 
 def worsens(nonuniform: float, nested: float) -> tuple[AtLeast, ...]:
     """Claim that both condition numbers grow by these factors from the first size to the last."""
     return (
-        AtLeast("growth/nonuniform/best", nonuniform, says="the non-uniform penalty worsens"),
-        AtLeast("growth/nested/geometric", nested, says="so does expected nested dropout"),
+        AtLeast(
+            "growth/nonuniform/best",
+            nonuniform,
+            says="growth of the condition number, non-uniform penalty",
+        ),
+        AtLeast(
+            "growth/nested/geometric",
+            nested,
+            says="growth of the condition number, expected nested dropout",
+        ),
     )
 
 
 EXPERIMENT = Experiment(
     name="lae-conditioning",
-    title="Conditioning worsens with every latent",
+    title="Condition numbers grow with the number of latents",
     reference="Bao et al. 2020, Sections 4.3 and 5",
-    shows="true condition numbers against the papers' lower bounds as k grows",
+    shows="exact condition numbers and the paper's lower bounds as k grows",
     claim="The condition number of the Hessian at the global minimum grows quickly with the "
     "number of latents, for the non-uniform penalty even with the best penalties, and for "
     "expected nested dropout.",
@@ -122,5 +134,5 @@ EXPERIMENT = Experiment(
             Conditioning("mnist", (2, 3, 5, 8, 12, 20, 30, 50)), (*VALID, *worsens(20.0, 5.0))
         ),
     },
-    draw="lucidae.experiments.drawings.training:conditioning",
+    draw=Drawing("training", "conditioning"),
 )

@@ -1,4 +1,4 @@
-"""The narrow circular valley of the non-uniform penalty, and a descent along it."""
+"""Loss surface of the non-uniform penalty over scale and angle, and a descent on it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtMost, Outweighs, Sooner
 from lucidae.iteration import Below, iterate
@@ -32,9 +34,10 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Two latents held at W₁ = αO(θ)(I − ΛS⁻²)^½ = W₂ᵀ; a point is (α cos θ, α sin θ).
+    """Two latents with W₁ = αO(θ)(I − ΛS⁻²)^½ = W₂ᵀ; a point is (α cos θ, α sin θ).
 
-    W₁ = x D + y J D is linear in the point, so that its gradient is two inner products.
+    W₁ = x D + y J D is linear in the point (x, y), with D = (I − ΛS⁻²)^½ and the quarter turn J, so
+    the gradient over the point is the inner products of the gradient over W₁ with D and J D.
     """
 
     values: Vector
@@ -84,7 +87,7 @@ class Landscape:
             "rate": self.rate,
             "start": list(self.start),
         }
-        return [Cell("lucidae.experiments.linear.landscape:measure", settings, 0.3)]
+        return [Cell(measure, settings, 0.3)]
 
     def curves(self, results: Results) -> Curves:
         """Return the errors along the path, the loss along the ring, and two curvatures."""
@@ -102,7 +105,7 @@ class Landscape:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         return {
             "eigenvalues": f"{self.eigenvalues[0]:g} and {self.eigenvalues[1]:g}",
             "penalties": f"{self.penalties[0]:g} and {self.penalties[1]:g}",
@@ -110,7 +113,10 @@ class Landscape:
         }
 
 
-def _landscape(settings: Settings) -> Arrays:
+@work("linear.landscape/1")
+@on_processor
+def measure(settings: Settings) -> Arrays:
+    """Evaluate the surface and follow one descent on it."""
     plane = Plane(np.array(settings["eigenvalues"]), np.array(settings["penalties"]))
     axis = np.linspace(-1.35, 1.35, settings["points"])
     grid = np.stack(np.meshgrid(axis, axis), axis=-1)
@@ -143,7 +149,7 @@ def _path(plane: Plane, settings: Settings) -> Vector:
 
 
 def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
-    """Return the second derivatives at the minimum (1, 0), along the radius and across it."""
+    """Return the second derivatives at the minimum (1, 0), radial and angular."""
     minimum = np.array([1.0, 0.0])
     return np.array(
         [
@@ -153,36 +159,34 @@ def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
     ) / (2 * step)
 
 
-measure = on_processor(_landscape)
-
 EXPECT = (
     Outweighs(
         "radial curvature",
         "angular curvature",
         50.0,
-        says="the valley is steep across and nearly level along its floor",
+        says="the curvature across the valley is far larger than along it",
     ),
-    AtMost("ring", 0.05, at="everywhere", says="the floor of the ring is almost level"),
+    AtMost("ring", 0.05, at="everywhere", says="the loss hardly varies along the ring"),
     Sooner(
         "radius error",
         "angle error",
         0.05,
         factor=20.0,
-        says="the descent reaches the ring long before the right angle",
+        says="the descent reaches the ring long before the optimal angle",
     ),
     AtMost("angle error", 1e-3, says="the descent ends at the optimum"),
 )
 
 EXPERIMENT = Experiment(
     name="lae-landscape",
-    title="A narrow, circular valley",
+    title="Loss surface of the non-uniform penalty",
     reference="Bao et al. 2020, Figure 1",
     shows="loss surface of the non-uniform penalty, and a descent path on it",
     claim="Non-uniform penalties break the rotational symmetry of a linear autoencoder only "
-    "weakly: gradient descent falls into a ring-shaped valley at once and then creeps along it.",
+    "weakly: gradient descent reaches a ring-shaped valley quickly and then moves slowly along it.",
     scales={
         "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
         "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),
     },
-    draw="lucidae.experiments.drawings.landscapes:valley",
+    draw=Drawing("landscapes", "valley"),
 )

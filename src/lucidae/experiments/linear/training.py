@@ -1,4 +1,4 @@
-"""TrainingRuns runs of linear autoencoders as cells: dynamics, weights, searches, mini-batches."""
+"""Training runs of linear autoencoders as cells: dynamics, weights, searches, mini-batches."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import like
-from lucidae.experiments.data import SHAPES, centred_rows, penalties, spectrum
-from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
+from lucidae.experiments.data import DATA, centred_rows, penalties, spectrum
+from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
 from lucidae.experiments.device import reference
 from lucidae.iteration import log_grid
-from lucidae.linear.simulation.dynamics import Plan, Run, Trajectory, simulate
+from lucidae.linear.simulation import Plan, Run, Trajectory, simulate
 
-__all__ = ["TrainingRuns", "Trial", "measure"]
+__all__ = ["DIGITS", "MNIST", "Baseline", "TrainingRuns", "Trial", "measure"]
 
-WORK = "lucidae.experiments.linear.training:measure"
 MEASURES = ("alignment", "subspace", "loss", "imbalance")
-FEATURES = {"digits": 64, "mnist": 784, "gaussian": 1000, "small-gaussian": 100}
-SAMPLES = {"digits": 1797, "mnist": 60_000, "gaussian": 5000, "small-gaussian": 500}
 STOCHASTIC = ("nested_dropout",)
+START: Settings = {"init_scale": 1e-4, "momentum": 0.9, "tied": False}
+"""Settings of all runs of Bao et al. 2020."""
+
+START_WORDS = "normal, standard deviation 1e-4, encoder and decoder untied"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One training run, with all that it depends on.
+    """One training run, with everything that it depends on.
 
     Parameters
     ----------
     method, optimizer, learning_rate
-        As in `lucidae.linear.simulation.dynamics.Run`; the paper's runs are untied.
+        As in `lucidae.linear.simulation.Run`; the paper's runs are untied.
     data : str
         A name of `lucidae.experiments.data`.
     k, n_epochs : int
@@ -41,11 +42,11 @@ class Trial:
     batch_size : int, optional
         Rows per step; the full batch by default.
     marks : tuple of int
-        Epochs to record besides a logarithmic grid.
+        Epochs to record in addition to a logarithmic grid.
     keep_weights : bool, default=False
-        Whether to keep the last weights.
+        Whether to store the last weights.
     seed : int, default=0
-        Seed of the first weights, and of masks and batches.
+        Seed of the initial weights, and of masks and batches.
     label : str, default=""
         Name of its curves; method and optimizer by default.
     """
@@ -76,7 +77,7 @@ class Trial:
 
     @property
     def cell(self) -> Cell:
-        """The work."""
+        """The cell of this run."""
         settings = {
             "method": self.method,
             "optimizer": self.optimizer,
@@ -88,28 +89,113 @@ class Trial:
             "batch_size": self.batch_size,
             "record_at": self.grid,
             "keep_weights": self.keep_weights,
-            "init_scale": 1e-4,
-            "momentum": 0.9,
-            "tied": False,
             "seed": self.seed,
+            **START,
         }
-        return Cell(WORK, settings, self._cost(), self._companions(settings))
+        return Cell(measure, settings, self._cost(), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:
-        """Name the runs that differ in their rate alone, unless they draw at random."""
+        """Return a name shared by the runs that differ in their rate alone.
+
+        Runs that draw masks or batches have none: they would share the draws of one generator.
+        """
         if self.method in STOCHASTIC or self.batch_size is not None:
             return ""
-        shared = {name: settings[name] for name in settings if name not in ("learning_rate",)}
-        return repr(shared)
+        return repr({name: settings[name] for name in settings if name != "learning_rate"})
 
     def _cost(self) -> float:
-        m, k = FEATURES[self.data], self.k
+        data, k = DATA[self.data], self.k
+        m, rows = data.n_features, data.n_samples
         if self.method in STOCHASTIC or self.batch_size is not None:
-            rows = SAMPLES[self.data]
             steps = 1 if self.batch_size is None else -(-rows // self.batch_size)
             return 0.05 + self.n_epochs * (steps * 3e-4 + rows * m * k * 1.2e-9)
+        # Adam works by coordinates of the original basis, where the covariance is not diagonal.
         width = m if self.optimizer == "adam" else k
         return 0.05 + self.n_epochs * (1.5e-4 + m * k * (width * 2e-10 + 1e-8))
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The runs of Bao et al. 2020, Figure 2, which the other experiments vary.
+
+    Parameters
+    ----------
+    data, k, n_epochs, marks
+        As in `Trial`.
+    rates : mapping of (method, optimizer) to float
+        Learning rate of each run.
+    penalties : mapping of str to mapping
+        Rule of the penalties of each ℓ₂ method.
+    """
+
+    data: str
+    k: int
+    n_epochs: int
+    marks: tuple[int, ...]
+    rates: Mapping[tuple[str, str], float]
+    penalties: Mapping[str, Mapping[str, Any]]
+
+    def trial(self, method: str, optimizer: str, **changes: Any) -> Trial:
+        """Return the run of a method and an optimizer, with some settings changed."""
+        settings = {
+            "learning_rate": self.rates[method, optimizer],
+            "data": self.data,
+            "k": self.k,
+            "n_epochs": self.n_epochs,
+            "penalties": self.penalties.get(method),
+            "marks": self.marks,
+        }
+        return Trial(method, optimizer, **{**settings, **changes})
+
+
+DIGITS = Baseline(
+    data="digits",
+    k=10,
+    n_epochs=3000,
+    marks=(1000, 3000),
+    rates={  # the best of lae-learning-rates at its smoke scale
+        ("uniform_l2", "nesterov"): 3e-2,
+        ("nonuniform_l2", "nesterov"): 3e-2,
+        ("rag", "nesterov"): 1e-2,
+        ("nested_dropout", "nesterov"): 1e-1,
+        ("expected_nested_dropout", "nesterov"): 3e-1,
+        ("linear_vae", "nesterov"): 1e-2,
+        ("uniform_l2", "adam"): 1e-3,
+        ("nonuniform_l2", "adam"): 1e-2,
+        ("nested_dropout", "adam"): 1e-2,
+        ("expected_nested_dropout", "adam"): 1e-2,
+        ("linear_vae", "adam"): 3e-3,
+    },
+    # In the same proportion to the eigenvalues of the digits as the paper's penalties are to those
+    # of MNIST: the last penalty exceeds its eigenvalue, so one latent is zero at the optimum.
+    penalties={
+        "uniform_l2": {"rule": "uniform", "value": 0.05},
+        "nonuniform_l2": {"rule": "spaced", "low": 0.045, "high": 0.4025},
+    },
+)
+MNIST = Baseline(
+    data="mnist",
+    k=20,
+    n_epochs=30_000,
+    marks=(1000, 5000, 10_000, 30_000),
+    rates={  # Bao et al. 2020, Table 2
+        ("uniform_l2", "nesterov"): 1e-3,
+        ("nonuniform_l2", "nesterov"): 3e-4,
+        ("rag", "nesterov"): 3e-3,
+        ("nested_dropout", "nesterov"): 3e-2,
+        ("expected_nested_dropout", "nesterov"): 3e-2,
+        ("linear_vae", "nesterov"): 1e-3,
+        ("uniform_l2", "adam"): 1e-3,
+        ("nonuniform_l2", "adam"): 1e-2,
+        ("nested_dropout", "adam"): 1e-2,
+        ("expected_nested_dropout", "adam"): 1e-2,
+        ("linear_vae", "adam"): 1e-3,
+    },
+    penalties={
+        "uniform_l2": {"rule": "uniform", "value": 0.25},
+        "nonuniform_l2": {"rule": "spaced", "low": 0.1, "high": 0.9},
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +207,7 @@ class TrainingRuns:
     trials : tuple of Trial
         The runs.
     words : mapping
-        The setting in words.
+        Further facts about the setting.
     """
 
     trials: tuple[Trial, ...]
@@ -132,7 +218,7 @@ class TrainingRuns:
         return [trial.cell for trial in self.trials]
 
     def curves(self, results: Results) -> Curves:
-        """Return "measure/run" over the epochs."""
+        """Return every measure of every run over the epochs, as ``"measure/run"``."""
         return {
             f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure])
             for trial, cell in zip(self.trials, results, strict=True)
@@ -140,41 +226,30 @@ class TrainingRuns:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         first = self.trials[0]
         return {
-            "data": DATA_WORDS[first.data],
+            "data": DATA[first.data].words,
             "latents": str(first.k),
             "epochs": str(max(trial.n_epochs for trial in self.trials)),
             "runs": str(len(self.trials)),
-            "first weights": "normal, standard deviation 1e-4, encoder and decoder untied",
+            "initial weights": START_WORDS,
             **self.words,
         }
 
 
-DATA_WORDS = {
-    "digits": "digits, 1797 × 64, pixels in [0, 1], centred",
-    "mnist": "MNIST, 60 000 × 784, pixels in [0, 1], centred",
-    "gaussian": "Gaussian, 5000 × 1000, eigenvalues equally spaced from 100 to 1",
-    "small-gaussian": "Gaussian, 500 × 100, eigenvalues equally spaced from 100 to 1",
-}
-
-
+@work("linear.training/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Train all runs of a group, which differ in their rates at most, at once."""
-    shared = group[0]
-    runs = [_run(settings) for settings in group]
-    return [_arrays(found, shared) for found in simulate(runs, plan_of(shared, device))]
+    """Train all runs of a group, which differ in their learning rates at most, at once."""
+    runs = [run_of(settings) for settings in group]
+    found = simulate(runs, plan_of(group[0], device))
+    return [_arrays(one, group[0]) for one in found]
 
 
-def _run(settings: Settings) -> Run:
-    return Run(
-        settings["method"],
-        settings["optimizer"],
-        settings["learning_rate"],
-        settings["seed"],
-        settings["tied"],
-    )
+def run_of(settings: Settings) -> Run:
+    """Return the run that the settings of a cell describe."""
+    names = ("method", "optimizer", "learning_rate", "seed", "tied")
+    return Run(*(settings[name] for name in names))
 
 
 def plan_of(settings: Settings, device: str) -> Plan:
@@ -199,8 +274,3 @@ def _arrays(found: Trajectory, settings: Settings) -> dict[str, Any]:
     if settings["keep_weights"]:
         arrays |= {"encoder": found.weights.encoder, "atoms": found.weights.atoms}
     return {name: np.asarray(values) for name, values in arrays.items()}
-
-
-def images(atoms: Any, data: str) -> Any:
-    """Return rows of pixels as images."""
-    return np.reshape(atoms, (-1, *SHAPES[data]))

@@ -1,4 +1,4 @@
-"""The decoder as it turns towards the axes."""
+"""Alignment of the decoder's columns with the principal directions during training."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from lucidae.experiments.data import spectrum
-from lucidae.experiments.declaration import Cell, Curve, Curves, Experiment, Results, Scale
-from lucidae.experiments.linear.dynamics import (
-    DIGITS_PENALTIES,
-    DIGITS_RATES,
-    PAPER_PENALTIES,
-    PAPER_RATES,
+from lucidae.experiments.declaration import (
+    Cell,
+    Curve,
+    Curves,
+    Drawing,
+    Experiment,
+    Results,
+    Scale,
+    listed,
 )
-from lucidae.experiments.linear.training import TrainingRuns, Trial
+from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
 from lucidae.experiments.verdicts import AtLeast, AtMost
 
 METHODS = (
@@ -31,42 +34,33 @@ METHODS = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Decoders of every model at a few epochs, each reached from the same start."""
+    """Decoders of every model at a few epochs, all from the same initial weights."""
 
-    data: str
-    k: int
+    baseline: Baseline
     epochs: tuple[int, ...]
-    rates: Mapping[tuple[str, str], float]
-    penalties: Mapping[str, Mapping[str, Any]]
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """One trial per model and epoch."""
-        return tuple(
-            Trial(
-                method,
-                "nesterov",
-                self.rates[method, "nesterov"],
-                data=self.data,
-                k=self.k,
-                n_epochs=epoch,
-                penalties=self.penalties.get(method),
-                keep_weights=True,
-            )
-            for method in METHODS
-            for epoch in self.epochs
+    def runs(self) -> TrainingRuns:
+        """One run per model and epoch."""
+        return TrainingRuns(
+            tuple(
+                self.baseline.trial(method, "nesterov", n_epochs=epoch, marks=(), keep_weights=True)
+                for method in METHODS
+                for epoch in self.epochs
+            ),
+            {"epochs": listed(self.epochs), "runs": str(len(METHODS)), "optimizer": "Nesterov"},
         )
 
     def cells(self) -> Sequence[Cell]:
         """Return one cell per model and epoch."""
-        return [trial.cell for trial in self.trials]
+        return self.runs.cells()
 
     def cosines(self, results: Results, method: str, epoch: int) -> Any:
         """Return uᵢᵀwⱼ/‖wⱼ‖ between principal directions and the decoder's columns, (k, k)."""
         atoms = results.one(method=method, n_epochs=epoch).arrays["atoms"]
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
         unit = atoms / np.where(lengths > 1e-6 * lengths.max(), lengths, np.inf)
-        return spectrum(self.data).vectors[:, : self.k].T @ unit.T
+        return spectrum(self.baseline.data).vectors[:, : self.baseline.k].T @ unit.T
 
     def curves(self, results: Results) -> Curves:
         """Return the mean squared cosine on the diagonal, and of the best match, over epochs."""
@@ -80,47 +74,35 @@ class Snapshots:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
-        words = TrainingRuns(self.trials[:1]).facts()
-        epochs = ", ".join(str(epoch) for epoch in self.epochs)
-        return {**words, "epochs": epochs, "runs": str(len(METHODS)), "optimizer": "Nesterov"}
+        """Describe the setting in words."""
+        return self.runs.facts()
+
+
+def expect(rag: float, nested: float, uniform: float, start: float) -> tuple[Any, ...]:
+    """Claims on the squared cosines: on the diagonal, and of the best match."""
+    return (
+        AtLeast("ordered/rag", rag, says="RAG makes UᵀW₂ diagonal"),
+        AtLeast(
+            "ordered/expected_nested_dropout",
+            nested,
+            says="expected nested dropout makes UᵀW₂ diagonal",
+        ),
+        AtMost("matched/uniform_l2", uniform, says="the uniform penalty does not find the axes"),
+        AtMost("matched/rag", start, at=0, says="the initial weights are not aligned"),
+    )
 
 
 EXPERIMENT = Experiment(
     name="lae-weights",
-    title="The decoder turns towards the axes",
+    title="Alignment of the decoder with the principal directions",
     reference="Bao et al. 2020, Figure 3",
     shows="UᵀW₂ at four epochs, and the decoder as images",
     claim="With rotation-augmented gradient and with nested dropout UᵀW₂ becomes diagonal: the "
-    "components are found in their order. The linear VAE finds them in any order, the uniform "
-    "penalty not at all.",
+    "components are found in order. The linear VAE finds them in an arbitrary order, and the "
+    "uniform penalty does not find them.",
     scales={
-        "smoke": Scale(
-            Snapshots("digits", 10, (0, 300, 1000, 3000), DIGITS_RATES, DIGITS_PENALTIES),
-            (
-                AtLeast("ordered/rag", 0.9, says="RAG makes UᵀW₂ diagonal"),
-                AtLeast(
-                    "ordered/expected_nested_dropout",
-                    0.9,
-                    says="expected nested dropout makes UᵀW₂ diagonal",
-                ),
-                AtMost("matched/uniform_l2", 0.5, says="the uniform penalty finds no axis"),
-                AtMost("matched/rag", 0.3, at=0, says="the start is not aligned"),
-            ),
-        ),
-        "paper": Scale(
-            Snapshots("mnist", 20, (0, 1000, 5000, 10_000), PAPER_RATES, PAPER_PENALTIES),
-            (
-                AtLeast("ordered/rag", 0.85, says="RAG makes UᵀW₂ diagonal"),
-                AtLeast(
-                    "ordered/expected_nested_dropout",
-                    0.8,
-                    says="expected nested dropout makes UᵀW₂ diagonal",
-                ),
-                AtMost("matched/uniform_l2", 0.4, says="the uniform penalty finds no axis"),
-                AtMost("matched/rag", 0.1, at=0, says="the start is not aligned"),
-            ),
-        ),
+        "smoke": Scale(Snapshots(DIGITS, (0, 300, 1000, 3000)), expect(0.9, 0.9, 0.5, 0.3)),
+        "paper": Scale(Snapshots(MNIST, (0, 1000, 5000, 10_000)), expect(0.85, 0.8, 0.4, 0.1)),
     },
-    draw="lucidae.experiments.drawings.training:weights",
+    draw=Drawing("training", "weights"),
 )

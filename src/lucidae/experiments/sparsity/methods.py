@@ -1,4 +1,4 @@
-"""The methods that the sparse experiments compare: stacks of problems in, estimates out."""
+"""The methods that the sparse experiments compare, each for a stack of problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lucidae.sparsity.solvers import NOISE_FREE
 __all__ = ["LIMITS", "METHODS", "SOLVERS"]
 
 CROWDED = 0.9
-"""Share of the rows that an estimate may use before it counts as not sparse at all."""
+"""Share of the rows above which an estimate does not count as sparse."""
 
 Solved = BatchSolution[Any]
 
@@ -34,8 +34,8 @@ Solved = BatchSolution[Any]
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Solve the full-covariance VAE. Wipf 2023, eq. 18.
 
-    By MM; where that ends in a minimum that is not sparse and there is no noise, by EM too, whose
-    small steps find lower minima when r is close to d. The lower energy is kept.
+    By MM. Where MM ends in a minimum that is not sparse and there is no noise, EM is run too: its
+    small steps find lower minima when r is close to d. The solution of lower energy is returned.
     """
     found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
     again = _not_sparse(Phi, X, noise, found.value)
@@ -55,6 +55,8 @@ def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.nd
     xp, rows = namespace(X), X.shape[-2]
     factor, _ = cholesky(covariance(Phi, value.relevance, noise))
     inverse = solve_lower(factor, xp.broadcast_to(eye_like(rows, X), factor.shape))
+    # tr(Φ W Φᵀ Σ⁻¹) = d − γ tr Σ⁻¹ with Σ = γI + Φ W Φᵀ = LLᵀ, and tr Σ⁻¹ = ‖L⁻¹‖²_F: the number
+    # of rows that the estimate explains by itself rather than as noise.
     used = rows - noise * squared_norm(inverse)
     noise_free = noise < NOISE_FREE * xp.mean(X * X, axis=(-2, -1))
     return np.flatnonzero(to_numpy(noise_free & (used > CROWDED * rows)))
@@ -120,4 +122,4 @@ METHODS: dict[str, Callable[..., Solved]] = {
 }
 LIMITS = {"full": 600, "diagonal": 300, "autoencoder": 300, "group lasso": 300}
 SOLVERS = {"full": "mm, or em where it ends lower"}
-"""What a cell says of its solver, where a method leaves a choice."""
+"""Description of the solver in the settings of a cell, where a method uses several."""

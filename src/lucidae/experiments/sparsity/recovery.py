@@ -12,15 +12,24 @@ import numpy as np
 
 from lucidae.arrays import Array, like, to_numpy
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
-from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
+from lucidae.experiments.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Results,
+    Scale,
+    Settings,
+    work,
+)
 from lucidae.experiments.device import cores, is_accelerator, reference
 from lucidae.experiments.sparsity.methods import LIMITS, METHODS, SOLVERS
+from lucidae.experiments.verdicts import Ordered, Where
 from lucidae.iteration import limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
 
-__all__ = ["Recovery", "measure"]
+__all__ = ["Recovery", "above", "measure", "scales"]
 
-WORK = "lucidae.experiments.sparsity.recovery:measure"
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
 """Numbers of active rows that are solved at once on an accelerator."""
@@ -45,9 +54,11 @@ class Recovery:
     leadfield : bool, default=False
         Whether the dictionary is a MEG lead field rather than Gaussian.
     criterion : {"rows", "support"}
-        What counts as success: every row right to 1e-3, or the r largest rows the true ones.
+        Criterion of success: every row within 1e-3 of the truth, or the r largest rows are the
+        true ones.
     tol : float, default=1e-6
-        Distance to stationarity at which a problem is solved; an exact support needs less.
+        Distance to stationarity at which a problem counts as solved; the support alone needs
+        less accuracy.
     """
 
     active: tuple[int, ...]
@@ -92,7 +103,7 @@ class Recovery:
         expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
         cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
         shared = {name: value for name, value in problem.items() if name not in ("r", "seed")}
-        return Cell(WORK, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
+        return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
 
     def curves(self, results: Results) -> Curves:
         """Return the success rates over r by every criterion; the chosen one has no prefix."""
@@ -106,7 +117,7 @@ class Recovery:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
         success = {
             "rows": "every row within 0.1 % of the truth, the support exact",
@@ -122,6 +133,27 @@ class Recovery:
         }
 
 
+METHOD_WORDS = {
+    "full": "the full VAE",
+    "diagonal": "the diagonal VAE",
+    "autoencoder": "the autoencoder",
+    "group lasso": "the group lasso",
+}
+
+
+def above(first: str, second: str, at: Where, margin: float) -> Ordered:
+    """Claim that the success rate of the first method exceeds that of the second by a margin."""
+    words = f"{METHOD_WORDS[first]} recovers more than {METHOD_WORDS[second]}"
+    return Ordered((first, second), at=at, margin=margin, says=words)
+
+
+def scales(smoke: tuple[Any, ...], paper: tuple[Any, ...], **setting: Any) -> dict[str, Scale]:
+    """Return both scales of an experiment, with the claims of each and the settings they share."""
+    small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
+    full = Recovery(tuple(range(1, 101)), 100, **setting)
+    return {"smoke": Scale(small, smoke), "paper": Scale(full, paper)}
+
+
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Problems of one shape: dictionaries, responses, true codes and noise variances."""
@@ -132,6 +164,7 @@ class Stack:
     noise: Array
 
 
+@work("sparsity.recovery/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Solve all cells of a group, those of one method at once, on shared problems."""
     order = sorted({settings["problem"]["r"]: settings["problem"] for settings in group}.items())
@@ -167,10 +200,10 @@ def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, An
 
 
 def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
-    """Draw all problems, each from a seed of its own, and bring them to the device."""
+    """Draw all problems, each from its own seed, and copy them to the device."""
     tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
     if is_accelerator(device):
-        # NumPy's generators leave the interpreter's lock for half of the time: a few threads help.
+        # NumPy's generators release the interpreter's lock half of the time, so a few threads help.
         with limited_blas(problems[0]["d"]), ThreadPoolExecutor(min(4, cores())) as pool:
             drawn = list(pool.map(_draw, tasks))
     else:

@@ -1,4 +1,4 @@
-"""One-dimensional energies: where marginalisation removes minima and where it does not."""
+"""Energies along one coordinate: number of minima with and without marginalisation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from lucidae.experiments.declaration import (
     Cell,
     Curve,
     Curves,
+    Drawing,
     Experiment,
     Results,
     Scale,
     Settings,
+    grid,
     on_processor,
+    work,
 )
 from lucidae.experiments.verdicts import AtLeast, AtMost, Between, Ordered
 from lucidae.sparsity.landscape import (
@@ -33,7 +36,7 @@ from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 4000)])
-SIGNED = np.linspace(-3.0, 6.0, 901)  # zero, where h = log is unbounded, is one of them
+SIGNED = np.linspace(-3.0, 6.0, 901)  # includes zero, where h = log is unbounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,12 @@ class Slices:
         }
         problem = {"d": 15, "kappa": 30, "r": 6, "n": 10, "snr_db": 20.0}
         return [
-            Cell("lucidae.experiments.sparsity.slices:draw_slice", slice_of_paper, 0.1),
-            *(
-                Cell("lucidae.experiments.sparsity.slices:count", {**problem, "seed": seed}, 0.3)
-                for seed in range(self.states)
-            ),
+            Cell(measure_slice, slice_of_paper, 0.1),
+            *grid(count_minima, {"seed": range(self.states)}, problem, 0.3),
         ]
 
     def curves(self, results: Results) -> Curves:
-        """Return the energies along the slice, and how many minima random slices have."""
+        """Return the energies along the slice, and the numbers of minima of random slices."""
         paper, *states = results.cells
         counts = {
             name: np.concatenate([cell.arrays[name] for cell in states])
@@ -89,7 +89,7 @@ class Slices:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the setting in words."""
+        """Describe the setting in words."""
         return {
             "slice of the paper": f"a = {self.power:g}, γ' = {self.inner:g}, γ'' = {self.outer:g}",
             "autoencoder": f"a = {self.target:g}, γ = {self.noise:g}, h = log",
@@ -97,7 +97,9 @@ class Slices:
         }
 
 
-def _slice(settings: Settings) -> Arrays:
+@work("sparsity.slice/1")
+@on_processor
+def measure_slice(settings: Settings) -> Arrays:
     """Return the three energies along one coordinate."""
     power, inner, outer = settings["power"], settings["inner"], settings["outer"]
     weight = np.concatenate([[0.0], np.geomspace(1e-3, 50.0, 400)])
@@ -113,7 +115,9 @@ def _slice(settings: Settings) -> Arrays:
     }
 
 
-def _count(settings: Settings) -> Arrays:
+@work("sparsity.slice_minima/1")
+@on_processor
+def count_minima(settings: Settings) -> Arrays:
     """Count the minima of each column's slice through a random state, on a fine grid."""
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
@@ -133,22 +137,28 @@ def _count(settings: Settings) -> Arrays:
     }
 
 
-draw_slice = on_processor(_slice)
-count = on_processor(_count)
-
 EXPECT = (
-    Between("minima/full", 1, 1, says="the full VAE has one minimum along the slice"),
-    Between("minima/diagonal", 2, 2, says="the diagonal VAE has two"),
-    AtLeast("minima/autoencoder", 2, says="so has the autoencoder"),
-    AtMost("random/full", 1, at="everywhere", says="no random slice of the full VAE has two"),
-    AtLeast("random/full", 1, at="everywhere", says="and each has one"),
-    AtLeast("several/diagonal", 0.01, says="some slices of the diagonal VAE have two"),
-    Ordered(("several/diagonal", "several/full"), says="diagonal above full"),
+    Between("minima/full", 1, 1, says="minima of the full VAE along the slice"),
+    Between("minima/diagonal", 2, 2, says="minima of the diagonal VAE along the slice"),
+    AtLeast("minima/autoencoder", 2, says="minima of the autoencoder along the slice"),
+    AtMost("random/full", 1, at="everywhere", says="minima of the full VAE along a random slice"),
+    AtLeast(
+        "random/full", 1, at="everywhere", says="every random slice of the full VAE has a minimum"
+    ),
+    AtLeast(
+        "several/diagonal",
+        0.01,
+        says="share of random slices of the diagonal VAE with several minima",
+    ),
+    Ordered(
+        ("several/diagonal", "several/full"),
+        says="the diagonal VAE has several minima more often than the full VAE",
+    ),
 )
 
 EXPERIMENT = Experiment(
     name="sparse-slices",
-    title="One coordinate at a time: which minima marginalisation removes",
+    title="Minima along one coordinate, with and without marginalisation",
     reference="Wipf 2023, Theorem 4.4, Corollaries 4.5 and 4.6",
     shows="one-dimensional energies of the full VAE, the diagonal VAE and the autoencoder",
     claim="With all other weights fixed, the energy of the full VAE along one of them has a single "
@@ -157,5 +167,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Slices(20), EXPECT),
         "paper": Scale(Slices(200), EXPECT),
     },
-    draw="lucidae.experiments.drawings.recovery:slices",
+    draw=Drawing("recovery", "slices"),
 )

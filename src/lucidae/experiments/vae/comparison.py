@@ -1,37 +1,39 @@
-"""Full against diagonal covariance in deep VAEs of equal capacity (Wipf 2023, section 5.2)."""
+"""Cells that compare full with diagonal covariance in deep VAEs (Wipf 2023, section 5.2)."""
 
 from __future__ import annotations
 
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 
-from lucidae.experiments.vae.pictures import as_images, picture, pictures
-from lucidae.experiments.vae.training import TrainingSettings, train
-from lucidae.experiments.vae.verdict import ARMS, summary, verdict
-from lucidae.io.atomic import json_safe
-from lucidae.iteration import ProgressBar, Solution, Status
+from lucidae.datasets import fetch_mnist, load_digits
+from lucidae.experiments.declaration import work
+from lucidae.experiments.vae.training import TrainingSettings, seeded, train
+from lucidae.iteration import ProgressBar, Status
 from lucidae.nn.layers import Tensor
 from lucidae.nn.vae import VAE
-from lucidae.validation import check_integer, check_number
+from lucidae.validation import check_choice, check_number
 
-__all__ = ["SCALES", "Design", "compare_covariances"]
+__all__ = ["ARMS", "DESIGNS", "Design", "cell_settings", "measure"]
+
+ARMS = ("full", "diagonal")
+N_IMAGES = 10
+"""Images that are reconstructed, and samples that are drawn, for the page."""
+
+Images = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Size of the networks, of the training and of the study.
+    """Size of the networks, of the training and of the comparison.
 
     Parameters
     ----------
     latent_dim : int
-        Number of latents; well above what the data need, so that some are left over.
+        Number of latents; well above what the data need, so that some are not used.
     width, blocks, stages, features : int
         Size of the residual networks; see `VAE.resnet`.
     training : TrainingSettings
@@ -39,12 +41,12 @@ class Design:
     seeds : tuple of int
         One pair of runs for each.
     noise_variance : "learn" or float, default="learn"
-        γ, on values in [0, 1]. At its optimum it follows each arm's own error; a number holds
-        both arms to the same trade-off between error and KL.
+        γ, for values in [0, 1]. At its optimum it equals each arm's own error; a fixed number
+        gives both arms the same trade-off between error and KL.
 
     Examples
     --------
-    >>> SCALES["paper"].seeds
+    >>> DESIGNS["paper"].seeds
     (0, 1, 2)
     """
 
@@ -68,7 +70,7 @@ class Design:
         return cls(**{**settings, "training": training, "seeds": tuple(settings["seeds"])})
 
     def model(self, shape: Any, arm: str, seed: int) -> VAE:
-        """Return a fresh model; of one seed, both arms start from the same weights."""
+        """Return a fresh model; both arms of one seed start from the same weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return VAE.resnet(
@@ -83,7 +85,7 @@ class Design:
             )
 
 
-SCALES = {
+DESIGNS = {
     "smoke": Design(
         latent_dim=16,
         width=8,
@@ -105,142 +107,125 @@ SCALES = {
 }
 
 
-def compare_covariances(
-    images: Any,
-    held_out: Any,
-    design: Design,
-    *,
-    device: str = "cpu",
-    checkpoints: Path | None = None,
-    workers: int = 1,
-    report: Callable[[str], Any] = lambda _: None,
-) -> dict[str, Any]:
-    """Train both arms from every seed and return all that was measured.
+def digits() -> tuple[Images, Images]:
+    """Return the embedded digits as 8 × 8 images in [0, 1], for training and for evaluation."""
+    images = load_digits().images
+    return images[:1500], images[1500:]
+
+
+def mnist() -> tuple[Images, Images]:
+    """Return MNIST's training and test images in [0, 1]."""
+    return fetch_mnist("train").images, fetch_mnist("test").images
+
+
+SOURCES: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits, "mnist": mnist}
+
+
+def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dict[str, Any]]:
+    """Return the settings of every run at a scale: both arms from each seed.
 
     Parameters
     ----------
-    images, held_out : arrays of shape (n, height, width), values in [0, 1] or 0 … 255 as integers
-        Training data and data for the measurements.
-    design : Design
-        Such as ``SCALES["smoke"]``.
-    device : str, default="cpu"
-        Where to train.
-    checkpoints : path, optional
-        Folder from which an interrupted study goes on.
-    workers : int, default=1
-        Processes that share the runs; small networks leave a GPU idle otherwise.
-    report : callable
-        Called with one line after each run.
+    scale : {"smoke", "paper"}
+        Name of the design.
+    noise_variance : "learn" or float, default="learn"
+        As in `Design`.
 
     Returns
     -------
-    dict
-        JSON-safe: ``design``, ``runs`` (arm, seed, status, number of parameters, history by
-        epoch), ``summary`` by arm, ``certificate``. Beside them ``pictures``: originals,
-        reconstructions and samples of the first seed, as arrays.
+    list of dict
+        JSON-safe. A γ that is learned is left out, as in cells that were measured before it could
+        be fixed.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from dataclasses import replace
-    >>> from lucidae.experiments.vae.training import TrainingSettings
-    >>> tiny = replace(SCALES["smoke"], latent_dim=2, seeds=(0,),
-    ...                training=TrainingSettings(epochs=1, batch_size=10))
-    >>> x = np.random.default_rng(0).random((20, 8, 8))
-    >>> study = compare_covariances(x, x, tiny)
-    >>> [run["arm"] for run in study["runs"]]
-    ['full', 'diagonal']
+    >>> [(cell["arm"], cell["seed"]) for cell in cell_settings("smoke")]
+    [('full', 0), ('diagonal', 0)]
     """
-    check_integer(workers, "workers", low=1)
-    jobs = [
-        (images, held_out, design, arm, seed, device, checkpoints)
+    design = replace(DESIGNS[check_choice(scale, "scale", DESIGNS)], noise_variance=noise_variance)
+    data = "digits" if scale == "smoke" else "mnist"
+    described = asdict(design) | {"seeds": list(design.seeds)}
+    if noise_variance == "learn":
+        del described["noise_variance"]
+    return [
+        {"data": data, "arm": arm, "seed": seed, "design": described}
         for seed in design.seeds
         for arm in ARMS
     ]
-    runs: list[dict[str, Any]] = []
-    shown: dict[str, Any] = {}
-    for run, drawn in _runs(jobs, min(workers, len(jobs))):
-        runs.append(run)
-        shown = drawn | shown
-        report(_line(run))
-    certificate = verdict(runs)
-    return {
-        "design": asdict(design),
-        "runs": runs,
-        "summary": {arm: summary(runs, arm) for arm in ARMS},
-        "certificate": certificate.to_dict(),
-        "text": certificate.summary(),
-        "pictures": shown,
-    }
 
 
-Run = tuple[dict[str, Any], dict[str, Any]]
+@work("vae.comparison/1")
+def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
+    """Train the model of each cell and return its history, one entry per epoch.
+
+    Parameters
+    ----------
+    group : sequence of mappings
+        Entries of `cell_settings`.
+    device : str
+        Name of a torch device.
+
+    Returns
+    -------
+    list of dict
+        The figures of `training.evaluate` by epoch, the number of ``parameters``, and images.
+
+    Examples
+    --------
+    >>> cell = cell_settings("smoke")[0]
+    >>> training = {**cell["design"]["training"], "epochs": 1, "batch_size": 750}
+    >>> design = {**cell["design"], "training": training, "latent_dim": 2}
+    >>> (arrays,) = measure([{**cell, "design": design}], "cpu")
+    >>> arrays["mse"].shape, arrays["full_samples"].shape
+    ((1,), (10, 8, 8))
+    """
+    return [_measure_one(settings, device) for settings in group]
 
 
-def _runs(jobs: list[Any], workers: int) -> Iterator[Run]:
-    """Yield every run, in order, from this process or from several."""
-    if workers == 1:
-        yield from (_train_one(*job) for job in jobs)
-        return
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    threads = max(1, torch.get_num_threads() // workers)
-    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,)) as pool:
-        yield from pool.map(_train_one, *zip(*jobs, strict=True))
-
-
-def _train_one(
-    images: Any,
-    held_out: Any,
-    design: Design,
-    arm: str,
-    seed: int,
-    device: str,
-    checkpoints: Path | None,
-) -> Run:
-    """Train one arm from one seed, from arrays; return what was measured, and pictures."""
-    train_x, test_x = (as_images(x, device) for x in (images, held_out))
-    path = None if checkpoints is None else Path(checkpoints) / f"{arm}-{seed}.npz"
-    run, drawn = train_arm(train_x, test_x, design, arm, seed, path)
-    return run, {"originals": picture(test_x[:10])} | drawn
+def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
+    source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
+    images, held_out = (as_tensor(x, device) for x in source())
+    design = Design.of(settings["design"])
+    if device == "cpu":  # at these sizes compiling for the processor takes longer than it saves
+        plain = replace(design.training, precision="float32", compiled=False)
+        design = replace(design, training=plain)
+    arm = check_choice(settings["arm"], "arm", ARMS)
+    return train_arm(images, held_out, design, arm, settings["seed"])
 
 
 def train_arm(
-    images: Tensor, held_out: Tensor, design: Design, arm: str, seed: int, checkpoint: Path | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train one model on image tensors; return its record, and pictures by name."""
-    started = time.perf_counter()
+    images: Tensor, held_out: Tensor, design: Design, arm: str, seed: int
+) -> dict[str, Images]:
+    """Train one model on image tensors; return its history, its size and images by name."""
     model = design.model(tuple(images.shape[1:]), arm, seed)
     model = model.to(images.device, memory_format=torch.channels_last)
     settings = replace(design.training, seed=seed)
     bar = ProgressBar(f"{arm}, seed {seed}", delay=20.0)
-    ended = train(model, images, held_out, settings, checkpoint=checkpoint, callbacks=[bar])
-    run = _described(arm, seed, model, ended, time.perf_counter() - started)
-    return run, pictures(model, held_out[:10], arm)
-
-
-def _described(
-    arm: str, seed: int, model: Any, ended: Solution[Any], seconds: float
-) -> dict[str, Any]:
+    ended = train(model, images, held_out, settings, callbacks=[bar])
     if ended.status is Status.DIVERGED:
         raise ValueError(
             f"the {arm} arm of seed {seed} diverged: lower the learning rate of the design."
         )
-    history = {name: values.tolist() for name, values in ended.history.values.items()}
     size = sum(parameter.numel() for parameter in model.parameters())
-    return {
-        "arm": arm,
-        "seed": seed,
-        "status": str(ended.status),
-        "parameters": size,
-        "seconds": seconds,
-        "history": json_safe(history),
-    }
+    history = dict(ended.history.values)
+    return history | sample_images(model, held_out[:N_IMAGES], arm) | {"parameters": np.array(size)}
 
 
-def _line(run: dict[str, Any]) -> str:
-    last = {name: values[-1] for name, values in run["history"].items()}
-    return (
-        f"{run['arm']:>8} seed {run['seed']}: MSE {last['mse']:.5f}, KL {last['kl']:.1f}, "
-        f"-ELBO {last['loss']:.1f} at γ {last['noise_variance']:.2g}, active {last['active']:.0f} "
-        f"({last['active_directions']:.0f} directions), {run['seconds']:.0f} s"
-    )
+def sample_images(model: Any, x: Tensor, arm: str) -> dict[str, Images]:
+    """Return reconstructions of some images and as many samples from the prior, as bytes."""
+    with seeded(model, x, 0):
+        return {
+            f"{arm}_reconstructions": as_bytes(model.reconstruct(x)),
+            f"{arm}_samples": as_bytes(model.sample(len(x))),
+        }
+
+
+def as_tensor(x: Any, device: str) -> Tensor:
+    """Return images of shape (n, height, width) as a tensor (n, 1, height, width) on a device."""
+    return torch.tensor(np.asarray(x)[:, None], dtype=torch.float32, device=device)
+
+
+def as_bytes(x: Tensor) -> Images:
+    """Return the first channel of images in [0, 1] as bytes, shape (n, height, width)."""
+    scaled = np.clip(x.float().cpu().numpy()[:, 0] * 255.0, 0, 255)
+    return np.asarray(scaled.round().astype(np.uint8))

@@ -1,55 +1,70 @@
-"""Training a VAE: seeded, resumable, measured once an epoch."""
+"""Training of a VAE: seeded, resumable, and evaluated after every epoch."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from lucidae.experiments.vae.checkpoint import SaveTraining, restore
-from lucidae.experiments.vae.evaluation import evaluate
+from lucidae.arrays import to_numpy
+from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.iteration import Below, History, Solution, Status, iterate
-from lucidae.nn.layers import Tensor
+from lucidae.metrics import active_dimensions
+from lucidae.nn.diagnostics import active_directions
+from lucidae.nn.layers import Tensor, evaluation, full_precision
 from lucidae.nn.posteriors import GaussianHead
+from lucidae.nn.vae import NoiseVariance, negative_log_likelihood
 from lucidae.validation import check_choice, check_integer, check_number
 
-__all__ = ["Training", "TrainingSettings", "train"]
+__all__ = ["Training", "TrainingSettings", "evaluate", "seeded", "train"]
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+WARM_UP = 100
+"""Steps over which Adam's rate rises from zero."""
+
+CHUNK = 2500
+"""Samples evaluated at a time."""
+
+MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
+"""Prefixes of the names of arrays in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """How a VAE is trained: Adam with a short warm-up and a cosine decay of its rate.
+    """Settings of the training: Adam with a short warm-up and a cosine decay of its rate.
 
-    A full covariance that is free from the start adapts to a decoder that has learned nothing
+    A full covariance that is free from the start adapts to a decoder that has not learned anything
     yet: it drops directions that the data need later, and the many noisy gradients of its factor
-    drown the encoder's own. Latents are therefore kept independent at first, whatever the kind
-    of covariance, and then coupled step by step (`GaussianHead.coupling`).
+    dominate those of the encoder. Latents are therefore independent at first, whatever the kind
+    of covariance, and are then coupled step by step (`GaussianHead.coupling`).
 
     Parameters
     ----------
     epochs : int, default=40
         Passes over the data.
     batch_size : int, default=256
-        Samples a step; an incomplete last batch of an epoch is left out.
+        Samples per step; an incomplete last batch of an epoch is left out.
     learning_rate : float, default=1e-3
         Largest rate of Adam.
     precision : {"float32", "bfloat16"}, default="float32"
-        Arithmetic of the layers in training; posteriors, losses and measurements are in float32.
+        Arithmetic of the layers in training; posteriors, losses and evaluation use float32.
     compiled : bool, default=False
         Compile the training step with `torch.compile`.
     uncoupled : float, default=0.25
         Share of the steps, at most a half, with independent latents; over half as many steps
         more, their coupling rises to 1.
     seed : int, default=0
-        Source of batches and noise.
+        Seed of batches and noise.
 
     Examples
     --------
@@ -75,19 +90,19 @@ class TrainingSettings:
         check_integer(self.seed, "seed", low=0)
 
     def rate(self, step: int, total: int) -> float:
-        """Return Adam's rate at `step` of `total`: up over the first 100 steps, then cosine."""
-        warm = min(1.0, (step + 1) / min(100, total))
+        """Return Adam's rate at `step` of `total`: linear warm-up times cosine decay."""
+        warm = min(1.0, (step + 1) / min(WARM_UP, total))
         return self.learning_rate * warm * (1 + math.cos(math.pi * step / total)) / 2
 
     def coupling(self, step: int, total: int) -> float:
-        """Return how far latents are coupled at `step` of `total`: 0 at first, 1 in the end."""
+        """Return the coupling of the latents at `step` of `total`, rising from 0 to 1."""
         alone = self.uncoupled * total
         return min(1.0, max(0.0, 2 * (step + 1 - alone) / alone)) if alone else 1.0
 
 
 @dataclass(eq=False)
 class Training:
-    """The state of a run: the model, its optimizer, how far it is and what was measured.
+    """State of a run: the model, its optimizer, the steps taken and the figures of each epoch.
 
     Parameters
     ----------
@@ -96,7 +111,7 @@ class Training:
     images : tensor of shape (n, …)
         Training data, on the model's device.
     held_out : tensor of shape (n', …)
-        Data for the measurements.
+        Data for the evaluation.
     settings : TrainingSettings
     n_steps : int, default=0
         Steps taken so far.
@@ -139,35 +154,39 @@ class Training:
         return self.per_epoch * self.settings.epochs
 
     def step(self) -> Training:
-        """Take one step of Adam on the next batch; the state is its own successor."""
+        """Take one step of Adam on the next batch; the state is changed in place and returned."""
         position = self.n_steps % self.per_epoch
         if position == 0 or self.order is None:
             self._begin_epoch()
         self.model.train()
         size = self.settings.batch_size
         batch = self.images[self.order[position * size : (position + 1) * size]]
-        self._follow_the_schedules()
+        self._set_schedules()
         self.optimizer.zero_grad(set_to_none=True)
         with self._arithmetic():
             evidence = self.forward(batch)
         evidence.loss.backward()
         self.optimizer.step()
-        self._add_up(evidence, batch)
+        self._accumulate(evidence, batch)
         self.n_steps += 1
         if self.n_steps % self.per_epoch == 0:
             self._end_epoch()
         return self
 
     def _begin_epoch(self) -> None:
-        """Draw the order of the samples and seed the noise: each epoch depends on its number."""
+        """Draw the order of the samples and seed the noise.
+
+        Both depend on the seed and the number of the epoch alone, so that a run that is resumed
+        at the start of an epoch continues with the same numbers.
+        """
         number = self.n_steps // self.per_epoch
         seeds = np.random.SeedSequence([self.settings.seed, number]).generate_state(2)
-        generator = torch.Generator().manual_seed(int(seeds[0]))
-        self.order = torch.randperm(len(self.images), generator=generator).to(self.images.device)
+        rng = torch.Generator().manual_seed(int(seeds[0]))
+        self.order = torch.randperm(len(self.images), generator=rng).to(self.images.device)
         torch.manual_seed(int(seeds[1]))
         self.sums = torch.zeros_like(self.sums)
 
-    def _follow_the_schedules(self) -> None:
+    def _set_schedules(self) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
         for head in self.heads:
@@ -180,7 +199,8 @@ class Training:
         )
         return context
 
-    def _add_up(self, evidence: Any, batch: Tensor) -> None:
+    def _accumulate(self, evidence: Any, batch: Tensor) -> None:
+        # The sums stay on the device: reading a number would wait for it after every step.
         entries = math.prod(batch.shape[1:])
         figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
         self.sums += torch.stack([figure.detach() for figure in figures])
@@ -192,11 +212,11 @@ class Training:
         self.records.append(figures | measured)
 
     def health(self) -> float:
-        """Return 1 while the loss is finite, NaN once it is not."""
+        """Return 1 while the loss is finite, NaN otherwise: `iterate` then reports divergence."""
         return 1.0 if not self.records or math.isfinite(self.records[-1]["loss"]) else math.nan
 
     def history(self) -> History:
-        """Return what was measured after each epoch."""
+        """Return the figures of each epoch."""
         names = self.records[0] if self.records else {}
         values = {name: np.array([row[name] for row in self.records]) for name in names}
         return History(np.arange(1, len(self.records) + 1), values)
@@ -211,25 +231,25 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Any], Any]] = (),
 ) -> Solution[Training]:
-    """Train a VAE; go on where an earlier run of the same settings was interrupted.
+    """Train a VAE, or continue an interrupted run of the same settings.
 
     Parameters
     ----------
     model : nn.Module
         Such as `VAE`; trained in place.
     images, held_out : tensors
-        Training data and data for the measurements, on the model's device.
+        Training data and data for the evaluation, on the model's device.
     settings : TrainingSettings
     checkpoint : path, optional
-        Where the run is written, as arrays, and found again.
+        File to which the run is written, as arrays, and from which it is continued.
     callbacks : sequence of callable
-        Passed on to `lucidae.iteration.loop`; called after each epoch.
+        As in `lucidae.iteration.iterate`; called after each epoch.
 
     Returns
     -------
     Solution
-        Its value is the `Training`, its history what was measured after each epoch; DIVERGED when
-        the loss stopped being finite.
+        Its value is the `Training`, its history has one entry per epoch; the status is DIVERGED
+        when the loss is not finite.
 
     Examples
     --------
@@ -244,22 +264,21 @@ def train(
     (<Status.ITERATION_LIMIT: 'iteration limit'>, 2)
     """
     state = Training(model, images, held_out, settings)
-    keeper = None if checkpoint is None else SaveTraining(checkpoint)
+    writer = None if checkpoint is None else CheckpointWriter(checkpoint)
     if checkpoint is not None:
         restore(state, checkpoint)
-    devices = [images.device] if images.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=_cuda(images)):
         solution = iterate(
             Training.step,
             state,
             stop=Below(Training.health, 0.0),
             limit=state.total_steps,
             check_every=state.per_epoch,
-            callbacks=[*filter(None, [keeper]), *callbacks],
+            callbacks=[*filter(None, [writer]), *callbacks],
             first=state.n_steps,
         )
-    if keeper is not None and solution.status is not Status.DIVERGED:
-        keeper.save(state)
+    if writer is not None and solution.status is not Status.DIVERGED:
+        writer.save(state)
     return Solution(
         state,
         solution.status,
@@ -268,3 +287,158 @@ def train(
         solution.tolerance,
         state.history(),
     )
+
+
+def _cuda(images: Tensor) -> list[Any]:
+    """Return the devices whose random state has to be restored besides the processor's."""
+    return [images.device] if images.device.type == "cuda" else []
+
+
+class CheckpointWriter:
+    """Callback that writes a run to a file from time to time, so that it can be continued.
+
+    Parameters
+    ----------
+    path : path
+        The file; replaced atomically.
+    every_seconds : float, default=30.0
+        Time between two writes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every_seconds: float = 30.0) -> None:
+        self.path = Path(path)
+        self.every_seconds = every_seconds
+        self._written = time.monotonic()
+
+    def __call__(self, progress: Any) -> None:
+        """Write the state if the last write was long ago."""
+        if time.monotonic() - self._written >= self.every_seconds:
+            self.save(progress.state)
+
+    def save(self, state: Training) -> None:
+        """Write the model, the moments of Adam and the figures so far."""
+        model = {MODEL + name: to_numpy(part) for name, part in state.model.state_dict().items()}
+        moments = {
+            f"{OPTIMIZER}{index}/{name}": to_numpy(value)
+            for index, values in state.optimizer.state_dict()["state"].items()
+            for name, value in values.items()
+        }
+        history = {RECORD + name: values for name, values in state.history().values.items()}
+        progress = {"n_steps": state.n_steps, "settings": _described(state)}
+        save_arrays(self.path, progress | model | moments | history)
+        self._written = time.monotonic()
+
+
+def _described(state: Training) -> str:
+    """Return the settings of a run and of its noise variance as one line of JSON."""
+    settings = [part.setting for part in state.model.modules() if isinstance(part, NoiseVariance)]
+    noise = ["scheduled" if callable(setting) else str(setting) for setting in settings]
+    return json.dumps(asdict(state.settings) | {"noise_variance": noise}, sort_keys=True)
+
+
+def restore(state: Training, path: str | os.PathLike[str]) -> None:
+    """Load a checkpoint into a run; do nothing if there is no file.
+
+    Examples
+    --------
+    >>> restore(None, "never-written.npz")
+    """
+    if not Path(path).exists():
+        return
+    arrays = load_arrays(path, "a checkpoint of a training run")
+    if str(arrays.get("settings")) != _described(state):
+        raise ValueError(
+            f"{os.fspath(path)!r} belongs to a run with other settings, "
+            f"{arrays.get('settings')}, not {_described(state)}: remove the file, or name another."
+        )
+    parameters = {name: torch.as_tensor(value) for name, value in _under(MODEL, arrays).items()}
+    try:
+        state.model.load_state_dict(parameters)
+    except RuntimeError as error:
+        raise ValueError(f"{os.fspath(path)!r} belongs to another model: {error}") from error
+    moments: dict[int, dict[str, Any]] = {}
+    for name, values in _under(OPTIMIZER, arrays).items():
+        index, _, key = name.partition("/")
+        moments.setdefault(int(index), {})[key] = torch.as_tensor(values)
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    state.n_steps = int(arrays["n_steps"])
+    records = {name: values.tolist() for name, values in _under(RECORD, arrays).items()}
+    rows = zip(*records.values(), strict=True)
+    state.records = [dict(zip(records, row, strict=True)) for row in rows]
+
+
+def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays whose names start with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
+    """Measure reconstruction, KL, −ELBO and active latents on a set of samples.
+
+    Parameters
+    ----------
+    model : VAE
+    images : tensor of shape (n, …)
+        At least two samples, on the model's device.
+    seed : int, default=0
+        Seed of the noise; the caller's random state does not change.
+
+    Returns
+    -------
+    dict of str to float
+        ``mse`` from the posterior means (Wipf 2023, Definition 3.1) and ``sampled_mse`` from
+        samples, both per pixel; ``kl`` and ``loss`` (−ELBO) in nats per sample;
+        ``noise_variance``; ``active`` latents and ``active_directions``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import VAE
+    >>> from lucidae.experiments.vae.training import evaluate
+    >>> figures = evaluate(VAE.resnet((1, 8, 8), 2, width=8, features=8), torch.rand(9, 1, 8, 8))
+    >>> sorted(figures)
+    ['active', 'active_directions', 'kl', 'loss', 'mse', 'noise_variance', 'sampled_mse']
+    """
+    with seeded(model, images, seed):
+        parts = [_measure(model, chunk) for chunk in images.split(CHUNK)]
+    sums = torch.stack([part[0] for part in parts]).sum(0) / len(images)
+    error, sampled, kl = (float(total) for total in sums)
+    covariance = torch.stack([part[1] for part in parts]).sum(0) / len(images)
+    mean, variance = (torch.cat([part[index] for part in parts]) for index in (2, 3))
+    entries, noise = math.prod(images.shape[1:]), model.noise_variance
+    fit = negative_log_likelihood(torch.as_tensor(sampled), entries, noise.cpu())
+    finite = bool(torch.isfinite(mean).all())
+    return {
+        "mse": error / entries,
+        "sampled_mse": sampled / entries,
+        "kl": kl,
+        "loss": float(fit) + kl if finite else math.nan,
+        "noise_variance": float(noise),
+        "active": float(active_dimensions(mean, variance)) if finite else 0.0,
+        "active_directions": float(active_directions(covariance, mean)) if finite else 0.0,
+    }
+
+
+@contextmanager
+def seeded(model: Any, images: Tensor, seed: int) -> Iterator[None]:
+    """Put a model in evaluation mode and seed torch; restore both afterwards."""
+    with evaluation(model), torch.random.fork_rng(devices=_cuda(images)):
+        torch.manual_seed(seed)
+        yield
+
+
+def _measure(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return summed errors and KL, summed covariance, means and variances of one chunk."""
+    posterior = model.encode(x)
+    target = full_precision(x)
+    decoded = [full_precision(model.decode(z)) for z in (posterior.mean, posterior.rsample())]
+    # Sums over thousands of images lose digits in single precision.
+    errors = [torch.sum(torch.square(target - mean), dtype=torch.float64) for mean in decoded]
+    kl = torch.sum(posterior.kl(), dtype=torch.float64)
+    covariance = posterior.covariance.sum(0).double()
+    return torch.stack([*errors, kl]), covariance, posterior.mean, posterior.variance

@@ -154,7 +154,7 @@ def test_report_reads_as_text_html_and_json():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (torch.ones(1, 2), "two or more"),
+        (torch.ones(1, 2), "at least two"),
         (torch.full((4, 2), torch.inf), "infinity"),
         ([], "no batch"),
         (3, "loader"),
