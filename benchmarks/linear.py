@@ -26,9 +26,10 @@ from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.simulation.dynamics import Plan, Run, simulate
-from lucidae.linear.solvers import DescentSettings, solve_gradient
+from lucidae.linear.simulation import Plan, Run, simulate
+from lucidae.linear.solvers import solve_gradient
 from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance

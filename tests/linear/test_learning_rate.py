@@ -10,9 +10,9 @@ from lucidae.iteration import Status
 from lucidae.linear.data import ritz_spectrum
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.objectives import geometric_prior
-from lucidae.linear.optimizers import OPTIMIZERS, largest_stable_product
+from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings, largest_stable_product
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.solvers import DescentSettings, random_start, solve_gradient, stiffness
+from lucidae.linear.solvers import random_start, solve_gradient, stiffness
 from lucidae.metrics import subspace_distance
 
 M, K = 12, 4

@@ -9,10 +9,11 @@ from numpy.testing import assert_allclose
 from linear.problems import covariance_from, orthogonal, spectrum_from
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.objectives import Reconstruction, geometric_prior
+from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.rules import GeneralizedHebbianRule, RotationAugmentedRule, rotation_generator
-from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
-from lucidae.linear.solvers import DescentSettings, random_start, solve_gradient
-from lucidae.linear.theory import alignment_rate, predicted_epochs
+from lucidae.linear.simulation import Plan, Run, epochs_to_alignment, simulate
+from lucidae.linear.solvers import random_start, solve_gradient
+from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.weights import TiedWeights, UntiedWeights, frobenius
 from lucidae.metrics import axis_alignment_distance
 
@@ -139,7 +140,7 @@ def axis_error(atoms, axes):
 @pytest.mark.parametrize("name", ["rag", "gha", "brockett", "nonuniform_l2"])
 def test_misalignment_decays_at_the_predicted_rate(name, values):
     method = make_method(name, MethodSettings(np.linspace(0.1, 0.5, 2), geometric_prior(2), None))
-    predicted = alignment_rate(method, np.array(values), 2)
+    predicted = method.alignment_rate(np.array(values), 2)
     assert_allclose(local_rate(name, values, 2), predicted, rtol=0.02)
 
 
@@ -155,13 +156,13 @@ def test_the_predicted_epochs_are_those_of_a_simulation():
     run = Run("rag", "nesterov", 0.002, seed=1)
     near, far = (float(epochs_to_alignment([run], plan, t, 1)[0]) for t in (1e-3, 1e-6))
     method = make_method("rag", MethodSettings(np.zeros(2), geometric_prior(2), None))
-    rate = alignment_rate(method, spectrum.values, 2)
+    rate = method.alignment_rate(spectrum.values, 2)
     assert_allclose(far - near, predicted_epochs(rate, 0.002, 0.9, 1e-6, 1e-3), rtol=0.05)
 
 
 def test_methods_that_do_not_align_have_no_rate():
     for name in ("plain", "uniform_l2"):
-        assert alignment_rate(make_method(name, settings_of(np.full(K, 0.1))), VALUES, K) is None
+        assert make_method(name, settings_of(np.full(K, 0.1))).alignment_rate(VALUES, K) is None
 
 
 def test_a_race_counts_the_epochs_of_its_runs_and_marks_those_that_diverge():

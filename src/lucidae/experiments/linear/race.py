@@ -10,7 +10,7 @@ import numpy as np
 
 from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
 from lucidae.experiments.linear.training import DATA_WORDS, FEATURES, SAMPLES, STOCHASTIC, plan_of
-from lucidae.linear.simulation.dynamics import Run, epochs_to_alignment
+from lucidae.linear.simulation import Run, epochs_to_alignment
 
 __all__ = ["Race", "measure"]
 

@@ -13,7 +13,7 @@ from lucidae.experiments.data import SHAPES, centred_rows, penalties, spectrum
 from lucidae.experiments.declaration import Arrays, Cell, Curve, Curves, Results, Settings
 from lucidae.experiments.device import reference
 from lucidae.iteration import log_grid
-from lucidae.linear.simulation.dynamics import Plan, Run, Trajectory, simulate
+from lucidae.linear.simulation import Plan, Run, Trajectory, simulate
 
 __all__ = ["TrainingRuns", "Trial", "measure"]
 
@@ -31,7 +31,7 @@ class Trial:
     Parameters
     ----------
     method, optimizer, learning_rate
-        As in `lucidae.linear.simulation.dynamics.Run`; the paper's runs are untied.
+        As in `lucidae.linear.simulation.Run`; the paper's runs are untied.
     data : str
         A name of `lucidae.experiments.data`.
     k, n_epochs : int
