@@ -1,6 +1,8 @@
 """`LinearAutoencoder` against scikit-learn's PCA, in scikit-learn's tools, on odd data."""
 
+import inspect
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from extras import require
 from lucidae import LinearAutoencoder
 from lucidae.iteration import Status
-from lucidae.linear.methods import METHODS
+from lucidae.linear.methods import METHODS, Options
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 RULES = ("rag", "gha", "brockett")
@@ -299,6 +301,53 @@ def test_a_warm_start_goes_on(X):
     assert warm.n_iter_ < cold.n_iter_ / 5
     with pytest.warns(UserWarning, match=r"shape \(3, 8\), but \(2, 8\) is expected"):
         assert warm.set_params(n_components=2).fit(X).n_components_ == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_warm_start_from_the_exact_fit_is_at_the_optimum(X, method):
+    settings = {"method": method, "warm_start": True, "random_state": 0}
+    warm = LinearAutoencoder(3, **settings).fit(X)
+    exact = warm.components_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if method == "nested_dropout" else "error")
+        # Sampled masks move the weights away from the optimum before the first test of `tol`.
+        warm.set_params(solver="gradient", max_iter=40).fit(X)
+    if method != "nested_dropout":
+        assert warm.n_iter_ == 1
+        assert_allclose(warm.components_, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("nonuniform_l2", "rag"), ("rag", "plain"), ("linear_vae", "rag"), ("rag", "linear_vae")],
+)
+def test_a_warm_start_converts_the_weights_of_another_method(X, first, second):
+    settings = {"solver": "gradient", "random_state": 0, "max_iter": 30_000}
+    cold = LinearAutoencoder(3, method=second, **settings).fit(X)
+    warm = LinearAutoencoder(3, method=first, warm_start=True, random_state=0).fit(X)
+    warm.set_params(method=second, **settings).fit(X)
+    assert warm.status_ is Status.CONVERGED
+    assert warm.n_iter_ < cold.n_iter_
+    assert subspace_distance(warm.decoder_, PCA(3).fit(X).components_.T) < 1e-5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stream_continues_from_an_exact_fit(X, method):
+    fitted = LinearAutoencoder(3, method=method, random_state=0).fit(X)
+    axes = PCA(3).fit(X).components_.T
+    fitted.set_params(solver="stochastic")
+    for _ in range(3):
+        fitted.partial_fit(X)
+        assert subspace_distance(fitted.decoder_, axes) < 1e-3
+    assert fitted.n_iter_ == 4
+    assert fitted.n_samples_seen_ == 4 * len(X)
+
+
+def test_arguments_are_checked_with_the_defaults_of_the_estimator():
+    checked, given = (inspect.signature(f) for f in (Options.of, LinearAutoencoder))
+    assert {n: p.default for n, p in checked.parameters.items()} == {
+        n: p.default for n, p in given.parameters.items()
+    }
 
 
 def test_float32_in_float32_out(X):

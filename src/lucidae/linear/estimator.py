@@ -146,7 +146,7 @@ class LinearState(FittedState):
     def certify(
         self, source: Source, title: str = "LinearAutoencoder", known: Spectrum | None = None
     ) -> Certificate:
-        """Return the certificate of the model on given data; `known` is a part of their spectrum."""
+        """Return the certificate of the model on data whose leading eigenpairs may be `known`."""
         outcome, training = self.model.outcome, self.options.training
         k = outcome.weights.encoder.shape[-2]
         spectrum = _certified_spectrum(source, k, known)

@@ -33,7 +33,7 @@ from lucidae.linear.rules import (
     brockett_ranks,
 )
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import frobenius
+from lucidae.linear.weights import balanced_mean, frobenius
 from lucidae.validation import check_choice, check_integer, check_number
 
 Vector = np.ndarray[Any, Any]
@@ -90,13 +90,10 @@ class Method:
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return weights of the method's kind from those of another kind.
-
-        Tied weights are the mean of both layers, which are equal at a balanced optimum.
-        """
+        """Return weights of the method's kind from those of another kind."""
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied and encoder is not atoms:
-            encoder = atoms = (encoder + atoms) / 2
+            encoder = atoms = balanced_mean(encoder, atoms)
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted
 
@@ -218,7 +215,19 @@ def register_method(
 
 def unregister_method(name: str) -> None:
     """Remove a registered method."""
-    del METHODS[check_choice(name, "method", METHODS)]
+    method_entry(name)
+    del METHODS[name]
+
+
+def method_entry(name: Any) -> MethodEntry:
+    """Return what is registered under `name`; unknown names are refused."""
+    if not isinstance(name, str) or name not in METHODS:
+        known = ", ".join(repr(other) for other in METHODS)
+        raise ValueError(
+            f"method={name!r} was given, expected one of {known}. Other methods must be registered "
+            "first, by lucidae.linear.register_method."
+        )
+    return METHODS[name]
 
 
 register_method("rag", rule=lambda _: RotationAugmentedRule())
@@ -244,7 +253,7 @@ register_method(
 
 def make_method(name: str, settings: MethodSettings) -> Method:
     """Return the method `name`; a tying that contradicts its rule is refused."""
-    entry = METHODS[check_choice(name, "method", METHODS)]
+    entry = method_entry(name)
     objective = entry.objective(settings)
     rule = GradientRule(objective) if entry.rule is None else entry.rule(settings)
     return Method(name, rule, objective, _tied(name, rule, settings.tied))
@@ -359,11 +368,11 @@ class Options:
     @property
     def needs_spectrum(self) -> bool:
         """Whether the penalties are chosen from the eigenvalues."""
-        return METHODS[self.method].penalties is not None and isinstance(self.l2, str)
+        return isinstance(self.l2, str) and method_entry(self.method).penalties is not None
 
     def penalties(self, k: int, spectrum: Spectrum | None) -> Vector:
         """Return one penalty per latent."""
-        read = METHODS[self.method].penalties
+        read = method_entry(self.method).penalties
         if read is None:
             return np.zeros(k)
         return read(self.l2, None if spectrum is None else to_numpy(spectrum.values), k)

@@ -100,7 +100,7 @@ def residual_bounds(covariance: Covariance, atoms: Array, n_iter: int = 15) -> R
 
 @dataclass(frozen=True, slots=True)
 class _Intervals:
-    """Intervals of the eigenvalues: leading ones in [ritz, ritz + drift], others below `outside`."""
+    """Intervals of eigenvalues: leading ones in [ritz, ritz + drift], others below `outside`."""
 
     ritz: Vector
     drift: float

@@ -118,6 +118,21 @@ def orthonormal_rows(rows: Array) -> Array:
     return (basis * signs[..., None, :]).mT
 
 
+def balanced_mean(encoder: Array, atoms: Array) -> Array:
+    """Return the mean of both layers, each latent's two vectors scaled to equal length before.
+
+    The scaling leaves the map W₂W₁ unchanged, and so does the mean where the two vectors of each
+    latent are parallel, as at the optimum of a linear VAE.
+    """
+    xp = namespace(encoder)
+    lengths = [xp.sqrt(xp.sum(rows * rows, axis=-1, keepdims=True)) for rows in (encoder, atoms)]
+    nonzero = (lengths[0] > 0) & (lengths[1] > 0)
+    one = xp.ones_like(lengths[0])
+    ratio = xp.where(nonzero, lengths[1], one) / xp.where(nonzero, lengths[0], one)
+    root = xp.sqrt(ratio)
+    return (root * encoder + atoms / root) / 2
+
+
 def frobenius(weights: Any) -> Array:
     """Return the Frobenius norm over all fields, one per run."""
     xp = namespace(weights[0])
