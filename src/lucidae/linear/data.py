@@ -23,9 +23,9 @@ from lucidae.arrays import (
     trace,
     zeros_like_shape,
 )
-from lucidae.linear.spectrum import Spectrum, spectrum_of_moment, spectrum_of_rows
+from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
 from lucidae.linear.weights import AnyWeights
-from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment
+from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covariance_spectrum
 from lucidae.validation import check_rows
 
 
@@ -294,7 +294,7 @@ class MomentSource:
 
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the leading `k` eigenpairs, all by default."""
-        return spectrum_of_moment(self.moment, k)
+        return Spectrum(*covariance_spectrum(self.covariance.matrix, k), self.moment.trace)
 
     def ritz(self, k: int) -> Spectrum:
         """Estimate the leading eigenpairs by power iterations."""

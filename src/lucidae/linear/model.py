@@ -14,6 +14,8 @@ from lucidae.arrays import (
     cholesky,
     diagonal,
     eigh_descending,
+    eye_like,
+    largest,
     machine_epsilon,
     namespace,
     scalar,
@@ -21,7 +23,7 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
-from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.eigen import column_signs
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance
@@ -149,27 +151,24 @@ def build_model(
     xp = namespace(atoms)
     components, nonzero = _unit_rows(encoder, atoms)
     ratio = weight / max(weight - 1.0, np.finfo(float).eps)
-    spanning = xp.asarray(_spanning(nonzero), device=atoms.device)
-    basis = orthonormal_rows(xp.take(components, spanning, axis=0))
+    basis = _basis(components, nonzero)
     along, codes, inside = _measured(covariance, components, encoder, basis)
     order = np.lexsort((-to_numpy(along), ~nonzero))
     index = xp.asarray(order, device=atoms.device)
-    encoder, atoms, components = (
-        xp.take(rows, index, axis=0) for rows in (encoder, atoms, components)
-    )
-    signs = xp.sign(xp.sum(fix_signs(components.mT) * components.mT, axis=0))
-    signs = where_set(signs, signs == 0.0, 1.0)[:, None]
-    encoder, atoms, components = encoder * signs, atoms * signs, components * signs
+    components = xp.take(components, index, axis=0)
+    signs = column_signs(components.mT)[:, None]
+    components = components * signs
+    encoder, atoms = (xp.take(rows, index, axis=0) * signs for rows in (encoder, atoms))
+    along, codes = xp.take(along, index) * ratio, xp.take(codes, index) * ratio
     total = max(0.0, float(covariance.trace)) * ratio
     outside = basis.shape[1] - basis.shape[0]
     left = max(0.0, total - ratio * scalar(xp.sum(diagonal(inside))))
-    codes = xp.take(codes, index) * ratio
     return Model(
         mean,
         encoder,
         atoms,
         components,
-        where_set(xp.take(along, index) * ratio, xp.take(along, index) < 0, 0.0),
+        where_set(along, along < 0, 0.0),
         xp.sqrt(where_set(codes, codes <= _negligible(codes), 1.0)),
         total,
         basis.mT,
@@ -190,15 +189,27 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
     """Return decoder columns as unit rows (0 for zero latents), and which latents are not zero."""
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
-    gains = norms * xp.sqrt(xp.sum(encoder * encoder, axis=-1))
+    reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
+    gains = norms * reach
     zero = (norms <= NEGLIGIBLE * xp.max(norms)) | (gains <= NEGLIGIBLE)
     unit = atoms / where_set(norms, zero, 1.0)[:, None]
     return where_set(unit, zero[:, None], 0.0), ~to_numpy(zero)
 
 
-def _spanning(nonzero: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the indices of the latents that are not zero; the first where all are zero."""
-    return np.flatnonzero(nonzero) if nonzero.any() else np.zeros(1, dtype=int)
+def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
+    """Return orthonormal rows with the span of the latents that are not zero.
+
+    Where all are zero, the span is that of one arbitrary direction.
+    """
+    if nonzero.all():
+        gram = components @ components.mT
+        if largest(gram - eye_like(gram.shape[0], gram)) <= 8 * machine_epsilon(gram):
+            return components  # as at a closed form: a factorisation would return the same rows
+    xp = namespace(components)
+    chosen = np.flatnonzero(nonzero) if nonzero.any() else np.zeros(1, dtype=int)
+    return orthonormal_rows(
+        xp.take(components, xp.asarray(chosen, device=components.device), axis=0)
+    )
 
 
 def _measured(

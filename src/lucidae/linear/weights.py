@@ -113,8 +113,7 @@ def orthonormal_rows(rows: Array) -> Array:
     """
     xp = namespace(rows)
     basis, triangle = xp.linalg.qr(rows.mT)
-    signs = diagonal(triangle)
-    signs = xp.where(signs < 0, -xp.ones_like(signs), xp.ones_like(signs))
+    signs = 1.0 - 2.0 * xp.astype(diagonal(triangle) < 0, rows.dtype)
     return (basis * signs[..., None, :]).mT
 
 
