@@ -10,7 +10,7 @@ import numpy as np
 
 from lucidae.arrays import Array, as_double, like, namespace, scalar, to_numpy
 from lucidae.certificate import Certificate, Claim, at_most, certifies, does_not_apply, reported
-from lucidae.linear.data import KEPT_FEATURES, Covariance, MomentSource, Source, source_of
+from lucidae.linear.data import STORED_FEATURES, Covariance, MomentSource, Source, source_of
 from lucidae.linear.methods import Method, Options, relative_direction
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.spectrum import Spectrum
@@ -504,7 +504,7 @@ def data_source(X: Any, sample_weight: Any) -> Source:
 def spectrum_size(source: Source, k: int) -> int | None:
     """Return how many eigenpairs a certificate computes: all (None) where that is cheap."""
     m = source.covariance.n_features
-    return None if m <= KEPT_FEATURES else min(k + 1, m)
+    return None if m <= STORED_FEATURES else min(k + 1, m)
 
 
 def _weights(encoder: Array, decoder: Array, ref: Array, tied: bool) -> Any:

@@ -236,7 +236,7 @@ def ritz_spectrum(
 EXACT_FEATURES = 8192
 """Largest m (or n) for which an m × m (or n × n) matrix is formed: half a gibibyte."""
 
-KEPT_FEATURES = 1024
+STORED_FEATURES = 1024
 """Largest m whose second moment is stored after `fit`, for `partial_fit`: eight mebibytes."""
 
 
@@ -393,8 +393,8 @@ def source_of(X: Any, weights: Array | None, solver: str) -> Source:
         return RowsSource.of(X, weights)
     few = n <= m // 2 and n <= EXACT_FEATURES
     if few and solver != "gradient":
-        kept = SecondMoment.of(X, weights) if m <= KEPT_FEATURES else None
-        return RowsSource.of(X, weights, kept)
+        moment = SecondMoment.of(X, weights) if m <= STORED_FEATURES else None
+        return RowsSource.of(X, weights, moment)
     if solver == "auto" and m > EXACT_FEATURES:
         return RowsSource.of(X, weights)
     return MomentSource(SecondMoment.of(X, weights))

@@ -15,7 +15,7 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate, does_not_apply
 from lucidae.io.models import saved_as
 from lucidae.linear.certificate import claims, data_source, measure, spectrum_size
-from lucidae.linear.data import EXACT_FEATURES, KEPT_FEATURES, MomentSource, Source, source_of
+from lucidae.linear.data import EXACT_FEATURES, STORED_FEATURES, MomentSource, Source, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
 from lucidae.linear.solvers import solve
@@ -63,7 +63,7 @@ class LinearState(FittedState):
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
         moment = source.moment
-        self.moment = moment if source.covariance.n_features <= KEPT_FEATURES else None
+        self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
         if self.moment is None:
             self._certificate = self.certify(source, known=self._spectrum)
@@ -206,7 +206,7 @@ class LinearAutoencoder(
         Penalties of the ℓ₂ methods, in any order. ``"auto"`` minimises the condition number of
         the Hessian at the optimum.
     prior : {"geometric", "uniform"} or array of shape (n_components,), default="geometric"
-        Distribution of the kept prefix length in nested dropout.
+        Distribution of the prefix length in nested dropout: how many latents are kept.
     whiten : bool, default=False
         Whether `transform` scales every code to unit variance.
     batch_size : int, optional

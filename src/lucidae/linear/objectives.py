@@ -212,12 +212,12 @@ class NonUniformL2(Objective):
         """
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
         values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
-        rows = vectors.mT * namespace(values).sqrt(self.kept_power(values))[:, None]
+        rows = vectors.mT * namespace(values).sqrt(self.squared_lengths(values))[:, None]
         assigned = namespace(rows).take(rows, _index_like(order, rows), axis=0)
         return UntiedWeights(assigned, assigned)
 
-    def kept_power(self, values: Array) -> Array:
-        """Return 1 − λ/σ² for each eigenvalue and its penalty, 0 where λ ≥ σ²."""
+    def squared_lengths(self, values: Array) -> Array:
+        """Return the squared lengths at the minimum: 1 − λ/σ², or 0 where λ ≥ σ²."""
         ascending = like(np.sort(to_numpy(self.penalties)), values)
         nonzero = values > ascending
         return where_set(1 - ascending / where_set(values, ~nonzero, 1.0), ~nonzero, 0.0)

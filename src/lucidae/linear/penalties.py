@@ -28,9 +28,9 @@ TIE = 1e-8
 
 def rotation_bound(values: Vector, penalties: Vector) -> float:
     """Return the largest ratio of Bao et al. 2020, eq. 16, over adjacent latents."""
-    kept = 1 - penalties / values
-    gaps = (penalties[1:] - penalties[:-1]) * (kept[:-1] - kept[1:])
-    return float(np.max(2 * (values[0] - values[-1]) * (kept[1:] + kept[:-1]) / gaps))
+    power = 1 - penalties / values
+    gaps = (penalties[1:] - penalties[:-1]) * (power[:-1] - power[1:])
+    return float(np.max(2 * (values[0] - values[-1]) * (power[1:] + power[:-1]) / gaps))
 
 
 def paper_penalties(values: Vector) -> Vector:
@@ -48,8 +48,8 @@ def paper_penalties(values: Vector) -> Vector:
     values = _positive_descending(values)
     if len(values) == 1:
         return np.array([0.0])
-    levelled: Vector = values[0] * _level_paper(values / values[0])
-    return levelled
+    scaled: Vector = values[0] * _paper_sequence(values / values[0])
+    return scaled
 
 
 # The largest of the adjacent ratios is smallest when all are equal. For a given ratio each penalty
@@ -57,31 +57,31 @@ def paper_penalties(values: Vector) -> Vector:
 # finds the ratio at which it equals its upper limit σ_k².
 
 
-def _level_paper(values: Vector) -> Vector:
+def _paper_sequence(values: Vector) -> Vector:
     def excess(log_ratio: float) -> float:
-        return float(_walk_paper(values, np.exp(log_ratio))[-1] - values[-1])
+        return float(_equal_ratio_penalties(values, np.exp(log_ratio))[-1] - values[-1])
 
     low, high = _bracket(excess)
     log_ratio = scipy.optimize.brentq(excess, low, high, xtol=1e-13)
-    walked: Vector = np.minimum(_walk_paper(values, np.exp(log_ratio)), values[-1])
-    return walked
+    chosen: Vector = np.minimum(_equal_ratio_penalties(values, np.exp(log_ratio)), values[-1])
+    return chosen
 
 
-def _walk_paper(values: Vector, ratio: float) -> Vector:
+def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
     """Return λ₁ = 0, λ₂, … with each adjacent ratio of eq. 16 equal to `ratio`."""
     spread = max(2 * (values[0] - values[-1]), np.finfo(float).tiny)
-    walked = np.zeros(len(values))
+    chosen = np.zeros(len(values))
     for j in range(len(values) - 1):
-        walked[j + 1] = _next_paper(values[j], values[j + 1], walked[j], ratio / spread)
-    return walked
+        chosen[j + 1] = _next_paper_penalty(values[j], values[j + 1], chosen[j], ratio / spread)
+    return chosen
 
 
-def _next_paper(own: float, following: float, penalty: float, ratio: float) -> float:
+def _next_paper_penalty(own: float, following: float, penalty: float, ratio: float) -> float:
     """Solve ratio·(x − λ)(ν − 1 + x/σ²) = ν + 1 − x/σ² for x > λ: a quadratic in x."""
-    kept = 1 - penalty / own
+    power = 1 - penalty / own
     # With y = x − λ and ν' = 1 − (λ + y)/σ'²: ratio·y·(c + y/σ'²) + y/σ'² − b = 0.
-    shift = kept - (1 - penalty / following)
-    total = kept + 1 - penalty / following
+    shift = power - (1 - penalty / following)
+    total = power + 1 - penalty / following
     square, linear = ratio / following, ratio * shift + 1 / following
     root = np.sqrt(linear * linear + 4 * square * max(total, 0.0))
     return float(penalty + 2 * max(total, 0.0) / (linear + root))
@@ -120,7 +120,7 @@ def best_penalties(values: Vector, k: int) -> Vector:
 
 def _best_distinct(values: Vector, k: int) -> Vector:
     def condition(log_first: float) -> float:
-        trial = _raise_floor(values, k, np.exp(log_first), COARSE)
+        trial = _highest_floor(values, k, np.exp(log_first), COARSE)
         # A trial may make the Hessian singular, and the search needs finite values.
         return math.log(min(condition_number(AlignedPoint.nonuniform(values, trial)), 1e300))
 
@@ -135,30 +135,32 @@ def _best_distinct(values: Vector, k: int) -> Vector:
     # Where the condition number is flat, the result of the search depends on rounding. A rounded
     # first penalty costs nothing and gives the same penalties for the same data in another order.
     share = round(search.x - math.log(values[k - 1]), DIGITS)
-    return _raise_floor(values, k, float(values[k - 1] * math.exp(share)), FINE)
+    return _highest_floor(values, k, float(values[k - 1] * math.exp(share)), FINE)
 
 
-def _raise_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
+def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
     """Return the penalties from `first` on whose smallest Hessian eigenvalue is largest."""
     if k == 1:
         return np.array([first])
     inside: list[float] = values[:k].tolist()
 
     def slack(floor: float) -> float:
-        walked = _walk_blocks(inside, first, floor, accuracy)
-        return 4 * (inside[-1] - walked[-1]) - floor
+        chosen = _penalties_above(inside, first, floor, accuracy)
+        return 4 * (inside[-1] - chosen[-1]) - floor
 
     high = 4 * inside[-1]
     floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
-    return np.array(_walk_blocks(inside, first, floor * (1 - 2 * accuracy), accuracy))
+    return np.array(_penalties_above(inside, first, floor * (1 - 2 * accuracy), accuracy))
 
 
-def _walk_blocks(values: list[float], first: float, floor: float, accuracy: float) -> list[float]:
+def _penalties_above(
+    values: list[float], first: float, floor: float, accuracy: float
+) -> list[float]:
     """Return penalties from `first` on whose rotation blocks have no eigenvalue below `floor`."""
-    walked = [first]
+    chosen = [first]
     for own, following in pairwise(values):
-        walked.append(_next_penalty(own, following, walked[-1], floor, accuracy))
-    return walked
+        chosen.append(_next_penalty(own, following, chosen[-1], floor, accuracy))
+    return chosen
 
 
 def _next_penalty(
@@ -193,10 +195,10 @@ def _pair_excess(own: float, following: float, last: float, penalty: float, floo
     second, fourth = 2 * own - floor, 2 * following - floor
     if fourth <= 0.0:
         return fourth - floor
-    kept, next_kept = 1 - last / own, max(0.0, 1 - penalty / following)
-    both = 4 * kept * next_kept
-    first = 2 * kept * following + 2 * last - floor
-    third = 2 * next_kept * own + 2 * penalty - floor
+    power, next_power = 1 - last / own, max(0.0, 1 - penalty / following)
+    both = 4 * power * next_power
+    first = 2 * power * following + 2 * last - floor
+    third = 2 * next_power * own + 2 * penalty - floor
     first -= 4 * penalty * penalty / second + both * following * following / fourth
     third -= both * own * own / second + 4 * last * last / fourth
     off = 2 * math.sqrt(both) * (penalty * own / second + last * following / fourth)

@@ -53,8 +53,8 @@ class Spectrum:
         m = self.n_features
         if k >= m:
             return 0.0
-        kept = float(namespace(self.values).sum(self.values[:k]))
-        return max(0.0, self.trace - kept) / (m - k)
+        leading = float(namespace(self.values).sum(self.values[:k]))
+        return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
         """Return the numerical rank: eigenvalues above m·eps times the largest."""
@@ -93,7 +93,7 @@ def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: 
     projected = X @ mean
     gram = (X @ X.T).toarray() - projected[:, None] - projected[None, :] + mean @ mean
     values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
-    kept = values > np.sqrt(machine_epsilon(values)) * values[0]
-    scaled = left[:, kept] * root[:, None] / np.sqrt(values[kept] * total)
+    resolved = values > np.sqrt(machine_epsilon(values)) * values[0]
+    scaled = left[:, resolved] * root[:, None] / np.sqrt(values[resolved] * total)
     vectors = X.T @ scaled - mean[:, None] * scaled.sum(axis=0)
-    return Spectrum(values[kept], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
+    return Spectrum(values[resolved], fix_signs(vectors), float(np.clip(values, 0, None).sum()))

@@ -33,8 +33,8 @@ def tape(monkeypatch):
 
 @pytest.fixture
 def plan():
-    random = np.random.default_rng(5)
-    rows = random.standard_normal((N, M)) * np.linspace(2.0, 0.3, M)
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((N, M)) * np.linspace(2.0, 0.3, M)
     rows -= rows.mean(axis=0)
     values, vectors = np.linalg.eigh(rows.T @ rows / N)
     spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
@@ -99,11 +99,11 @@ def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
 
 @pytest.mark.parametrize("kind", [UntiedWeights, TiedWeights])
 def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind):
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     k, prior = 100, geometric_prior(100)
-    rows = random.standard_normal((N, 120))
+    rows = rng.standard_normal((N, 120))
     covariance = rows_covariance(rows, np.zeros(120), np.ones(N))
-    weights = kind(*random.standard_normal((len(kind._fields), k, 120)))
+    weights = kind(*rng.standard_normal((len(kind._fields), k, 120)))
     draws = PrefixNumbers(prior, np.random.default_rng(1), N)
     (drawn,), width = draws(1, 1)
     assert 32 <= width < k, "a case in which some latents are out of reach"
