@@ -342,6 +342,20 @@ def test_a_stream_continues_from_an_exact_fit(X, method):
     assert fitted.n_samples_seen_ == 4 * len(X)
 
 
+def test_a_warm_start_continues_from_a_stream(X):
+    settings = {"random_state": 0, "warm_start": True}
+    stream = LinearAutoencoder(3, solver="stochastic", **settings)
+    for _ in range(400):
+        stream.partial_fit(X)
+    cold = LinearAutoencoder(3, solver="gradient", **settings).fit(X)
+    assert stream.set_params(solver="gradient").fit(X).n_iter_ < cold.n_iter_
+
+
+def test_a_warm_start_continues_in_another_library(X, xp):
+    warm = LinearAutoencoder(3, random_state=0, warm_start=True).fit(X)
+    assert warm.set_params(solver="gradient").fit(xp.asarray(X)).n_iter_ == 1
+
+
 def test_float32_in_float32_out(X):
     single = X.astype(np.float32)
     fitted = LinearAutoencoder(3).fit(single)

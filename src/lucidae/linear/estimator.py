@@ -109,6 +109,11 @@ class LinearState(FittedState):
         return self._model
 
     @property
+    def last_weights(self) -> Any:
+        """The weights of the last fit or step, from which a warm start begins; None before."""
+        return self.previous if self.stream is None else self.stream.state.weights
+
+    @property
     def weight(self) -> float:
         """Total weight of the data, without computing the model."""
         if self._model is None and self.moment is not None:
@@ -363,7 +368,7 @@ class LinearAutoencoder(
         _check_weight(source.weight)
         state = LinearState(options, reference_of(X))
         if self.warm_start and hasattr(self, "_state"):
-            state.previous = self._state.previous
+            state.previous = self._state.last_weights
         state.solve(source)
         self._state = state
         return self
@@ -396,7 +401,8 @@ class LinearAutoencoder(
         weights = check_weights(sample_weight, X)
         if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
             raise ValueError(
-                f"n_components={options.n_components} was given, but X has {X.shape[1]} features."
+                f"n_components={options.n_components} was given, but X has {X.shape[1]} features: "
+                f"expected at most {X.shape[1]}."
             )
         state = LinearState(options, reference_of(X)) if first else self._state
         state.advance(options, X, weights)

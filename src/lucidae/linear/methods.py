@@ -92,7 +92,7 @@ class Method:
     def adopt(self, previous: Any) -> Any:
         """Return weights of the method's kind from those of another kind."""
         encoder, atoms = previous.encoder, previous.atoms
-        if self.tied and encoder is not atoms:
+        if self.tied:
             encoder = atoms = balanced_mean(encoder, atoms)
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted

@@ -29,7 +29,7 @@ class Optimizer(ABC):
     uses_momentum = False
     """Whether the momentum that it is made from has an effect."""
 
-    rotates = True
+    commutes_with_rotations = True
     """Whether an update commutes with a rotation of the features."""
 
     @abstractmethod
@@ -173,7 +173,7 @@ class Adam(Optimizer):
     decay_second: float = 0.999
     floor: float = 1e-8
 
-    rotates = False
+    commutes_with_rotations = False
 
     def start(self, weights: Any) -> AdamState:
         """Return the first state."""

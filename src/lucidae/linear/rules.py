@@ -71,7 +71,7 @@ class Rule(ABC):
     @property
     def summary(self) -> str:
         """The first line of the documentation, for `lucidae list`."""
-        return (inspect.getdoc(type(self)) or "").partition("\n")[0]
+        return _first_line(type(self))
 
     @property
     def aligns(self) -> bool:
@@ -149,6 +149,10 @@ class Rule(ABC):
         return None
 
 
+def _first_line(documented: type) -> str:
+    return (inspect.getdoc(documented) or "").partition("\n")[0]
+
+
 def rotation_generator(code_moment: Array) -> Array:
     """Skew matrix that vanishes exactly when the code's second moment is diagonal.
 
@@ -173,7 +177,7 @@ class GradientRule(Rule):
     @property
     def summary(self) -> str:
         """The first line of the objective's documentation."""
-        return (inspect.getdoc(type(self.objective)) or "").partition("\n")[0]
+        return _first_line(type(self.objective))
 
     @property
     def aligns(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, namespace, normal, scalar, to_numpy
+from lucidae.arrays import Array, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.data import Covariance, Source, StreamCovariance, ritz_spectrum
@@ -16,6 +16,7 @@ from lucidae.linear.methods import Method, Options, relative_direction
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.weights import map_fields
 
 HORIZON_SHARE = 0.05
 """Share of the steps after which a stochastic solver has halved its step size."""
@@ -147,17 +148,14 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
     """Return the weights of an earlier fit as first weights; warn where they do not fit."""
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
-        difference = f"shape {tuple(old.shape)}, but {tuple(new.shape)} is expected"
-    elif namespace(old) is not namespace(new):
-        difference = "another array library than the data"
-    else:
-        return method.adopt(previous)
-    warnings.warn(
-        f"The weights of the last fit have {difference}: training starts from random weights.",
-        UserWarning,
-        stacklevel=6,
-    )
-    return start
+        warnings.warn(
+            f"The weights of the last fit have shape {tuple(old.shape)}, but {tuple(new.shape)} is "
+            "expected: training starts from random weights.",
+            UserWarning,
+            stacklevel=6,
+        )
+        return start
+    return method.adopt(map_fields(lambda rows: like(rows, new), previous))
 
 
 def _batch_rows(options: Options, method: Method, covariance: Any, solver: str) -> int | None:

@@ -57,7 +57,7 @@ class Ensemble:
         rng = np.random.default_rng(runs[0].seed)
         self.method = _method(runs[0], plan, rng)
         check_optimizer(self.method, runs[0].optimizer)
-        self.in_eigenbasis = self.optimizer.rotates and not self._needs_rows
+        self.in_eigenbasis = self.optimizer.commutes_with_rotations and not self._needs_rows
         self.axes = self._axes()
         self.full = self._full()
         self.whole, self.numbers = self._masked(rng)
