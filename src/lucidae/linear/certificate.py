@@ -15,6 +15,7 @@ from lucidae.linear.methods import Method, Options, relative_direction
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import (
+    IDENTIFIABLE,
     predicted_epochs,
     residual_bounds,
     smallest_gap,
@@ -41,9 +42,6 @@ BALANCE = 1e-3
 
 RISE = 1e-6
 """Largest relative increase of the variance from one latent to the next."""
-
-EIGENGAP = 1e-8
-"""Smallest relative eigengap of identifiable components."""
 
 _TINY = float(np.finfo(float).tiny)
 _DEFINITIONS = "Bao et al. 2020, Definition"
@@ -389,7 +387,7 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         statement,
         reference,
         figures.eigengap,
-        EIGENGAP,
+        IDENTIFIABLE,
         not len(shared),
         why if len(shared) else "",
     )

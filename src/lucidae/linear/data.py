@@ -108,6 +108,8 @@ class RowsCovariance:
         """Total variance."""
         xp = namespace(self.mean)
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
+        # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
+        # μ may be that of more rows than these.
         raw = scalar(xp.sum(self.weights @ squares)) / self.total
         average = (self.weights @ self.rows) / self.total
         found = raw - scalar(xp.sum((2 * average - self.mean) * self.mean))
@@ -128,6 +130,7 @@ class RowsCovariance:
 
     def centred_products(self, codes: Array) -> Array:
         """Return codesᵀ (X − 1μᵀ) for `codes` of shape (…, n, k)."""
+        # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
         return raw - spread[..., :, None] * self.mean
@@ -229,6 +232,7 @@ def ritz_spectrum(
     for _ in range(n_iter):
         basis, _ = xp.linalg.qr(rows.mT)
         rows = covariance.apply(basis.mT)
+    # Rayleigh–Ritz: the eigenpairs of Σ restricted to the span of the basis.
     values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
     return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
 

@@ -95,6 +95,8 @@ class Model:
 
     def precision(self) -> Array:
         """Return the inverse of the model covariance Q(M − s²I)Qᵀ + s²I."""
+        # Q and its complement are invariant: M is inverted inside and s² outside, so that the
+        # inverse is Q(M⁻¹ − s⁻²I)Qᵀ + s⁻²I.
         inside, noise = self._floored()
         inverse = namespace(inside).linalg.inv(inside)
         inner = self.basis @ (inverse if noise is None else _minus_diagonal(inverse, 1 / noise))
@@ -153,6 +155,7 @@ def build_model(
     ratio = weight / max(weight - 1.0, np.finfo(float).eps)
     basis = _basis(components, nonzero)
     along, codes, inside = _measured(covariance, components, encoder, basis)
+    # Zero latents come last, all others by descending variance along their component.
     order = np.lexsort((-to_numpy(along), ~nonzero))
     index = xp.asarray(order, device=atoms.device)
     components = xp.take(components, index, axis=0)

@@ -210,6 +210,7 @@ class NonUniformL2(Objective):
 
         Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is zero.
         """
+        # The rank of a latent's penalty is the number of its eigenvalue (rearrangement inequality).
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
         values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
         rows = vectors.mT * namespace(values).sqrt(self.squared_lengths(values))[:, None]
@@ -420,6 +421,7 @@ class LinearVAE(Objective):
         m = spectrum.n_features
         if noise <= 0.0:
             return -math.inf
+        # The model covariance has the eigenvalues max(σᵢ², s²) inside the subspace and s² outside.
         captured = where_set(values, values < noise, noise)
         rest = spectrum.trace - float(xp.sum(values))
         inside = float(xp.sum(xp.log(captured) + values / captured))

@@ -186,6 +186,7 @@ class Adam(Optimizer):
         one, two = self.decay_first, self.decay_second
         first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
         second = map_fields(lambda b, g: two * b + (1 - two) * g * g, state.second, direction)
+        # Both averages start at 0; dividing by 1 − βᵗ removes the bias.
         rate = self.rate * scale / (1 - one**steps)
         correction = 1 - two**steps
 

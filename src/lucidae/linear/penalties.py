@@ -83,6 +83,7 @@ def _next_paper_penalty(own: float, following: float, penalty: float, ratio: flo
     shift = power - (1 - penalty / following)
     total = power + 1 - penalty / following
     square, linear = ratio / following, ratio * shift + 1 / following
+    # The positive root as 2c/(b + √(b² + 4ac)), which does not cancel.
     root = np.sqrt(linear * linear + 4 * square * max(total, 0.0))
     return float(penalty + 2 * max(total, 0.0) / (linear + root))
 

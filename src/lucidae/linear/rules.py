@@ -254,6 +254,7 @@ class RotationAugmentedRule(Rule):
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ."""
         data = products(weights, covariance)
+        # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
         turn = rotation_generator(data.code_moment)
         encoder, atoms = reconstruction_gradient(weights, data)
         encoder -= turn @ weights.encoder

@@ -185,7 +185,7 @@ def stiffness(method: Method, covariance: Covariance, start: Any, noise: float =
     spectrum = ritz_spectrum(covariance, k, start.encoder)
     top, curvature = scalar(spectrum.values[0]), method.curvature(spectrum)
     if curvature <= 0.0:
-        return Stiffness(1.0, 1.0)
+        return Stiffness(1.0, 1.0)  # no variance: any step is stable
     sampled = noise * spectrum.trace / top if top > 0.0 else 0.0
     factor = MARGIN * (1.0 + sampled) * method.rule.steepening(start)
     return Stiffness(factor * curvature, method.scale(spectrum))
@@ -262,6 +262,7 @@ def batch_step(
     method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
 ) -> Stream:
     """Take one step on the rows of one batch, with a rate that falls as 1/(1 + t/horizon)."""
+    # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
     direction = method.rule.direction(state.weights, covariance)
     moved = optimizer.update(state.optimizer, direction, scale)

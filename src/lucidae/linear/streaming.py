@@ -112,6 +112,7 @@ class StreamFit:
         shift = source.mean - self.mean
         xp = namespace(shift)
         mean = self.mean + shift * (source.weight / total)
+        # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
         between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
         variance = self.variance + source.covariance.trace * source.weight + between
         batch = rows_covariance(X, mean, source.weights)
@@ -123,6 +124,7 @@ class StreamFit:
         optimizer = training.build(curvature or 1.0)
         state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
+        # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, MEMORY)
         return StreamFit(
             self.options,

@@ -61,6 +61,7 @@ class TiedWeights(NamedTuple):
 
     def gather(self, encoder: Array, atoms: Array) -> TiedWeights:
         """Return the mean of the changes of the two layers."""
+        # By the chain rule the gradient is the sum; the mean has the step size of untied weights.
         total = encoder + atoms
         total /= 2
         return TiedWeights(total)
