@@ -280,10 +280,7 @@ class SecondMoment:
         eigenvectors : array of shape (m, k)
             Orthonormal columns; the entry of largest magnitude of each is positive.
         """
-        k = self.n_features if k is None else check_integer(k, "k", low=1, high=self.n_features)
-        values, vectors = leading_eigenpairs(self.covariance, k)
-        xp = namespace(values)
-        return xp.where(values > 0, values, 0.0 * values), fix_signs(vectors)
+        return covariance_spectrum(self.covariance, k)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the moment to an ``.npz`` file, completely or not at all."""
@@ -319,6 +316,15 @@ class SecondMoment:
 
     def __repr__(self) -> str:
         return f"SecondMoment(n_features={self.n_features}, weight={self.weight:g})"
+
+
+def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array, Array]:
+    """Return leading eigenvalues and eigenvectors of a covariance: see `SecondMoment.spectrum`."""
+    m = int(covariance.shape[0])
+    k = m if k is None else check_integer(k, "k", low=1, high=m)
+    values, vectors = leading_eigenpairs(covariance, k)
+    xp = namespace(values)
+    return xp.where(values > 0, values, 0.0 * values), fix_signs(vectors)
 
 
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:

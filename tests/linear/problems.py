@@ -7,9 +7,9 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 
 
-def orthogonal(random, m):
+def orthogonal(rng, m):
     """Draw a random orthogonal matrix."""
-    return np.linalg.qr(random.standard_normal((m, m)))[0]
+    return np.linalg.qr(rng.standard_normal((m, m)))[0]
 
 
 def spectrum_from(values, seed=0):
@@ -25,29 +25,33 @@ def covariance_from(spectrum):
 
 def centred_rows(values, n=60, seed=0):
     """Return centred rows whose second moment has exactly these eigenvalues."""
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     values = np.asarray(values, dtype=float)
-    noise = random.standard_normal((n, len(values)))
+    noise = rng.standard_normal((n, len(values)))
     left = np.linalg.qr(noise - noise.mean(axis=0))[0]
-    return np.sqrt(n) * (left * np.sqrt(values)) @ orthogonal(random, len(values)).T
+    return np.sqrt(n) * (left * np.sqrt(values)) @ orthogonal(rng, len(values)).T
 
 
-def free(random, shape, scale=1.0):
+def free(rng, shape, scale=1.0):
     """Draw weights whose layers are free of each other."""
-    return UntiedWeights(
-        scale * random.standard_normal(shape), scale * random.standard_normal(shape)
-    )
+    return UntiedWeights(scale * rng.standard_normal(shape), scale * rng.standard_normal(shape))
 
 
-def tied(random, shape, scale=1.0):
+def tied(rng, shape, scale=1.0):
     """Draw weights that share one array."""
-    return TiedWeights(scale * random.standard_normal(shape))
+    return TiedWeights(scale * rng.standard_normal(shape))
 
 
-def variational(random, shape, scale=1.0):
+def variational(rng, shape, scale=1.0):
     """Draw the weights of a linear VAE."""
     one = (*shape[:-1], 1)
     last = (*shape[:-2], 1, 1)
     return VariationalWeights(
-        *(scale * random.standard_normal(size) for size in (shape, shape, one, last))
+        *(scale * rng.standard_normal(size) for size in (shape, shape, one, last))
     )
+
+
+def spectra(rng, m):
+    """Draw a descending spectrum: clustered, ordinary or spread over decades."""
+    shape = rng.choice([0.3, 1.0, 3.0])
+    return np.sort(rng.gamma(1.0, 1.0, m) ** shape + 1e-3)[::-1]

@@ -1,6 +1,7 @@
-"""Certificates of linear autoencoders: what they say is so, and wrong weights fail where wrong."""
+"""Certificates of linear autoencoders: right figures, and the claim that wrong weights fail."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from numpy.testing import assert_allclose
 from linear.problems import centred_rows, orthogonal
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae import certify as certify_estimator
-from lucidae.linear.estimator import certify_weights
+from lucidae.linear.certificate import LinearFigures, certify_weights, claims, measure
+from lucidae.linear.data import MomentSource
 from lucidae.linear.hessian import AlignedPoint, condition_number
-from lucidae.linear.methods import METHODS
+from lucidae.linear.methods import METHODS, Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.spectrum import Spectrum
@@ -26,7 +28,7 @@ CLAIMS = (
     "stationarity",
     "gap",
     "balance",
-    "alive",
+    "nonzero_latents",
     "eigengap",
     "conditioning",
     "epochs",
@@ -68,9 +70,9 @@ def test_a_fit_cut_short_is_not(X, method):
 
 
 def test_the_figures_are_those_of_a_direct_computation(X, axes):
-    random = np.random.default_rng(0)
-    encoder = axes + 0.1 * random.standard_normal(axes.shape)
-    decoder = axes.T + 0.1 * random.standard_normal(axes.T.shape)
+    rng = np.random.default_rng(0)
+    encoder = axes + 0.1 * rng.standard_normal(axes.shape)
+    decoder = axes.T + 0.1 * rng.standard_normal(axes.T.shape)
     l2 = np.array([0.1, 0.3, 0.6])
     certificate = certify_weights(encoder, decoder, X, method="nonuniform_l2", l2=l2)
     assert_allclose(certificate["subspace"].value, subspace_distance(decoder, axes.T))
@@ -147,15 +149,15 @@ def test_unbalanced_weights_fail_balance_alone_where_it_is_asked(X, axes):
     assert certify_weights(0.5 * axes, 2 * axes.T, X, method="plain").holds
 
 
-def test_dying_latents_are_named_and_priced(X):
+def test_zero_latents_are_named_and_priced(X):
     l2 = [0.1, 2.6, 1.6]
     certificate = LinearAutoencoder(K, method="nonuniform_l2", l2=l2).fit(X).certificate_
-    assert certificate["alive"].holds is False
-    assert certificate["alive"].value == 1
-    assert "latents 2 must die" in certificate["alive"].advice
-    assert "1/3 = 0.333" in certificate["alive"].advice
+    assert certificate["nonzero_latents"].holds is False
+    assert certificate["nonzero_latents"].value == 1
+    assert "latent 2 is zero at the optimum" in certificate["nonzero_latents"].advice
+    assert "1/3 = 0.333" in certificate["nonzero_latents"].advice
     assert_allclose(certificate["subspace"].value, 1 / 3, atol=1e-9)
-    assert "costs 0.333" in certificate["subspace"].advice
+    assert "subspace distance of 0.333" in certificate["subspace"].advice
     assert certificate["gap"].holds
     assert certificate["stationarity"].holds
 
@@ -165,8 +167,8 @@ def test_the_papers_penalties_kill_latents_19_and_20():
     X = centred_rows(values, n=100)
     l2 = np.linspace(0.1, 0.9, 20) ** 2
     certificate = LinearAutoencoder(20, method="nonuniform_l2", l2=l2).fit(X).certificate_
-    assert "latents 19–20 must die" in certificate["alive"].advice
-    assert "2/20 = 0.1" in certificate["alive"].advice
+    assert "latents 19–20 are zero at the optimum" in certificate["nonzero_latents"].advice
+    assert "2/20 = 0.1" in certificate["nonzero_latents"].advice
     assert_allclose(certificate["subspace"].value, 0.1, atol=1e-9)
 
 
@@ -211,12 +213,37 @@ def test_certifying_on_data_on_its_moment_and_from_what_was_kept_agree(X):
     assert "subspace" in failing(shifted)
 
 
-def test_data_out_of_reach_are_bounded_by_residuals(monkeypatch):
+def test_other_wide_data_are_certified_on_their_own_spectrum():
+    rng = np.random.default_rng(0)
+    X, other = rng.standard_normal((2, 8, 1200)) * np.r_[9.0, 5.0, np.ones(1198)]
+    fitted = LinearAutoencoder(2).fit(X)
+    assert fitted.certificate_.holds
+    assert "subspace" in failing(certify_estimator(fitted, other))
+
+
+def test_figures_are_numbers_and_give_the_claims(X, axes):
+    options = Options.of(K, method="nonuniform_l2", l2=[0.1, 0.2, 0.3])
+    source = MomentSource(SecondMoment.of(X))
+    spectrum = source.spectrum(None)
+    method = options.make(K, spectrum, options.rng())
+    weights = method.objective.minimizer(spectrum, K)
+    figures = measure(method, weights, source.covariance, spectrum, options.training)
+    assert isinstance(figures, LinearFigures)
+    assert_allclose(figures.subspace, subspace_distance(weights.atoms.T, axes.T), atol=1e-12)
+    assert figures.gap < 1e-12
+    assert figures.epochs is None, "no learning rate was given"
+    found = claims(figures)
+    assert tuple(claim.name for claim in found) == CLAIMS
+    assert all(name.isidentifier() for name in CLAIMS)
+    assert claims(replace(figures, gap=1.0))[4].holds is False
+
+
+def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     """Where no spectrum is affordable the distances are Davis–Kahan bounds, and they bound."""
     # The collection of doctests may import a module twice: patch what the estimator itself uses.
     used = LinearAutoencoder.fit.__globals__
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
-    monkeypatch.setitem(used["LinearState"].solve.__globals__, "KEPT_FEATURES", 10)
+    monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
     values = np.r_[5.0, 3.0, np.full(28, 0.1)]
     X = 1 + centred_rows(values, n=200)
     fitted = LinearAutoencoder(2, random_state=0, batch_size=200).fit(X)
@@ -260,5 +287,5 @@ def test_weights_of_the_wrong_shape_are_refused(X, encoder, decoder, message):
 
 
 def test_penalties_of_dead_latents_have_no_curvature_trouble():
-    power = NonUniformL2(np.array([0.5, 5.0])).kept_power(np.array([2.0, 1.0]))
+    power = NonUniformL2(np.array([0.5, 5.0])).squared_lengths(np.array([2.0, 1.0]))
     assert_allclose(power, [0.75, 0.0])

@@ -49,9 +49,9 @@ each_tieable = pytest.mark.parametrize(
 )
 
 
-def draw(objective, random, shape, scale=1.0):
+def draw(objective, rng, shape, scale=1.0):
     kind = variational if isinstance(objective, LinearVAE) else free
-    return kind(random, shape, scale)
+    return kind(rng, shape, scale)
 
 
 def moved(weights, change, size=1.0):
@@ -76,9 +76,9 @@ def slope(objective, weights, change, covariance, step=1e-3):
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_gradient_is_the_derivative_of_the_value(objective, seed):
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     covariance = covariance_from(spectrum_from(VALUES, seed))
-    weights, change = (draw(objective, random, (K, M), 0.7) for _ in range(2))
+    weights, change = (draw(objective, rng, (K, M), 0.7) for _ in range(2))
     gradient = objective.gradient(weights, covariance)
     size = 1 + abs(float(objective.value(weights, covariance)))
     expected = slope(objective, weights, change, covariance)
@@ -89,9 +89,9 @@ def test_the_gradient_is_the_derivative_of_the_value(objective, seed):
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_tied_gradient_is_half_the_derivative_along_tied_weights(objective, seed):
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     covariance = covariance_from(spectrum_from(VALUES, seed))
-    weights, change = (tied(random, (K, M), 0.7) for _ in range(2))
+    weights, change = (tied(rng, (K, M), 0.7) for _ in range(2))
     gradient = objective.gradient(weights, covariance)
     assert isinstance(gradient, TiedWeights)
     expected = slope(objective, weights, change, covariance)
@@ -100,9 +100,9 @@ def test_a_tied_gradient_is_half_the_derivative_along_tied_weights(objective, se
 
 @each_objective
 def test_runs_along_leading_axes_do_not_meet(objective):
-    random = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     covariance = covariance_from(spectrum_from(VALUES))
-    stack = draw(objective, random, (2, 5, K, M))
+    stack = draw(objective, rng, (2, 5, K, M))
     values, gradients = objective.value(stack, covariance), objective.gradient(stack, covariance)
     assert values.shape == (2, 5)
     for index in np.ndindex(2, 5):
@@ -145,11 +145,11 @@ def test_the_leading_eigenpairs_suffice(objective):
 
 @each_objective
 def test_no_random_perturbation_of_the_minimizer_is_better(objective):
-    random = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     spectrum = spectrum_from(VALUES)
     covariance, best = covariance_from(spectrum), objective.minimizer(spectrum, K)
-    size = 10.0 ** random.uniform(-5, 1, (10_000, 1, 1))
-    change = draw(objective, random, (10_000, K, M))
+    size = 10.0 ** rng.uniform(-5, 1, (10_000, 1, 1))
+    change = draw(objective, rng, (10_000, K, M))
     tried = map_fields(lambda w, d: w + size * d, best, change)
     if isinstance(objective, LinearVAE):
         tried = tried._replace(
@@ -161,10 +161,10 @@ def test_no_random_perturbation_of_the_minimizer_is_better(objective):
 
 @each_objective
 def test_descent_from_random_starts_reaches_the_minimum_and_never_passes_it(objective):
-    random = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     spectrum = spectrum_from(VALUES)
     covariance = covariance_from(spectrum)
-    template = draw(objective, random, (K, M))
+    template = draw(objective, rng, (K, M))
 
     def unpack(vector):
         ends = np.cumsum([field.size for field in template])[:-1]
@@ -182,7 +182,7 @@ def test_descent_from_random_starts_reaches_the_minimum_and_never_passes_it(obje
     ends = [
         scipy.optimize.minimize(
             both,
-            np.concatenate([field.ravel() for field in draw(objective, random, (K, M), 0.5)]),
+            np.concatenate([field.ravel() for field in draw(objective, rng, (K, M), 0.5)]),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-9},
@@ -212,10 +212,10 @@ def test_a_latent_whose_penalty_reaches_its_eigenvalue_is_exactly_zero():
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_expected_nested_dropout_is_the_average_over_prefixes(seed):
-    random = np.random.default_rng(seed)
-    prior = random.dirichlet(np.ones(K))
+    rng = np.random.default_rng(seed)
+    prior = rng.dirichlet(np.ones(K))
     sigma = covariance_from(spectrum_from(VALUES, seed)).matrix
-    weights = free(random, (K, M))
+    weights = free(rng, (K, M))
     expected = 0.0
     for b, probability in enumerate(prior, start=1):
         left = np.eye(M) - weights.atoms[:b].T @ weights.encoder[:b]

@@ -1,4 +1,4 @@
-"""The rules that are no gradient: where they rest, how fast they align, what tying repairs."""
+"""Rules that are not gradients: fixed points, rates of alignment, and the effect of tying."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
-from lucidae.linear.methods import METHODS, MethodSettings, make_method
+from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.objectives import Reconstruction, geometric_prior
+from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.rules import GeneralizedHebbianRule, RotationAugmentedRule, rotation_generator
-from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
-from lucidae.linear.solvers import DescentSettings, random_start, solve_gradient
-from lucidae.linear.theory import alignment_rate, predicted_epochs
+from lucidae.linear.solvers import random_start, solve_gradient
 from lucidae.linear.weights import TiedWeights, UntiedWeights, frobenius
 from lucidae.metrics import axis_alignment_distance
 
@@ -56,9 +55,9 @@ def test_untied_rag_rests_at_points_that_are_not_aligned_and_tied_rag_does_not(s
 @settings(max_examples=30)
 @given(seed=seeds)
 def test_the_rotation_leaves_the_loss_unchanged_to_first_order(seed):
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     covariance = covariance_from(spectrum_from(VALUES, seed))
-    weights = UntiedWeights(*random.standard_normal((2, K, len(VALUES))))
+    weights = UntiedWeights(*rng.standard_normal((2, K, len(VALUES))))
     full = RotationAugmentedRule().direction(weights, covariance)
     slope = Reconstruction().gradient(weights, covariance)
     turn = [a - b for a, b in zip(full, slope, strict=True)]
@@ -99,9 +98,9 @@ def test_rules_align_in_order_from_random_starts(name, seed):
 
 
 def test_one_latent_of_sangers_rule_is_ojas():
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     covariance = covariance_from(spectrum_from(VALUES))
-    row = random.standard_normal((1, len(VALUES)))
+    row = rng.standard_normal((1, len(VALUES)))
     sigma = covariance.matrix
     oja = sigma @ row[0] - (row[0] @ sigma @ row[0]) * row[0]
     direction = GeneralizedHebbianRule().direction(TiedWeights(row), covariance)
@@ -114,8 +113,8 @@ def local_rate(name, values, k, seed=0):
     covariance, step = covariance_from(spectrum), 5e-3
     method = make_method(name, MethodSettings(np.linspace(0.1, 0.5, k), geometric_prior(k), None))
     best = method.objective.minimizer(spectrum, k)
-    random = np.random.default_rng(seed)
-    nudge = 1e-2 * random.standard_normal(best.encoder.shape)
+    rng = np.random.default_rng(seed)
+    nudge = 1e-2 * rng.standard_normal(best.encoder.shape)
     weights = method.start(best.encoder + nudge, best.atoms + nudge)
     errors, late = [], []
     for epoch in range(12_000):
@@ -139,7 +138,7 @@ def axis_error(atoms, axes):
 @pytest.mark.parametrize("name", ["rag", "gha", "brockett", "nonuniform_l2"])
 def test_misalignment_decays_at_the_predicted_rate(name, values):
     method = make_method(name, MethodSettings(np.linspace(0.1, 0.5, 2), geometric_prior(2), None))
-    predicted = alignment_rate(method, np.array(values), 2)
+    predicted = method.alignment_rate(np.array(values), 2)
     assert_allclose(local_rate(name, values, 2), predicted, rtol=0.02)
 
 
@@ -149,59 +148,6 @@ def test_rag_aligns_at_half_of_the_eigengap():
     assert_allclose(local_rate("rag", values, 2), 0.2, rtol=0.01)
 
 
-def test_the_predicted_epochs_are_those_of_a_simulation():
-    spectrum = spectrum_from([2.0, 1.7, 0.3, 0.1])
-    plan = Plan(spectrum, 2, 20_000, init_scale=1e-2, momentum=0.9)
-    run = Run("rag", "nesterov", 0.002, seed=1)
-    near, far = (float(epochs_to_alignment([run], plan, t, 1)[0]) for t in (1e-3, 1e-6))
-    method = make_method("rag", MethodSettings(np.zeros(2), geometric_prior(2), None))
-    rate = alignment_rate(method, spectrum.values, 2)
-    assert_allclose(far - near, predicted_epochs(rate, 0.002, 0.9, 1e-6, 1e-3), rtol=0.05)
-
-
 def test_methods_that_do_not_align_have_no_rate():
     for name in ("plain", "uniform_l2"):
-        assert alignment_rate(make_method(name, settings_of(np.full(K, 0.1))), VALUES, K) is None
-
-
-def test_a_race_counts_the_epochs_of_its_runs_and_marks_those_that_diverge():
-    spectrum = spectrum_from(VALUES)
-    plan = Plan(spectrum, K, 2000, init_scale=1e-2)
-    runs = [Run("rag", "nesterov", rate, seed) for rate in (0.01, 0.02, 50.0) for seed in (0, 1)]
-    epochs = epochs_to_alignment(runs, plan, target=0.3, check_every=1)
-    assert np.isnan(epochs[4:]).all()
-    for run, found in zip(runs[:4], epochs[:4], strict=True):
-        (full,) = simulate(
-            [run], Plan(spectrum, K, int(found), init_scale=1e-2, record_at=range(int(found) + 1))
-        )
-        assert full.values["alignment"][-1] <= 0.3 < full.values["alignment"][:-1].min()
-
-
-def test_a_diverged_run_of_a_crowd_does_not_disturb_the_others():
-    spectrum = spectrum_from(VALUES)
-    plan = Plan(spectrum, K, 300, init_scale=1e-2)
-    good, bad = Run("rag", "nesterov", 0.01), Run("rag", "nesterov", 50.0)
-    (alone,) = simulate([good], plan)
-    beside, lost = simulate([good, bad], plan)
-    assert_allclose(beside.values["alignment"], alone.values["alignment"], atol=1e-12)
-    assert np.isnan(lost.values["alignment"][-1])
-
-
-@pytest.mark.parametrize("name", ["rag", "gha", "brockett"])
-def test_adam_is_refused_for_the_rules_with_the_reason(name):
-    with pytest.raises(ValueError, match="Adam rescales every coordinate"):
-        simulate([Run(name, "adam", 0.1)], Plan(spectrum_from(VALUES), K, 1))
-
-
-@pytest.mark.parametrize(
-    ("name", "tied"), [("gha", False), ("brockett", False), ("linear_vae", True)]
-)
-def test_a_tying_that_contradicts_the_method_is_refused(name, tied):
-    with pytest.raises(ValueError, match=f"tied={tied} was given"):
-        make_method(name, MethodSettings(np.ones(2), np.ones(2) / 2, None, tied))
-
-
-def test_every_method_has_a_name_that_others_do_not():
-    assert len(METHODS) == 9
-    with pytest.raises(ValueError, match="expected one of"):
-        make_method("pca", settings_of())
+        assert make_method(name, settings_of(np.full(K, 0.1))).alignment_rate(VALUES, K) is None

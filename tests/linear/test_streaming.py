@@ -26,8 +26,8 @@ SHOWN = (
 
 @pytest.fixture(scope="module")
 def X():
-    random = np.random.default_rng(0)
-    return random.standard_normal((1500, 9)) @ random.standard_normal((9, 9)) + 20
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((1500, 9)) @ rng.standard_normal((9, 9)) + 20
 
 
 def streamed(estimator, X, size, weights=None):
@@ -112,10 +112,10 @@ def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
 def test_the_stochastic_stream_learns_in_little_memory(method):
     values = np.r_[np.array([4.0, 2.0]), np.full(10, 0.05)]
     X = 3 + centred_rows(values, n=2000)
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     estimator = LinearAutoencoder(2, method=method, solver="stochastic", random_state=0)
     for _ in range(20):
-        streamed(estimator, X[random.permutation(2000)], 100)
+        streamed(estimator, X[rng.permutation(2000)], 100)
     axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
     assert estimator.status_ is Status.STOPPED
     assert estimator.n_iter_ == 400

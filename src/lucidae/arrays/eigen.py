@@ -70,8 +70,16 @@ def _deflated(matrix: Array, values: Array, vectors: Array) -> Any:
 
 def fix_signs(vectors: Array) -> Array:
     """Return `vectors` with the entry of largest magnitude of each column positive."""
+    return vectors * column_signs(vectors)
+
+
+def column_signs(vectors: Array) -> Array:
+    """Return the sign of the entry of largest magnitude of each column, 1 where it is 0."""
     xp = namespace(vectors)
     rows = xp.argmax(xp.abs(vectors), axis=0)
+    if is_numpy(vectors):
+        peaks = vectors[rows, np.arange(vectors.shape[1])]
+        return np.where(peaks < 0, vectors.dtype.type(-1), vectors.dtype.type(1))
     at_peak = xp.arange(vectors.shape[0], device=device(vectors))[:, None] == rows
     peaks = xp.sum(xp.where(at_peak, vectors, 0.0 * vectors), axis=0)
-    return vectors * xp.where(peaks < 0, -xp.ones_like(peaks), xp.ones_like(peaks))
+    return xp.where(peaks < 0, -xp.ones_like(peaks), xp.ones_like(peaks))

@@ -21,12 +21,12 @@ _NUMPY: Namespace = compat.array_namespace(np.empty(0))
 
 def is_array(x: Any) -> bool:
     """Tell whether `x` is an array of a library that follows the array API standard."""
-    return bool(compat.is_array_api_obj(x))
+    return type(x) is np.ndarray or bool(compat.is_array_api_obj(x))
 
 
 def is_numpy(x: Any) -> bool:
     """Tell whether `x` is a NumPy array, which SciPy and scikit-learn accept."""
-    return bool(compat.is_numpy_array(x))
+    return type(x) is np.ndarray or bool(compat.is_numpy_array(x))
 
 
 def namespace(*arrays: Any) -> Namespace:
@@ -39,7 +39,7 @@ def namespace(*arrays: Any) -> Namespace:
 
 def device(x: Array) -> Any:
     """Return the device of `x`."""
-    return compat.device(x)
+    return "cpu" if type(x) is np.ndarray else compat.device(x)
 
 
 def on_host(x: Array) -> bool:
@@ -52,6 +52,8 @@ def like(x: Any, ref: Array) -> Array:
 
     An array of another library is copied, so that the result never shares its memory.
     """
+    if type(x) is np.ndarray and type(ref) is np.ndarray:
+        return x if x.dtype == ref.dtype else x.astype(ref.dtype)
     if is_array(x) and namespace(x) is namespace(ref):
         moved = compat.to_device(x, device(ref)) if device(x) != device(ref) else x
         return moved if moved.dtype == ref.dtype else namespace(ref).astype(moved, ref.dtype)

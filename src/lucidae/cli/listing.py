@@ -16,8 +16,7 @@ import lucidae
 from lucidae import datasets
 from lucidae.cli.console import print_line, spinner
 from lucidae.experiments.catalogue import NAMES, experiments
-from lucidae.linear.methods import METHODS, MethodSettings
-from lucidae.linear.rules import GradientRule
+from lucidae.linear.methods import METHODS, MethodSettings, make_method
 
 __all__ = ["catalogue", "data", "list_everything"]
 
@@ -92,10 +91,8 @@ def _estimators() -> Iterator[Entry]:
 
 def _methods() -> Iterator[Entry]:
     settings = MethodSettings(np.ones(1), np.ones(1), np.random.default_rng(0))
-    for name, make in METHODS.items():
-        method = make(settings)
-        subject = method.objective if isinstance(method.rule, GradientRule) else method.rule
-        yield Entry("method", name, _first_sentence(type(subject)))
+    for name in METHODS:
+        yield Entry("method", name, make_method(name, settings).rule.summary)
 
 
 def _experiments() -> Iterator[Entry]:

@@ -1,1 +1,75 @@
 """Linear autoencoders that recover the principal components (Bao et al. 2020)."""
+
+from lucidae.linear.certificate import certify_weights
+from lucidae.linear.estimator import LinearAutoencoder
+from lucidae.linear.methods import (
+    METHODS,
+    Method,
+    MethodSettings,
+    make_method,
+    register_method,
+    unregister_method,
+)
+from lucidae.linear.objectives import (
+    ExpectedNestedDropout,
+    LinearVAE,
+    NonUniformL2,
+    Objective,
+    Reconstruction,
+    geometric_prior,
+    uniform_prior,
+)
+from lucidae.linear.penalties import (
+    best_penalties,
+    nonuniform_penalties,
+    paper_penalties,
+    uniform_penalties,
+)
+from lucidae.linear.rules import (
+    BrockettRule,
+    GeneralizedHebbianRule,
+    GradientRule,
+    NestedDropoutRule,
+    RotationAugmentedRule,
+    Rule,
+)
+from lucidae.linear.simulation import Plan, Run, Trajectory, epochs_to_alignment, simulate
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
+
+__all__ = [
+    "METHODS",
+    "BrockettRule",
+    "ExpectedNestedDropout",
+    "GeneralizedHebbianRule",
+    "GradientRule",
+    "LinearAutoencoder",
+    "LinearVAE",
+    "Method",
+    "MethodSettings",
+    "NestedDropoutRule",
+    "NonUniformL2",
+    "Objective",
+    "Plan",
+    "Reconstruction",
+    "RotationAugmentedRule",
+    "Rule",
+    "Run",
+    "Spectrum",
+    "TiedWeights",
+    "Trajectory",
+    "UntiedWeights",
+    "VariationalWeights",
+    "best_penalties",
+    "certify_weights",
+    "epochs_to_alignment",
+    "geometric_prior",
+    "make_method",
+    "nonuniform_penalties",
+    "paper_penalties",
+    "register_method",
+    "simulate",
+    "uniform_penalties",
+    "uniform_prior",
+    "unregister_method",
+]

@@ -1,4 +1,4 @@
-"""Products with the second moment Σ, and where a fit takes Σ from."""
+"""Products with the second moment Σ, and the sources from which a fit takes Σ."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lucidae.arrays import (
     trace,
     zeros_like_shape,
 )
-from lucidae.linear.spectrum import Spectrum, spectrum_of_moment, spectrum_of_rows
-from lucidae.linear.weights import AnyWeights, TiedWeights
-from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment
+from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
+from lucidae.linear.weights import AnyWeights
+from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covariance_spectrum
 from lucidae.validation import check_rows
 
 
 class Covariance(Protocol):
-    """Products with a second moment Σ of shape (m, m)."""
+    """Interface of products with a second moment Σ of shape (m, m)."""
 
     @property
     def trace(self) -> Any:
@@ -64,6 +64,10 @@ class DenseCovariance:
         """Return rows Σ."""
         return rows @ self.matrix
 
+    def in_units(self, unit: float) -> DenseCovariance:
+        """Return Σ of the same data divided by `unit`."""
+        return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
+
 
 @dataclass(frozen=True, slots=True)
 class EigenbasisCovariance:
@@ -88,10 +92,10 @@ class EigenbasisCovariance:
 
 @dataclass(frozen=True, slots=True)
 class RowsCovariance:
-    """Σ of weighted rows that is never formed: a product costs O(nmk) and O(nk) memory.
+    """Σ of weighted rows, never formed: a product costs O(nmk) operations and O(nk) memory.
 
-    The rows are not centred in place; the mean's part is taken out of the products, so sparse
-    rows stay sparse.
+    The rows are not centred; the contribution of the mean is subtracted from the products, so that
+    sparse rows stay sparse.
     """
 
     rows: Any
@@ -104,10 +108,12 @@ class RowsCovariance:
         """Total variance."""
         xp = namespace(self.mean)
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
+        # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
+        # μ may be that of more rows than these.
         raw = scalar(xp.sum(self.weights @ squares)) / self.total
         average = (self.weights @ self.rows) / self.total
         found = raw - scalar(xp.sum((2 * average - self.mean) * self.mean))
-        return max(found, 0.0)  # in this order a NaN comes through
+        return max(found, 0.0)  # in this order a NaN is returned as NaN
 
     @property
     def _sparse(self) -> bool:
@@ -124,6 +130,7 @@ class RowsCovariance:
 
     def centred_products(self, codes: Array) -> Array:
         """Return codesᵀ (X − 1μᵀ) for `codes` of shape (…, n, k)."""
+        # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
         return raw - spread[..., :, None] * self.mean
@@ -143,7 +150,7 @@ def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
 
 @dataclass(frozen=True, slots=True)
 class StreamCovariance:
-    """Σ of all rows, a block at a time: for looking at data that are not held as a matrix."""
+    """Σ of all rows, computed block by block, for data whose m × m matrix is not formed."""
 
     rows: Any
     mean: Array
@@ -162,6 +169,12 @@ class StreamCovariance:
     def apply(self, rows: Array) -> Array:
         """Return rows Σ."""
         return sum(block.apply(rows) * share for block, share in self._blocks())
+
+    def in_units(self, unit: float) -> StreamCovariance:
+        """Return Σ of the same data divided by `unit`."""
+        if unit == 1.0:
+            return self
+        return StreamCovariance(self.rows / unit, self.mean / unit, self.weights)
 
     def batch(self, index: Any) -> RowsCovariance:
         """Return Σ of the rows of a NumPy index."""
@@ -182,7 +195,7 @@ class StreamCovariance:
 
 
 class Products(NamedTuple):
-    """Everything that a full-batch objective or rule needs of the data.
+    """The products that full-batch objectives and rules need from the data.
 
     encoded = W₁Σ and decoded = W₂ᵀΣ, both (…, k, m); code_moment = W₁ΣW₁ᵀ and gram = W₂ᵀW₂,
     both (…, k, k).
@@ -197,7 +210,7 @@ class Products(NamedTuple):
 def products(weights: AnyWeights, covariance: Covariance) -> Products:
     """Multiply both layers with Σ, stacked into one product."""
     encoder, atoms = weights.encoder, weights.atoms
-    if isinstance(weights, TiedWeights):
+    if atoms is encoder:  # tied weights
         encoded = decoded = covariance.apply(encoder)
     else:
         k = encoder.shape[-2]
@@ -211,7 +224,7 @@ def ritz_spectrum(
 ) -> Spectrum:
     """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
 
-    Ritz values never exceed the true eigenvalues; the extra columns make the leading ones close.
+    Ritz values never exceed the true eigenvalues; `extra` columns make the leading ones accurate.
     """
     xp = namespace(like)
     width = min(k + extra, covariance.n_features)
@@ -219,6 +232,7 @@ def ritz_spectrum(
     for _ in range(n_iter):
         basis, _ = xp.linalg.qr(rows.mT)
         rows = covariance.apply(basis.mT)
+    # Rayleigh–Ritz: the eigenpairs of Σ restricted to the span of the basis.
     values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
     return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
 
@@ -226,12 +240,12 @@ def ritz_spectrum(
 EXACT_FEATURES = 8192
 """Largest m (or n) for which an m × m (or n × n) matrix is formed: half a gibibyte."""
 
-KEPT_FEATURES = 1024
-"""Largest m whose second moment a fit keeps, so that `partial_fit` can go on: eight mebibytes."""
+STORED_FEATURES = 1024
+"""Largest m whose second moment is stored after `fit`, for `partial_fit`: eight mebibytes."""
 
 
 class Source(Protocol):
-    """Mean, total weight and second moment of the data."""
+    """Interface of the data of a fit: mean, total weight and second moment."""
 
     @property
     def mean(self) -> Array:
@@ -249,15 +263,23 @@ class Source(Protocol):
     def moment(self) -> SecondMoment | None:
         """The second moment itself, where it was formed."""
 
+    @property
+    def affordable(self) -> bool:
+        """Whether the spectrum can be computed: m or n is at most `EXACT_FEATURES`."""
+
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading `k` eigenpairs (all by default), None where out of reach."""
+        """Return the leading `k` eigenpairs (all by default), None where not affordable."""
+
+    def ritz(self, k: int) -> Spectrum:
+        """Estimate the leading eigenpairs by power iterations."""
 
 
 @dataclass(frozen=True)
 class MomentSource:
-    """A second moment that was formed."""
+    """Data given by their second moment."""
 
     moment: SecondMoment
+    affordable = True
 
     @property
     def mean(self) -> Array:
@@ -276,12 +298,16 @@ class MomentSource:
 
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the leading `k` eigenpairs, all by default."""
-        return spectrum_of_moment(self.moment, k)
+        return Spectrum(*covariance_spectrum(self.covariance.matrix, k), self.moment.trace)
+
+    def ritz(self, k: int) -> Spectrum:
+        """Estimate the leading eigenpairs by power iterations."""
+        return ritz_spectrum(self.covariance, k, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsSource:
-    """Rows whose second moment is too large to form, or wider than they are many."""
+    """Data given by their rows: m is too large for an m × m matrix, or there are fewer rows."""
 
     rows: Any
     weights: Array
@@ -291,7 +317,7 @@ class RowsSource:
 
     @classmethod
     def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
-        """Take rows and, where it was formed all the same, their moment."""
+        """Return the source of given rows, with their moment where it was formed as well."""
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp = namespace(reference)
         if weights is None:
@@ -309,11 +335,11 @@ class RowsSource:
 
     @property
     def affordable(self) -> bool:
-        """Whether the spectrum is in reach through an n × n matrix."""
+        """Whether the spectrum can be computed through an n × n matrix."""
         return bool(self.rows.shape[0] <= EXACT_FEATURES)
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading eigenpairs of few rows; None when there are too many."""
+        """Return the leading eigenpairs; None when there are too many rows."""
         if not self.affordable:
             return None
         found = spectrum_of_rows(self.rows, self.mean, self.weights, self.weight)
@@ -334,7 +360,7 @@ def _check_squares(source: RowsSource) -> None:
             "the squares of X overflow double precision: its entries are as large as "
             f"{peak:.3g}. Divide X by a constant first."
         )
-    # Squares of equal rows may vanish; those of the entries themselves may not.
+    # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
     if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
         raise ValueError(
             "the squares of X underflow double precision: its entries are as small as "
@@ -351,7 +377,7 @@ def _mean(X: Any, weights: Array, total: float) -> Array:
 
 
 def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
-    """Return `k` eigenpairs, completing the basis with null directions where rows ran out."""
+    """Return `k` eigenpairs; where there are fewer, add eigenvectors of the eigenvalue 0."""
     found = int(spectrum.values.shape[0])
     if k is None or k <= found:
         return spectrum if k is None else spectrum.leading(k)
@@ -365,14 +391,14 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
 
 
 def source_of(X: Any, weights: Array | None, solver: str) -> Source:
-    """Choose where the second moment comes from, by the shape of the rows and the solver."""
+    """Return the source of the second moment that suits the shape of the rows and the solver."""
     n, m = X.shape
     if solver == "stochastic":
         return RowsSource.of(X, weights)
     few = n <= m // 2 and n <= EXACT_FEATURES
     if few and solver != "gradient":
-        kept = SecondMoment.of(X, weights) if m <= KEPT_FEATURES else None
-        return RowsSource.of(X, weights, kept)
+        moment = SecondMoment.of(X, weights) if m <= STORED_FEATURES else None
+        return RowsSource.of(X, weights, moment)
     if solver == "auto" and m > EXACT_FEATURES:
         return RowsSource.of(X, weights)
     return MomentSource(SecondMoment.of(X, weights))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Self
 
 import numpy as np
@@ -11,20 +12,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, device, like, namespace
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
-from lucidae.certificate import Certificate, certifies, does_not_apply
+from lucidae.certificate import Certificate, does_not_apply
 from lucidae.io.models import saved_as
-from lucidae.linear.certificate import LinearFigures, certify_pair, data_source, linear_claims
-from lucidae.linear.data import EXACT_FEATURES, KEPT_FEATURES, MomentSource, Source, source_of
-from lucidae.linear.fitting import solve
+from lucidae.linear.certificate import claims, data_source, measure, spectrum_size
+from lucidae.linear.data import EXACT_FEATURES, STORED_FEATURES, MomentSource, Source, source_of
+from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
-from lucidae.linear.options import Options
+from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.weights import map_fields
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
 
-__all__ = ["LinearAutoencoder", "certify_weights"]
+__all__ = ["LinearAutoencoder"]
 
 
 def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
     upgrade=_upgraded_state,
 )
 class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a moment or a stream, and the model solved on demand.
+    """Fitted state of `LinearAutoencoder`: a moment or a stream, and the model that follows.
 
     Parameters
     ----------
@@ -58,26 +59,26 @@ class LinearState(FittedState):
         self._spectrum: Spectrum | None = None
 
     def solve(self, source: Source) -> None:
-        """Fit now, and keep no more of the source than is small."""
+        """Fit now, and store the moment of the source if it is small."""
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
         moment = source.moment
-        self.moment = moment if source.covariance.n_features <= KEPT_FEATURES else None
+        self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
         if self.moment is None:
-            self._certificate = self.certify(source)
+            self._certificate = self.certify(source, known=self._spectrum)
 
     def advance(self, options: Options, X: Any, weights: Array | None) -> None:
-        """Take one more batch; the model is solved when it is next read."""
+        """Add one more batch; the model is computed when it is next read."""
         self.options = options
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            self.stream = self._flowing(options, X, weights).after(X, weights)
+            self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
             self.moment = self._accumulated(X, weights)
         self._model, self._spectrum = None, None
         self.changed()
 
-    def _flowing(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
+    def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
         if self.stream is not None:
             return self.stream
         if self._model is not None:
@@ -90,8 +91,8 @@ class LinearState(FittedState):
         if self._model is None:
             return SecondMoment.of(X, weights)
         raise ValueError(
-            f"fit kept no second moment of {X.shape[1]} features, so partial_fit cannot go on from "
-            "it. Start a new estimator and give all batches to partial_fit."
+            f"fit does not store the second moment of {X.shape[1]} features, so partial_fit cannot "
+            "continue from it. Start a new estimator and give all batches to partial_fit."
         )
 
     @property
@@ -108,8 +109,13 @@ class LinearState(FittedState):
         return self._model
 
     @property
+    def last_weights(self) -> Any:
+        """The weights of the last fit or step, from which a warm start begins; None before."""
+        return self.previous if self.stream is None else self.stream.state.weights
+
+    @property
     def weight(self) -> float:
-        """Total weight seen, without solving anything."""
+        """Total weight of the data, without computing the model."""
         if self._model is None and self.moment is not None:
             return self.moment.weight
         return self.model.weight
@@ -121,13 +127,13 @@ class LinearState(FittedState):
         share = model.variances / total if total > 0 else 0.0 * model.variances
         singular = namespace(model.variances).sqrt(model.variances * degrees)
         return {
-            "mean_": self.shown(model.mean),
-            "encoder_": self.shown(model.encoder),
-            "decoder_": self.shown(model.atoms.mT),
-            "components_": self.shown(model.components),
-            "explained_variance_": self.shown(model.variances),
-            "explained_variance_ratio_": self.shown(share),
-            "singular_values_": self.shown(singular),
+            "mean_": self.returned(model.mean),
+            "encoder_": self.returned(model.encoder),
+            "decoder_": self.returned(model.atoms.mT),
+            "components_": self.returned(model.components),
+            "explained_variance_": self.returned(model.variances),
+            "explained_variance_ratio_": self.returned(share),
+            "singular_values_": self.returned(singular),
             "noise_variance_": model.noise_variance,
             "n_components_": int(model.components.shape[0]),
             "n_iter_": model.outcome.n_iter,
@@ -136,45 +142,27 @@ class LinearState(FittedState):
         }
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate that the kept moment supports."""
+        """Return the certificate on the stored moment."""
         if self.moment is not None:
             return self.certify(MomentSource(self.moment), title)
-        why = "the stream was not kept: call lucidae.certify(estimator, X) with data"
+        why = "The data of the stream were not stored: call lucidae.certify(estimator, X)."
         return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
 
-    def certify(self, source: Source, title: str = "LinearAutoencoder") -> Certificate:
-        """Return the certificate of the model on the data of `source`."""
+    def certify(
+        self, source: Source, title: str = "LinearAutoencoder", known: Spectrum | None = None
+    ) -> Certificate:
+        """Return the certificate of the model on data whose leading eigenpairs may be `known`."""
         outcome, training = self.model.outcome, self.options.training
         k = outcome.weights.encoder.shape[-2]
-        spectrum = self._exact_spectrum(source, k)
+        spectrum = _certified_spectrum(source, k, known)
         weights = map_fields(lambda rows: like(rows, source.mean), outcome.weights)
         rate = outcome.learning_rate
         if rate is None and spectrum is not None and spectrum.trace > 0.0:
             rate = training.rate(outcome.method.curvature(spectrum.leading(k)))
-        evidence = LinearFigures(
-            outcome.method,
-            weights,
-            source.covariance,
-            spectrum,
-            training.tol,
-            rate,
-            training.effective_momentum,
-        )
-        name = f"{title}(method={self.options.method!r})"
-        return Certificate(name, tuple(linear_claims(evidence)))
+        figures = measure(outcome.method, weights, source.covariance, spectrum, training, rate)
+        return Certificate(f"{title}(method={self.options.method!r})", claims(figures))
 
-    def _exact_spectrum(self, source: Source, k: int) -> Spectrum | None:
-        """Return all eigenpairs where they are cheap, k + 1 where they are not, or None."""
-        m = source.covariance.n_features
-        if source.moment is not None:
-            return MomentSource(source.moment).spectrum(
-                None if m <= KEPT_FEATURES else min(k + 1, m)
-            )
-        if self._spectrum is not None and self._spectrum.values.shape[0] > min(k, m - 1):
-            return self._spectrum
-        return source.spectrum(min(k + 1, m))
-
-    def shown(self, values: Array) -> Array:
+    def returned(self, values: Array) -> Array:
         """Return `values` in the library, dtype and on the device of the training data."""
         return like(values, self.reference)
 
@@ -192,10 +180,10 @@ class LinearAutoencoder(
 ):
     """Linear autoencoder that recovers the ordered principal components.
 
-    With its defaults it is principal component analysis: exact, streaming through `partial_fit`,
-    with sample weights and a certificate. Every objective and learning rule of Bao et al. (2020)
-    is a `method`; every one can be solved in closed form, by full-batch descent through the
-    second moment, or by mini-batches.
+    With the default arguments it is principal component analysis: exact, streaming through
+    `partial_fit`, with sample weights and a certificate. Every objective and learning rule of Bao
+    et al. (2020) is a `method`, and each can be solved in closed form, by full-batch descent
+    through the second moment, or by mini-batches.
 
     Parameters
     ----------
@@ -205,23 +193,25 @@ class LinearAutoencoder(
     method : str, default="rag"
         ``"rag"`` (rotation augmented gradient), ``"gha"`` (Sanger's rule; Oja's for one latent),
         ``"brockett"``, ``"plain"``, ``"uniform_l2"``, ``"nonuniform_l2"``, ``"nested_dropout"``,
-        ``"expected_nested_dropout"`` or ``"linear_vae"``.
+        ``"expected_nested_dropout"``, ``"linear_vae"``, or a name given to
+        `lucidae.linear.register_method`.
     solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
-        Closed form of the method's optimum; full-batch descent that sees the data only through
-        their second moment; mini-batches with O(mk) memory. ``"auto"`` is exact as long as rows
-        or features number at most 8192, else stochastic.
+        Closed form of the method's optimum; full-batch descent through the second moment of the
+        data; mini-batches with O(mk) memory. ``"auto"`` is exact where there are at most 8192 rows
+        or features, and stochastic otherwise.
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
-        For the gradient and stochastic solvers. Adam is refused for the rules.
+        For the gradient and stochastic solvers. Adam is refused for the rules ``"rag"``, ``"gha"``
+        and ``"brockett"``.
     learning_rate : float or "auto", default="auto"
-        Step size; ``"auto"`` takes half of the largest stable step at the optimum, from a bound
-        on the curvature by a few power iterations (for Adam: 3e-3).
+        Step size; ``"auto"`` takes half of the largest step that is stable at the optimum, from a
+        bound on the curvature by a few power iterations (for Adam: 3e-3).
     momentum : float in [0, 1), default=0.9
         For Nesterov and heavy ball.
     l2 : "auto", float or array of shape (n_components,), default="auto"
         Penalties of the ℓ₂ methods, in any order. ``"auto"`` minimises the condition number of
         the Hessian at the optimum.
     prior : {"geometric", "uniform"} or array of shape (n_components,), default="geometric"
-        Distribution of the kept prefix length in nested dropout.
+        Distribution of the prefix length in nested dropout: how many latents are kept.
     whiten : bool, default=False
         Whether `transform` scales every code to unit variance.
     batch_size : int, optional
@@ -232,15 +222,22 @@ class LinearAutoencoder(
     init_scale : float, default=1e-2
         Standard deviation of the first weights.
     max_iter : int, default=10000
-        Largest number of steps.
+        Largest number of steps of the gradient and stochastic solvers.
     tol : float, default=1e-6
-        Descent stops when the direction is this small relative to curvature times weights.
+        The gradient and stochastic solvers stop when ‖D‖ ≤ tol · c · ‖W‖, where W are all weights
+        as one vector, D is the method's direction at W (for an objective, its gradient) and c a
+        bound on the curvature at the optimum (4σ₁² for most methods, σ₁² being the largest
+        eigenvalue; for ``"linear_vae"`` the number of features). The full-batch solver tests this
+        every 20 steps; the stochastic solver tests it on all rows once per pass.
     random_state : int, RandomState or None, default=None
-        Seed of first weights, batches and masks.
+        Seed of the first weights, of the order of mini-batches and of the masks of nested dropout.
+        The exact solver does not use it.
     warm_start : bool, default=False
-        Whether descent starts from the weights of the last fit.
+        Whether the gradient and stochastic solvers start from the weights of the last `fit`, which
+        may come from any solver or method: weights are converted between tied and untied. If their
+        shape differs from the one that is needed, a warning says so and random weights are used.
     verbose : bool, default=False
-        Whether to show progress.
+        Whether the gradient and stochastic solvers print a progress bar.
 
     Attributes
     ----------
@@ -252,7 +249,7 @@ class LinearAutoencoder(
         Decoder W₂.
     components_ : array of shape (k, m)
         Decoder columns at unit length, ordered by variance, the largest entry of each positive;
-        zero rows for dead latents.
+        rows of zeros for zero latents.
     explained_variance_, explained_variance_ratio_, singular_values_ : arrays of shape (k,)
         Variance along each component (divisor Σw − 1), its share, and the singular values.
     noise_variance_ : float
@@ -266,7 +263,7 @@ class LinearAutoencoder(
     status_ : Status
         How the solver ended.
     history_ : History
-        What descent recorded.
+        The loss during descent.
     certificate_ : Certificate
         How far the fit is from the optimum, and why.
     n_features_in_ : int
@@ -364,25 +361,25 @@ class LinearAutoencoder(
         LinearAutoencoder
             Itself.
         """
-        options = Options.of(self)
+        options = self._options()
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
         _check_weight(source.weight)
         state = LinearState(options, reference_of(X))
         if self.warm_start and hasattr(self, "_state"):
-            state.previous = self._state.previous
+            state.previous = self._state.last_weights
         state.solve(source)
         self._state = state
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
-        """Go on with one more batch of rows, of any size.
+        """Fit to one more batch of rows, of any size.
 
-        While an m × m matrix is affordable (m ≤ 8192) the second moment is updated, and after the
-        last batch the result equals `fit` on all rows. Above, or with ``solver="stochastic"``,
-        the rule takes one step per batch. What costs an eigendecomposition is computed when it is
-        first read.
+        Up to m = 8192 features the second moment is updated, and after the last batch the result
+        equals `fit` on all rows. With more features, or with ``solver="stochastic"``, the rule
+        takes one step per batch, starting from the weights of an earlier `fit` if there was one.
+        Attributes that need an eigendecomposition are computed when they are first read.
 
         Parameters
         ----------
@@ -398,18 +395,24 @@ class LinearAutoencoder(
         LinearAutoencoder
             Itself.
         """
-        options = Options.of(self)
+        options = self._options()
         first = not hasattr(self, "_state")
         X = validated_rows(self, X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
         if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
             raise ValueError(
-                f"n_components={options.n_components} was given, but X has {X.shape[1]} features."
+                f"n_components={options.n_components} was given, but X has {X.shape[1]} features: "
+                f"expected at most {X.shape[1]}."
             )
         state = LinearState(options, reference_of(X)) if first else self._state
         state.advance(options, X, weights)
         self._state = state
         return self
+
+    def _options(self) -> Options:
+        """Return the checked arguments."""
+        given = vars(self)
+        return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     def transform(self, X: Any) -> Array:
         """Encode rows: (X − mean) W₁ᵀ, divided by the codes' deviations if whitened.
@@ -491,12 +494,12 @@ class LinearAutoencoder(
     def get_covariance(self) -> Array:
         """Return the covariance that the model implies, shape (m, m)."""
         check_is_fitted(self)
-        return self._state.shown(self._state.model.covariance())
+        return self._state.returned(self._state.model.covariance())
 
     def get_precision(self) -> Array:
         """Return the inverse of the covariance that the model implies, shape (m, m)."""
         check_is_fitted(self)
-        return self._state.shown(self._state.model.precision())
+        return self._state.returned(self._state.model.precision())
 
     @property
     def n_samples_seen_(self) -> int | float:
@@ -519,60 +522,21 @@ class LinearAutoencoder(
         return tags
 
 
-@certifies("linear")
-def certify_weights(
-    encoder: Any,
-    decoder: Any,
-    X: Any,
-    *,
-    sample_weight: Any = None,
-    noise_variance: float | None = None,
-    **settings: Any,
-) -> Certificate:
-    """Certify an encoder and a decoder, wherever they were trained.
+def _certified_spectrum(source: Source, k: int, known: Spectrum | None) -> Spectrum | None:
+    """Return all eigenpairs where they are cheap, k + 1 where they are not, or None."""
+    m = source.covariance.n_features
+    if source.moment is not None:
+        return MomentSource(source.moment).spectrum(spectrum_size(source, k))
+    if known is not None and known.values.shape[0] > min(k, m - 1):
+        return known
+    return source.spectrum(min(k + 1, m))
 
-    Parameters
-    ----------
-    encoder : array of shape (k, m)
-        Encoder W₁.
-    decoder : array of shape (m, k)
-        Decoder W₂.
-    X : array-like of shape (n, m) or SecondMoment
-        The data, or their moment.
-    sample_weight : array-like of shape (n,), optional
-        Frequencies of the rows.
-    noise_variance : float, optional
-        Observation variance, for ``method="linear_vae"``; the posterior variances are taken at
-        their optimum.
-    **settings
-        Arguments of `LinearAutoencoder` that say what the weights were trained for: `method`,
-        `l2`, `prior`, `tied`, `tol`, `learning_rate`, `optimizer`, `momentum`.
 
-    Returns
-    -------
-    Certificate
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lucidae.linear.estimator import certify_weights
-    >>> X = np.random.default_rng(0).standard_normal((100, 3)) * [3.0, 2.0, 1.0]
-    >>> axes = np.linalg.svd(X - X.mean(0), full_matrices=False)[2][:2]
-    >>> certify_weights(axes, axes.T, X, method="rag").holds
-    True
-    >>> turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
-    >>> certify_weights(turn @ axes, axes.T @ turn.T, X, method="rag")["alignment"].holds
-    False
-    """
-    rows, columns = check_rows(encoder, name="encoder"), check_rows(decoder, name="decoder")
-    options = Options.of(LinearAutoencoder(rows.shape[0], **settings))
-    return certify_pair(
-        rows, columns, X, options, sample_weight=sample_weight, noise_variance=noise_variance
-    )
+_ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)
 
 
 def reference_of(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device in which results are shown."""
+    """Return an empty array of the library, dtype and device in which results are returned."""
     if scipy.sparse.issparse(X):
         return np.empty(0, dtype=X.dtype)
     return namespace(X).empty(0, dtype=X.dtype, device=device(X))

@@ -1,13 +1,13 @@
-"""The exact Hessian spectrum at an aligned point, block by block.
+"""Exact eigenvalues of the Hessian at an aligned point, block by block.
 
-In the eigenbasis of Σ, where encoder row i is eᵢ along axis i and decoder column i is aᵢ along it,
-the Hessian of
+An aligned point has encoder row i equal to eᵢ times principal axis i and decoder column i equal to
+aᵢ times the same axis. In the eigenbasis of Σ the Hessian of
 
     tr Σ − 2 Σᵢ pᵢ aᵢᵀΣeᵢ + Σᵢⱼ p_max(i,j) (W₂ᵀW₂)ᵢⱼ (W₁ΣW₁ᵀ)ᵢⱼ + Σᵢ λᵢ(‖eᵢ‖² + ‖aᵢ‖²)
 
-couples only {W₁ᵢᵢ, W₂ᵢᵢ}, {W₁ᵢⱼ, W₂ⱼᵢ} for j > k and {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ} for i < j ≤ k. All
-2mk eigenvalues are those of 2 × 2 and 4 × 4 blocks. Non-uniform ℓ₂ has p = 1, expected nested
-dropout (twice Bao et al. 2020, eq. 6) has λ = 0.
+couples only {W₁ᵢᵢ, W₂ᵢᵢ}, {W₁ᵢⱼ, W₂ⱼᵢ} for j > k and {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ} for i < j ≤ k, so all
+2mk eigenvalues are those of 2 × 2 and 4 × 4 blocks. The non-uniform ℓ₂ objective has p = 1,
+expected nested dropout (twice Bao et al. 2020, eq. 6) has λ = 0.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from lucidae.linear.objectives import NonUniformL2, keep_probabilities
 
 Vector = np.ndarray[Any, Any]
 
@@ -46,16 +44,23 @@ class AlignedPoint:
 
     @classmethod
     def nonuniform(cls, values: Vector, penalties: Vector) -> AlignedPoint:
-        """Return the global minimum of the non-uniform objective, dead latents at 0."""
+        """Return the global minimum of the non-uniform objective. Bao et al. 2020, Theorem 3.
+
+        Latent i has squared length 1 − λᵢ/σᵢ², and length 0 where λᵢ ≥ σᵢ².
+        """
         values, penalties = np.asarray(values, dtype=float), np.sort(penalties)
-        length = np.sqrt(NonUniformL2(penalties).kept_power(values[: len(penalties)]))
+        leading = values[: len(penalties)]
+        nonzero = leading > penalties
+        power = np.where(nonzero, 1 - penalties / np.where(nonzero, leading, 1.0), 0.0)
+        length = np.sqrt(power)
         return cls(values, length, length, penalties, np.ones(len(penalties)))
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
         """Return the minimum of unit scale (Q = I) of expected nested dropout."""
         ones = np.ones(len(prior))
-        return cls(np.asarray(values, dtype=float), ones, ones, 0 * ones, keep_probabilities(prior))
+        keep = np.cumsum(prior[::-1])[::-1]  # P(prefix length ≥ i)
+        return cls(np.asarray(values, dtype=float), ones, ones, 0 * ones, keep)
 
 
 def hessian_eigenvalues(point: AlignedPoint) -> Vector:
@@ -69,7 +74,11 @@ def hessian_eigenvalues(point: AlignedPoint) -> Vector:
 
 
 def scaling_blocks(point: AlignedPoint) -> Vector:
-    """Return the k blocks {W₁ᵢᵢ, W₂ᵢᵢ}: the length of a latent along its own axis."""
+    """Return the k blocks {W₁ᵢᵢ, W₂ᵢᵢ}: the length of a latent along its own axis.
+
+    Along its own axis a latent has the loss −2pσ²ae + pσ²a²e² + λ(e² + a²), whose second
+    derivatives are the entries below.
+    """
     k = len(point.keep)
     p, e, a, s = point.keep, point.encoder, point.decoder, point.values[:k]
     return _pairs(
@@ -80,7 +89,11 @@ def scaling_blocks(point: AlignedPoint) -> Vector:
 
 
 def escape_blocks(point: AlignedPoint) -> Vector:
-    """Return the k(m − k) blocks {W₁ᵢⱼ, W₂ⱼᵢ}, j > k: a latent leaving the subspace."""
+    """Return the k(m − k) blocks {W₁ᵢⱼ, W₂ⱼᵢ}, j > k: a latent that leaves the subspace.
+
+    With x = W₁ᵢⱼ and y = W₂ⱼᵢ the terms of second order are −2pσⱼ²xy from the cross term, and
+    pa²σⱼ²x² + pe²σᵢ²y² from the product of W₂ᵀW₂ and W₁ΣW₁ᵀ; the penalty adds λ(x² + y²).
+    """
     k = len(point.keep)
     p, e, a, decay = (
         vector[:, None] for vector in (point.keep, point.encoder, point.decoder, point.penalties)
@@ -92,7 +105,12 @@ def escape_blocks(point: AlignedPoint) -> Vector:
 
 
 def rotation_blocks(point: AlignedPoint) -> Vector:
-    """Return the k(k − 1)/2 blocks {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ}, i < j ≤ k: two latents mixing."""
+    """Return the k(k − 1)/2 blocks {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ}, i < j ≤ k: two latents that mix.
+
+    The diagonal and the pairs (0, 1), (2, 3) are as in the other blocks. In addition the entries
+    (i, j) of W₂ᵀW₂ and W₁ΣW₁ᵀ are of first order, aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ and eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ, and
+    twice their product, weighted by p_max(i,j), couples each encoder entry with each decoder entry.
+    """
     i, j = np.triu_indices(len(point.keep), 1)
     p, e, a, decay = point.keep, point.encoder, point.decoder, point.penalties
     s, both = point.values, point.keep[j]  # p_max(i,j): the keep probability of the later latent
@@ -112,8 +130,8 @@ def rotation_blocks(point: AlignedPoint) -> Vector:
 def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
     """Return the ratio of the largest to the smallest eigenvalue of the Hessian.
 
-    `effective` leaves out the eigenvalues that are zero by symmetry (nested dropout's k free
-    scales), those below 1e-12 of the largest.
+    With `effective`, eigenvalues below 1e-12 of the largest are left out: they are zero by symmetry
+    (nested dropout leaves the scale of each of its k latents free).
     """
     eigenvalues = hessian_eigenvalues(point)
     largest = float(eigenvalues[-1])
@@ -126,5 +144,6 @@ def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
 
 
 def _pairs(first: Vector, off: Vector, second: Vector) -> Vector:
+    """Stack symmetric 2 × 2 matrices along the last two axes."""
     first, off, second = np.broadcast_arrays(first, off, second)
     return np.stack([np.stack([first, off], -1), np.stack([off, second], -1)], -2)

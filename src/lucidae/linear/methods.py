@@ -1,4 +1,4 @@
-"""The table of methods: from a public name to its rule, its optimum and its curvature."""
+"""Methods by name: the table, its registration, and the checked arguments of an estimator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
-from lucidae.arrays import Array, largest, scalar, to_numpy, where_set, zeros_like_shape
+from lucidae.arrays import Array, to_numpy, where_set
 from lucidae.io.models import saved_as
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
@@ -16,9 +17,12 @@ from lucidae.linear.objectives import (
     NonUniformL2,
     Objective,
     Reconstruction,
+    geometric_prior,
+    uniform_prior,
 )
+from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
+from lucidae.linear.penalties import nonuniform_penalties, uniform_penalties
 from lucidae.linear.rules import (
-    NOISE_FLOOR,
     BrockettRule,
     GeneralizedHebbianRule,
     GradientRule,
@@ -26,19 +30,22 @@ from lucidae.linear.rules import (
     RotationAugmentedRule,
     Rule,
     VariationalRule,
+    brockett_ranks,
 )
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights, frobenius
-from lucidae.validation import check_choice
+from lucidae.linear.weights import balanced_mean, frobenius
+from lucidae.validation import check_choice, check_integer, check_number
 
-SILENT = 1e-8
-"""Norm of weights that do nothing."""
+Vector = np.ndarray[Any, Any]
+
+NEGLIGIBLE = 1e-8
+"""Norm below which weights are compared with this norm instead."""
 
 
 @saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way of training a linear autoencoder.
+    """A way to train a linear autoencoder: a rule, and the objective that it minimises.
 
     Parameters
     ----------
@@ -47,8 +54,8 @@ class Method:
     rule : Rule
         The direction that is followed.
     objective : Objective
-        The loss whose global minimum is the method's optimum; for the rules that have none, the
-        reconstruction loss, which their fixed points minimise.
+        The loss whose global minimum is the method's optimum; for rules that are not the gradient
+        of any loss, the reconstruction loss, which their fixed points minimise.
     tied : bool
         Whether both layers share one array.
     """
@@ -60,176 +67,408 @@ class Method:
 
     @property
     def aligns(self) -> bool:
-        """Whether the theory promises individual, axis-aligned components.
-
-        A prefix length of probability 0 leaves the latents on both sides of it free to mix.
-        """
-        if isinstance(self.objective, ExpectedNestedDropout):
-            return bool(np.all(to_numpy(self.objective.prior) > 0))
-        return self.name not in ("plain", "uniform_l2")
+        """Whether theory promises that each latent is one principal direction."""
+        return self.expected().rule.aligns
 
     @property
     def orders(self) -> bool:
-        """Whether the theory promises components in order."""
-        return self.aligns and self.name != "linear_vae"
+        """Whether theory promises latents in descending order of variance."""
+        return self.expected().rule.orders
 
     @property
-    def needs_rows(self) -> bool:
-        """Whether a step needs rows rather than their second moment."""
-        return self.name == "nested_dropout"
+    def balanced(self) -> bool:
+        """Whether theory promises W₁W₁ᵀ = W₂ᵀW₂."""
+        return self.expected().rule.balanced
 
     def expected(self) -> Method:
-        """Return descent on the expected loss, of which a sampling rule is a noisy form."""
-        return Method(self.name, GradientRule(self.objective), self.objective, self.tied)
+        """Return the method whose rule is the expectation of this one's, if that one samples."""
+        rule = self.rule.expected(self.objective)
+        return self if rule is self.rule else Method(self.name, rule, self.objective, self.tied)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
-        """Return first weights of the right kind from random rows."""
-        if self.name == "linear_vae":
-            k = encoder.shape[-2]
-            zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
-            return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
-        weights = TiedWeights(encoder) if self.tied else UntiedWeights(encoder, atoms)
-        return self.rule.retract(weights)
+        """Return first weights of the method's kind from rows of both layers."""
+        return self.rule.start(encoder, atoms, self.tied)
+
+    def adopt(self, previous: Any) -> Any:
+        """Return weights of the method's kind from those of another kind."""
+        encoder, atoms = previous.encoder, previous.atoms
+        if self.tied:
+            encoder = atoms = balanced_mean(encoder, atoms)
+        converted = self.start(encoder, atoms)
+        return previous if type(previous) is type(converted) else converted
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature near the optimum, from the leading eigenvalues.
-
-        At a balanced optimum the reconstruction loss curves with 4σ₁², a penalty adds up to 4λ,
-        Sanger's rule contracts with 2σ₁² and BrockettRule's with 4d₁σ₁². The ELBO curves with about
-        σ₁⁴/s² in the encoder, 1/s² in the decoder and m/2 in the noise.
-        """
-        top = scalar(spectrum.values[0])
-        if self.name == "gha":
-            return 2 * top
-        if isinstance(self.rule, BrockettRule):
-            return 4 * top * float(np.max(self.rule.ranks))
-        if isinstance(self.objective, NonUniformL2):
-            return 4 * top + 4 * largest(self.objective.penalties)
-        if isinstance(self.objective, LinearVAE):
-            noise = self.objective.noise or spectrum.noise(spectrum.values.shape[0])
-            floor = max(noise, NOISE_FLOOR)
-            return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
-        return 4 * top
+        """Return a bound on the curvature near the optimum, from the leading eigenvalues."""
+        return self.rule.curvature(spectrum)
 
     def scale(self, spectrum: Spectrum) -> float:
-        """Return the size that a direction is compared with in the stopping rule.
+        """Return the size with which the stopping rule compares a direction."""
+        return self.rule.scale(spectrum)
 
-        It is the curvature, but for the ELBO, whose stiffest curvature would hide the slow
-        directions: there it is the number of features, the size of the loss itself.
-        """
-        if isinstance(self.objective, LinearVAE):
-            return float(spectrum.n_features)
-        return self.curvature(spectrum)
+    def alignment_rate(self, values: Vector, k: int) -> float | None:
+        """Return the slowest local decay of misalignment per unit of time; None if not known."""
+        return self.expected().rule.alignment_rate(np.asarray(values, dtype=float), k)
+
+
+def relative_direction(method: Method, weights: Any, covariance: Any, scale: Any) -> Array:
+    """Return ‖direction‖ / (scale · ‖weights‖), Frobenius norms over all weights.
+
+    It is 0 at a fixed point and of order 1 at a random start. Weights of a norm below `NEGLIGIBLE`
+    are compared with that norm, because all latents may be zero at the optimum.
+    """
+    size = frobenius(weights)
+    size = where_set(size, size < NEGLIGIBLE, NEGLIGIBLE)
+    return frobenius(method.rule.direction(weights, covariance)) / (scale * size)
 
 
 @dataclass(frozen=True, slots=True)
 class MethodSettings:
-    """What a method is made of: penalties (k,), prefix prior (k,), a random source, tying."""
+    """Settings from which a method is made.
+
+    Parameters
+    ----------
+    penalties : array of shape (k,)
+        One ℓ₂ penalty per latent; zeros for methods without penalties.
+    prior : array of shape (k,)
+        Probabilities of the prefix lengths 1 … k.
+    rng : numpy.random.Generator
+        For rules that sample.
+    tied : bool or "auto"
+        Whether the layers are tied; ``"auto"`` leaves it to the rule.
+    """
 
     penalties: Array
     prior: Array
-    random: np.random.Generator
+    rng: np.random.Generator
     tied: bool | str = "auto"
 
-    def ties(self, default: bool) -> bool:
-        """Return whether to tie; the methods differ in what "auto" means."""
-        return default if self.tied == "auto" else bool(self.tied)
+    @property
+    def k(self) -> int:
+        """Number of latents."""
+        return len(self.prior)
 
 
-def _descent(name: str, objective: Objective, settings: MethodSettings) -> Method:
-    return Method(name, GradientRule(objective), objective, settings.ties(False))
+MakeObjective = Callable[[MethodSettings], Objective]
+MakeRule = Callable[[MethodSettings], Rule]
+ReadPenalties = Callable[[Any, Vector | None, int], Vector]
 
 
-def _rag(settings: MethodSettings) -> Method:
-    return Method("rag", RotationAugmentedRule(), Reconstruction(), settings.ties(True))
+@dataclass(frozen=True, slots=True)
+class MethodEntry:
+    """What `register_method` stores about a method."""
+
+    objective: MakeObjective
+    rule: MakeRule | None = None
+    penalties: ReadPenalties | None = None
 
 
-def _gha(settings: MethodSettings) -> Method:
-    return Method("gha", GeneralizedHebbianRule(), Reconstruction(), settings.ties(True))
+METHODS: dict[str, MethodEntry] = {}
+"""The methods of `LinearAutoencoder` by name."""
 
 
-def _brockett(settings: MethodSettings) -> Method:
-    ranks = brockett_ranks(len(settings.prior))
-    return Method("brockett", BrockettRule(ranks), Reconstruction(), settings.ties(True))
+def register_method(
+    name: str,
+    *,
+    objective: MakeObjective | None = None,
+    rule: MakeRule | None = None,
+    penalties: ReadPenalties | None = None,
+) -> None:
+    """Register a method, after which ``LinearAutoencoder(method=name)`` can be fitted.
+
+    Parameters
+    ----------
+    name : str
+        The public name; it must not be in use.
+    objective : callable, optional
+        Returns the `Objective` for given `MethodSettings`; the reconstruction loss by default.
+    rule : callable, optional
+        Returns the `Rule` for given `MethodSettings`; gradient descent on the objective by default.
+    penalties : callable, optional
+        Returns one penalty per latent from the argument `l2`, the eigenvalues (None where they are
+        not needed or not computed) and the number of latents, such as
+        `lucidae.linear.penalties.nonuniform_penalties`. Without it `l2` is ignored.
+
+    See Also
+    --------
+    unregister_method : Remove a method again.
+
+    Examples
+    --------
+    >>> from lucidae.linear import LinearAutoencoder, NonUniformL2
+    >>> from lucidae.linear import register_method, unregister_method
+    >>> register_method("fixed_l2", objective=lambda settings: NonUniformL2(0.1 + settings.prior))
+    >>> LinearAutoencoder(2, method="fixed_l2").fit(np.eye(4)).n_components_
+    2
+    >>> unregister_method("fixed_l2")
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name={name!r} was given, expected a text that is not empty.")
+    if name in METHODS:
+        raise ValueError(
+            f"a method named {name!r} is registered already; choose another name, or remove it "
+            "by unregister_method first."
+        )
+    if objective is None and rule is None:
+        raise ValueError("expected an objective, a rule or both; neither was given.")
+    METHODS[name] = MethodEntry(objective or (lambda _: Reconstruction()), rule, penalties)
 
 
-def _plain(settings: MethodSettings) -> Method:
-    return _descent("plain", Reconstruction(), settings)
+def unregister_method(name: str) -> None:
+    """Remove a registered method."""
+    method_entry(name)
+    del METHODS[name]
 
 
-def _uniform_l2(settings: MethodSettings) -> Method:
-    return _descent("uniform_l2", NonUniformL2(settings.penalties), settings)
+def method_entry(name: Any) -> MethodEntry:
+    """Return what is registered under `name`; unknown names are refused."""
+    if not isinstance(name, str) or name not in METHODS:
+        known = ", ".join(repr(other) for other in METHODS)
+        raise ValueError(
+            f"method={name!r} was given, expected one of {known}. Other methods must be registered "
+            "first, by lucidae.linear.register_method."
+        )
+    return METHODS[name]
 
 
-def _nonuniform_l2(settings: MethodSettings) -> Method:
-    return _descent("nonuniform_l2", NonUniformL2(settings.penalties), settings)
-
-
-def _nested_dropout(settings: MethodSettings) -> Method:
-    rule = NestedDropoutRule(settings.prior, settings.random)
-    expected = ExpectedNestedDropout(settings.prior)
-    return Method("nested_dropout", rule, expected, settings.ties(False))
-
-
-def _expected_nested_dropout(settings: MethodSettings) -> Method:
-    expected = ExpectedNestedDropout(settings.prior)
-    return _descent("expected_nested_dropout", expected, settings)
-
-
-def _linear_vae(settings: MethodSettings) -> Method:
-    objective = LinearVAE()
-    return Method("linear_vae", VariationalRule(objective), objective, settings.ties(False))
-
-
-METHODS: dict[str, Callable[[MethodSettings], Method]] = {
-    "rag": _rag,
-    "gha": _gha,
-    "brockett": _brockett,
-    "plain": _plain,
-    "uniform_l2": _uniform_l2,
-    "nonuniform_l2": _nonuniform_l2,
-    "nested_dropout": _nested_dropout,
-    "expected_nested_dropout": _expected_nested_dropout,
-    "linear_vae": _linear_vae,
-}
+register_method("rag", rule=lambda _: RotationAugmentedRule())
+register_method("gha", rule=lambda _: GeneralizedHebbianRule())
+register_method("brockett", rule=lambda s: BrockettRule(brockett_ranks(s.k)))
+register_method("plain", objective=lambda _: Reconstruction())
+register_method(
+    "uniform_l2", objective=lambda s: NonUniformL2(s.penalties), penalties=uniform_penalties
+)
+register_method(
+    "nonuniform_l2", objective=lambda s: NonUniformL2(s.penalties), penalties=nonuniform_penalties
+)
+register_method(
+    "nested_dropout",
+    objective=lambda s: ExpectedNestedDropout(s.prior),
+    rule=lambda s: NestedDropoutRule(s.prior, s.rng),
+)
+register_method("expected_nested_dropout", objective=lambda s: ExpectedNestedDropout(s.prior))
+register_method(
+    "linear_vae", objective=lambda _: LinearVAE(), rule=lambda _: VariationalRule(LinearVAE())
+)
 
 
 def make_method(name: str, settings: MethodSettings) -> Method:
-    """Return the method `name`, refusing a tying that contradicts it."""
-    method = METHODS[check_choice(name, "method", METHODS)](settings)
-    if name in ("gha", "brockett") and not method.tied:
+    """Return the method `name`; a tying that contradicts its rule is refused."""
+    entry = method_entry(name)
+    objective = entry.objective(settings)
+    rule = GradientRule(objective) if entry.rule is None else entry.rule(settings)
+    return Method(name, rule, objective, _tied(name, rule, settings.tied))
+
+
+def _tied(name: str, rule: Rule, given: bool | str) -> bool:
+    tying = rule.tying
+    if given == "auto":
+        return tying in ("default", "required")
+    if tying == "required" and not given:
         raise ValueError(
             f"tied=False was given with method={name!r}, whose rule has one set of weights. "
             "Leave tied='auto'."
         )
-    if name == "linear_vae" and method.tied:
+    if tying == "refused" and given:
         raise ValueError(
-            "tied=True was given with method='linear_vae', whose encoder and decoder differ at "
+            f"tied=True was given with method={name!r}, whose encoder and decoder differ at "
             "the optimum. Leave tied='auto'."
         )
-    return method
+    return bool(given)
 
 
-def check_optimizer(method: str, optimizer: str) -> None:
-    """Refuse Adam for the rules, and say why."""
-    if optimizer == "adam" and method in ("rag", "gha", "brockett"):
+def check_optimizer(method: Method, optimizer: str) -> None:
+    """Refuse an optimizer with which the rule does not work, and state the reason."""
+    refused = method.rule.refused_optimizers
+    if optimizer in refused:
+        others = ", ".join(repr(name) for name in OPTIMIZERS if name not in refused)
         raise ValueError(
-            f"optimizer='adam' was given with method={method!r}. Adam rescales every coordinate "
-            "by itself, which is no rotation of the latents: the rule loses what makes it work. "
-            "Use 'nesterov', 'heavy_ball' or 'gradient_descent'."
+            f"optimizer={optimizer!r} was given with method={method.name!r}. {refused[optimizer]} "
+            f"Use one of {others}."
         )
 
 
-def brockett_ranks(k: int) -> np.ndarray[Any, Any]:
-    """Return d = 1, …, 1/k: equally spaced, descending, positive."""
-    return np.arange(k, 0, -1, dtype=float) / k
+SOLVERS = ("auto", "exact", "gradient", "stochastic")
+PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 
 
-def relative_direction(method: Method, weights: Any, covariance: Any, scale: Any) -> Array:
-    """Return ‖direction‖ / (scale · ‖weights‖): 0 at a fixed point, of order 1 at a start.
+@saved_as("lucidae.linear.options/1", formerly="lucidae.linear.options:Options")
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Checked arguments of a `LinearAutoencoder`."""
 
-    UntiedWeights below `SILENT` are compared with it, so that all latents may die.
-    """
-    size = frobenius(weights)
-    size = where_set(size, size < SILENT, SILENT)
-    return frobenius(method.rule.direction(weights, covariance)) / (scale * size)
+    n_components: Any
+    method: str
+    solver: str
+    training: DescentSettings
+    l2: Any
+    prior: Any
+    batch_size: int | None
+    tied: bool | str
+    init_scale: float
+    random_state: Any
+
+    @classmethod
+    def of(
+        cls,
+        n_components: Any = None,
+        *,
+        method: Any = "rag",
+        solver: Any = "auto",
+        optimizer: Any = "nesterov",
+        learning_rate: Any = "auto",
+        momentum: Any = 0.9,
+        l2: Any = "auto",
+        prior: Any = "geometric",
+        whiten: Any = False,
+        batch_size: Any = None,
+        tied: Any = "auto",
+        init_scale: Any = 1e-2,
+        max_iter: Any = 10_000,
+        tol: Any = 1e-6,
+        random_state: Any = None,
+        warm_start: Any = False,  # noqa: ARG003
+        verbose: Any = False,
+    ) -> Options:
+        """Check the arguments of `LinearAutoencoder`, which has the same defaults."""
+        check_choice(optimizer, "optimizer", OPTIMIZERS)
+        tied = _check_tied(tied)
+        trial = _trial_method(method, tied)
+        check_optimizer(trial, optimizer)
+        if not isinstance(whiten, bool | np.bool_):
+            raise ValueError(f"whiten={whiten!r} was given, expected True or False.")
+        return cls(
+            _check_components(n_components),
+            method,
+            _check_solver(solver, trial),
+            _check_training(optimizer, learning_rate, momentum, max_iter, tol, bool(verbose)),
+            _check_penalty(l2),
+            _check_prior(prior),
+            None if batch_size is None else check_integer(batch_size, "batch_size", low=1),
+            tied,
+            check_number(init_scale, "init_scale", low=0.0, open_low=True),
+            random_state,
+        )
+
+    @property
+    def route(self) -> str:
+        """The solver that decides how data are read: a rule that needs rows cannot use moments."""
+        if self.solver == "gradient" and _trial_method(self.method, self.tied).rule.needs_rows:
+            return "stochastic"
+        return self.solver
+
+    def rng(self) -> np.random.Generator:
+        """Return a new generator for one fit."""
+        return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def make(self, k: int, spectrum: Spectrum | None, rng: np.random.Generator) -> Method:
+        """Return the method for `k` latents; `spectrum` is needed by ``l2="auto"`` alone."""
+        settings = MethodSettings(self.penalties(k, spectrum), self.prefix_prior(k), rng, self.tied)
+        return make_method(self.method, settings)
+
+    @property
+    def needs_spectrum(self) -> bool:
+        """Whether the penalties are chosen from the eigenvalues."""
+        return isinstance(self.l2, str) and method_entry(self.method).penalties is not None
+
+    def penalties(self, k: int, spectrum: Spectrum | None) -> Vector:
+        """Return one penalty per latent."""
+        read = method_entry(self.method).penalties
+        if read is None:
+            return np.zeros(k)
+        return read(self.l2, None if spectrum is None else to_numpy(spectrum.values), k)
+
+    def prefix_prior(self, k: int) -> Vector:
+        """Return the probabilities of the prefix lengths 1 … k."""
+        if isinstance(self.prior, str):
+            return PRIORS[self.prior](k)
+        if self.prior.shape != (k,):
+            raise ValueError(
+                f"prior has {self.prior.size} probabilities, expected {k}: one per prefix length."
+            )
+        return np.asarray(self.prior / self.prior.sum())
+
+
+def _trial_method(name: str, tied: bool | str) -> Method:
+    """Return a method of one latent, to be asked before the data are known."""
+    return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
+
+
+_ONE, _RNG = np.ones(1), np.random.default_rng(0)
+
+
+def _check_solver(solver: Any, method: Method) -> str:
+    """Return a solver for the method: the exact one needs a closed form of the optimum."""
+    check_choice(solver, "solver", SOLVERS)
+    if method.objective.has_minimizer or solver in ("gradient", "stochastic"):
+        return str(solver)
+    if solver == "auto":
+        return "gradient"
+    raise ValueError(
+        f"solver='exact' was given with method={method.name!r}, for whose objective no closed form "
+        "of the minimum is known. Use solver='gradient' or solver='stochastic'."
+    )
+
+
+def _check_components(value: Any) -> Any:
+    if value is None or (isinstance(value, float | np.floating) and 0.0 < value < 1.0):
+        return value
+    if isinstance(value, float | np.floating):
+        raise ValueError(
+            f"n_components={value!r} was given, expected an integer of at least 1, a share of the "
+            "variance strictly between 0 and 1, or None."
+        )
+    return check_integer(value, "n_components", low=1)
+
+
+def _check_training(
+    optimizer: str, rate: Any, momentum: Any, max_iter: Any, tol: Any, verbose: bool
+) -> DescentSettings:
+    if not isinstance(rate, str) or rate != "auto":
+        rate = check_number(rate, "learning_rate", low=0.0, open_low=True)
+    momentum = check_number(momentum, "momentum", low=0.0, high=1.0)
+    if momentum == 1.0:
+        raise ValueError("momentum=1.0 was given, expected a number in [0, 1).")
+    return DescentSettings(
+        optimizer,
+        rate,
+        momentum,
+        check_integer(max_iter, "max_iter", low=1),
+        check_number(tol, "tol", low=0.0),
+        verbose,
+    )
+
+
+def _check_penalty(value: Any) -> Any:
+    if isinstance(value, str):
+        return check_choice(value, "l2", ("auto",))
+    penalties = _numbers(value, "l2")
+    if penalties.ndim > 1 or penalties.size == 0:
+        raise ValueError(f"l2 has shape {penalties.shape}, expected a number or a vector.")
+    if not np.all(np.isfinite(penalties)) or np.any(penalties < 0):
+        raise ValueError(f"l2={value!r} was given, expected finite penalties of at least 0.")
+    return penalties
+
+
+def _numbers(value: Any, name: str) -> Vector:
+    try:
+        return np.array(to_numpy(value), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={value!r} was given, expected numbers.") from error
+
+
+def _check_prior(value: Any) -> Any:
+    if isinstance(value, str):
+        return check_choice(value, "prior", PRIORS)
+    prior = _numbers(value, "prior")
+    if prior.ndim != 1 or not np.all(np.isfinite(prior)) or np.any(prior < 0) or prior.sum() <= 0:
+        raise ValueError(
+            f"prior={value!r} was given, expected 'geometric', 'uniform' or one probability of at "
+            "least 0 per prefix length."
+        )
+    return prior
+
+
+def _check_tied(value: Any) -> bool | str:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return check_choice(value, "tied", ("auto",))

@@ -1,4 +1,4 @@
-"""A fitted linear autoencoder: ordered latents, their variances, and the Gaussian they imply."""
+"""A fitted linear autoencoder: ordered latents, their variances, and the Gaussian model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from lucidae.arrays import (
     cholesky,
     diagonal,
     eigh_descending,
+    eye_like,
+    largest,
     machine_epsilon,
     namespace,
     scalar,
@@ -21,22 +23,22 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
-from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.eigen import column_signs
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance
 from lucidae.linear.methods import Method
 from lucidae.linear.weights import orthonormal_rows
 
-DEAD = 1e-8
-"""A latent is dead when its decoder column is this short beside the longest, or when what it
-passes on of any input is this little."""
+NEGLIGIBLE = 1e-8
+"""A latent counts as zero when its decoder column is shorter than this share of the longest one, or
+when the product of the lengths of its encoder row and decoder column is below this number."""
 
 
 @saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:
-    """How the weights were found."""
+    """The weights as trained, and how they were found."""
 
     weights: Any
     method: Method
@@ -49,14 +51,14 @@ class TrainedWeights:
 @saved_as("lucidae.linear.model/1", formerly="lucidae.linear.model:Model")
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What an estimator shows, in double precision; latents ordered by variance, signs fixed.
+    """The fitted model in double precision; latents ordered by variance, signs fixed.
 
     Parameters
     ----------
     mean : array of shape (m,)
         Mean of the data.
     encoder, atoms, components : arrays of shape (k, m)
-        Encoder rows, decoder columns, and these at unit length (0 where dead).
+        Encoder rows, decoder columns, and decoder columns at unit length (0 for zero latents).
     variances : array of shape (k,)
         Variance of the data along each component, divisor Σw − 1.
     code_deviations : array of shape (k,)
@@ -66,7 +68,7 @@ class Model:
     basis, inside : arrays of shape (m, r), (r, r)
         Orthonormal basis of the decoder's span and the covariance in it.
     noise_variance : float
-        Mean variance outside, 0 when nothing is outside.
+        Mean variance outside of the basis, 0 when the basis is complete.
     weight : float
         Total weight of the data.
     outcome : TrainedWeights
@@ -93,10 +95,12 @@ class Model:
 
     def precision(self) -> Array:
         """Return the inverse of the model covariance Q(M − s²I)Qᵀ + s²I."""
+        # Q and its complement are invariant: M is inverted inside and s² outside, so that the
+        # inverse is Q(M⁻¹ − s⁻²I)Qᵀ + s⁻²I.
         inside, noise = self._floored()
         inverse = namespace(inside).linalg.inv(inside)
-        kept = self.basis @ (inverse if noise is None else _minus_diagonal(inverse, 1 / noise))
-        precision = kept @ self.basis.mT
+        inner = self.basis @ (inverse if noise is None else _minus_diagonal(inverse, 1 / noise))
+        precision = inner @ self.basis.mT
         return precision if noise is None else _minus_diagonal(precision, -1 / noise)
 
     def covariance(self) -> Array:
@@ -121,9 +125,9 @@ class Model:
         return -(misfit + log_determinant + m * math.log(2 * math.pi)) / 2
 
     def _floored(self) -> tuple[Array, float | None]:
-        """Return M and s², lifted to the rounding unit of the largest variance.
+        """Return M and s², raised to at least the rounding unit of the largest variance.
 
-        Without it data of deficient rank would have infinite likelihood.
+        Otherwise data of deficient rank would have an infinite likelihood.
         """
         values, vectors = eigh_descending(self.inside)
         floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, _TINY)
@@ -147,29 +151,27 @@ def build_model(
     """Order the latents of `outcome`, fix their signs and measure them on the data."""
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp = namespace(atoms)
-    components, alive = _unit_rows(encoder, atoms)
+    components, nonzero = _unit_rows(encoder, atoms)
     ratio = weight / max(weight - 1.0, np.finfo(float).eps)
-    spanning = xp.asarray(_spanning(alive), device=atoms.device)
-    basis = orthonormal_rows(xp.take(components, spanning, axis=0))
+    basis = _basis(components, nonzero)
     along, codes, inside = _measured(covariance, components, encoder, basis)
-    order = np.lexsort((-to_numpy(along), ~alive))
+    # Zero latents come last, all others by descending variance along their component.
+    order = np.lexsort((-to_numpy(along), ~nonzero))
     index = xp.asarray(order, device=atoms.device)
-    encoder, atoms, components = (
-        xp.take(rows, index, axis=0) for rows in (encoder, atoms, components)
-    )
-    signs = xp.sign(xp.sum(fix_signs(components.mT) * components.mT, axis=0))
-    signs = where_set(signs, signs == 0.0, 1.0)[:, None]
-    encoder, atoms, components = encoder * signs, atoms * signs, components * signs
+    components = xp.take(components, index, axis=0)
+    signs = column_signs(components.mT)[:, None]
+    components = components * signs
+    encoder, atoms = (xp.take(rows, index, axis=0) * signs for rows in (encoder, atoms))
+    along, codes = xp.take(along, index) * ratio, xp.take(codes, index) * ratio
     total = max(0.0, float(covariance.trace)) * ratio
     outside = basis.shape[1] - basis.shape[0]
     left = max(0.0, total - ratio * scalar(xp.sum(diagonal(inside))))
-    codes = xp.take(codes, index) * ratio
     return Model(
         mean,
         encoder,
         atoms,
         components,
-        where_set(xp.take(along, index) * ratio, xp.take(along, index) < 0, 0.0),
+        where_set(along, along < 0, 0.0),
         xp.sqrt(where_set(codes, codes <= _negligible(codes), 1.0)),
         total,
         basis.mT,
@@ -181,30 +183,42 @@ def build_model(
 
 
 def _negligible(codes: Array) -> float:
-    """Return the code variance below which whitening would only blow up rounding errors."""
+    """Return the code variance below which whitening would only amplify rounding errors."""
     top = max(scalar(namespace(codes).max(codes)), 0.0)
     return machine_epsilon(codes) * float(codes.shape[0]) * top
 
 
 def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return decoder columns as rows of unit length, zero where dead, and which are alive."""
+    """Return decoder columns as unit rows (0 for zero latents), and which latents are not zero."""
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
-    gains = norms * xp.sqrt(xp.sum(encoder * encoder, axis=-1))
-    dead = (norms <= DEAD * xp.max(norms)) | (gains <= DEAD)
-    unit = atoms / where_set(norms, dead, 1.0)[:, None]
-    return where_set(unit, dead[:, None], 0.0), ~to_numpy(dead)
+    reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
+    gains = norms * reach
+    zero = (norms <= NEGLIGIBLE * xp.max(norms)) | (gains <= NEGLIGIBLE)
+    unit = atoms / where_set(norms, zero, 1.0)[:, None]
+    return where_set(unit, zero[:, None], 0.0), ~to_numpy(zero)
 
 
-def _spanning(alive: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the indices of the latents that are alive; of one at least."""
-    return np.flatnonzero(alive) if alive.any() else np.zeros(1, dtype=int)
+def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
+    """Return orthonormal rows with the span of the latents that are not zero.
+
+    Where all are zero, the span is that of one arbitrary direction.
+    """
+    if nonzero.all():
+        gram = components @ components.mT
+        if largest(gram - eye_like(gram.shape[0], gram)) <= 8 * machine_epsilon(gram):
+            return components  # as at a closed form: a factorisation would return the same rows
+    xp = namespace(components)
+    chosen = np.flatnonzero(nonzero) if nonzero.any() else np.zeros(1, dtype=int)
+    return orthonormal_rows(
+        xp.take(components, xp.asarray(chosen, device=components.device), axis=0)
+    )
 
 
 def _measured(
     covariance: Covariance, components: Array, encoder: Array, basis: Array
 ) -> tuple[Array, Array, Array]:
-    """Return variances along components, of codes, and Σ in the basis, by one look at the data."""
+    """Return variances along components, of codes, and Σ in the basis, by one product with Σ."""
     xp, k = namespace(basis), components.shape[0]
     rows = xp.concat([components, encoder, basis])
     products = covariance.apply(rows)

@@ -1,4 +1,4 @@
-"""Objectives of linear autoencoders: value, gradient and closed-form minimizer, side by side.
+"""Objectives of linear autoencoders: value, gradient and closed-form minimizer of each.
 
 All values follow the scaling L = tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), without a factor ½.
 """
@@ -6,16 +6,19 @@ All values follow the scaling L = tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), wit
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from lucidae.arrays import (
     Array,
     diagonal,
+    largest,
     like,
     namespace,
+    scalar,
     squared_norm,
     to_numpy,
     where_set,
@@ -23,24 +26,116 @@ from lucidae.arrays import (
 )
 from lucidae.io.models import saved_as
 from lucidae.linear.data import Covariance, Products, products
+from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.theory import zero_latents
 from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
+from lucidae.validation import check_number
+
+Vector = np.ndarray[Any, Any]
+
+NOISE_FLOOR = 1e-6
+"""Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
+
+_TINY = float(np.finfo(float).tiny)
 
 
-class Objective(Protocol):
-    """A loss of the weights and the second moment whose global minimum is known."""
+class Objective(ABC):
+    """A loss of the weights and the second moment, and what theory says about its minimum.
 
+    A new objective defines `value` and `gradient`, and `minimizer` and `minimum` where a closed
+    form is known. The other members are the questions that solvers and certificates ask; their
+    defaults promise nothing.
+    """
+
+    __slots__ = ()
+
+    gap_statement = "the loss is its global minimum (excess over the total variance)"
+    """What the claim `gap` states."""
+
+    @abstractmethod
     def value(self, weights: Any, covariance: Covariance) -> Array:
         """Return the loss, one per run."""
 
+    @abstractmethod
     def gradient(self, weights: Any, covariance: Covariance) -> Any:
         """Return the gradient in the form of the weights."""
 
-    def minimizer(self, spectrum: Spectrum, k: int) -> Any:
-        """Return weights at a global minimum."""
+    def minimizer(self, spectrum: Spectrum, k: int) -> Any:  # noqa: ARG002
+        """Return weights at a global minimum; None where no closed form is known."""
+        return None
 
-    def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the global minimum of the loss."""
+    def minimum(self, spectrum: Spectrum, k: int) -> float | None:  # noqa: ARG002
+        """Return the global minimum of the loss; None where it is not known."""
+        return None
+
+    @property
+    def has_minimizer(self) -> bool:
+        """Whether a closed form of the global minimum is known."""
+        return type(self).minimizer is not Objective.minimizer
+
+    @property
+    def aligns(self) -> bool:
+        """Whether theory promises that each latent is one principal direction at the minimum."""
+        return False
+
+    @property
+    def orders(self) -> bool:
+        """Whether theory promises latents in descending order of variance (see `latent_order`)."""
+        return self.aligns
+
+    @property
+    def balanced(self) -> bool:
+        """Whether W₁W₁ᵀ = W₂ᵀW₂ at every global minimum."""
+        return False
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether latents can be zero at the minimum because their penalty is too large."""
+        return False
+
+    @property
+    def tying(self) -> str:
+        """How the layers may be tied: see `Rule.tying`."""
+        return "optional"
+
+    def latent_order(self, k: int) -> Vector:
+        """Return the indices of the latents in the order in which their variances descend."""
+        return np.arange(k)
+
+    def zero_latents(self, values: Vector) -> Vector:  # noqa: ARG002
+        """Return the latents, counted from 1, that are zero at the minimum."""
+        return np.empty(0, dtype=int)
+
+    def hessian_eigenvalues(self, values: Vector) -> Vector | None:  # noqa: ARG002
+        """Return the eigenvalues of the Hessian at the minimum, ascending; None if not known."""
+        return None
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return a bound on the curvature near the minimum, from the leading eigenvalues.
+
+        At a balanced minimum the reconstruction loss has the largest curvature 4σ₁².
+        """
+        return 4 * scalar(spectrum.values[0])
+
+    def scale(self, spectrum: Spectrum) -> float:
+        """Return the size with which the stopping rule compares a gradient."""
+        return self.curvature(spectrum)
+
+    def size(self, spectrum: Spectrum) -> float:
+        """Return the number by which the claim `gap` divides the excess over the minimum."""
+        return max(spectrum.trace, _TINY)
+
+    def unit(self, covariance: Covariance) -> float:  # noqa: ARG002
+        """Return the unit of length in which the data are measured for automatic step sizes.
+
+        It is 1 for objectives that scale with the data as a whole.
+        """
+        return 1.0
+
+    def completed(self, weights: Any, noise_variance: float | None) -> Any:  # noqa: ARG002
+        """Return the weights of this objective from an encoder and a decoder alone."""
+        return weights
 
 
 def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
@@ -52,7 +147,7 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 
 @saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
-class Reconstruction:
+class Reconstruction(Objective):
     """The reconstruction loss alone. Bao et al. 2020, eq. 1."""
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
@@ -87,7 +182,7 @@ def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array,
 
 @saved_as("lucidae.linear.nonuniform_l2/1", formerly="lucidae.linear.objectives:NonUniformL2")
 @dataclass(frozen=True, slots=True)
-class NonUniformL2:
+class NonUniformL2(Objective):
     """L + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²). Bao et al. 2020, eq. 3.
 
     Parameters
@@ -113,38 +208,70 @@ class NonUniformL2:
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
         """Return W₂ = U(I − ΛS⁻²)₊^½ = W₁ᵀ, the smallest λ on the largest eigenvalue.
 
-        Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is dead.
+        Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is zero.
         """
+        # The rank of a latent's penalty is the number of its eigenvalue (rearrangement inequality).
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
         values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
-        rows = vectors.mT * namespace(values).sqrt(self.kept_power(values))[:, None]
-        assigned = namespace(rows).take(rows, like_index(order, rows), axis=0)
+        rows = vectors.mT * namespace(values).sqrt(self.squared_lengths(values))[:, None]
+        assigned = namespace(rows).take(rows, _index_like(order, rows), axis=0)
         return UntiedWeights(assigned, assigned)
 
-    def kept_power(self, values: Array) -> Array:
-        """Return 1 − λ/σ² of each eigenvalue under its own penalty, 0 where the latent dies."""
+    def squared_lengths(self, values: Array) -> Array:
+        """Return the squared lengths at the minimum: 1 − λ/σ², or 0 where λ ≥ σ²."""
         ascending = like(np.sort(to_numpy(self.penalties)), values)
-        alive = values > ascending
-        return where_set(1 - ascending / where_set(values, ~alive, 1.0), ~alive, 0.0)
+        nonzero = values > ascending
+        return where_set(1 - ascending / where_set(values, ~nonzero, 1.0), ~nonzero, 0.0)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return Σ_alive (2λ − λ²/σ²) plus every other eigenvalue."""
+        """Return the sum of 2λ − λ²/σ² over non-zero latents plus every other eigenvalue."""
         values = spectrum.values[:k]
         xp = namespace(values)
         ascending = like(np.sort(to_numpy(self.penalties)), values)
-        alive = values > ascending
-        safe = where_set(values, ~alive, 1.0)
-        latent = where_set(ascending * (2 - ascending / safe), ~alive, 0.0) + where_set(
-            values, alive, 0.0
+        nonzero = values > ascending
+        safe = where_set(values, ~nonzero, 1.0)
+        latent = where_set(ascending * (2 - ascending / safe), ~nonzero, 0.0) + where_set(
+            values, nonzero, 0.0
         )
         return float(xp.sum(latent)) + spectrum.noise(k) * (spectrum.n_features - k)
+
+    @property
+    def aligns(self) -> bool:
+        """Whether no two penalties are equal; latents with equal penalties can rotate freely."""
+        return bool(np.all(np.diff(np.sort(to_numpy(self.penalties))) > 0.0))
+
+    @property
+    def balanced(self) -> bool:
+        """True: the penalty makes every stationary point balanced. Bao et al. 2020, Theorem 1."""
+        return True
+
+    @property
+    def has_penalties(self) -> bool:
+        """True."""
+        return True
+
+    def latent_order(self, k: int) -> Vector:  # noqa: ARG002
+        """Return the latents by ascending penalty: the smallest has the largest variance."""
+        return np.argsort(to_numpy(self.penalties))
+
+    def zero_latents(self, values: Vector) -> Vector:
+        """Return the latents, counted from 1, whose penalty is at least their eigenvalue."""
+        penalties = to_numpy(self.penalties)
+        return zero_latents(values[: len(penalties)], penalties)
+
+    def hessian_eigenvalues(self, values: Vector) -> Vector:
+        """Return the eigenvalues of the Hessian at the minimum, ascending."""
+        return hessian_eigenvalues(AlignedPoint.nonuniform(values, to_numpy(self.penalties)))
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return 4σ₁² + 4 max λ: a penalty adds at most 4λ."""
+        return 4 * scalar(spectrum.values[0]) + 4 * largest(self.penalties)
 
     def _root(self, ref: Array) -> Array:
         return namespace(ref).sqrt(like(self.penalties, ref))[..., :, None]
 
 
-def like_index(order: Any, ref: Array) -> Array:
-    """Return integer indices on the device of `ref`."""
+def _index_like(order: Any, ref: Array) -> Array:
     return namespace(ref).asarray(order, device=ref.device)
 
 
@@ -154,14 +281,14 @@ def keep_probabilities(prior: Array) -> Array:
     return xp.flip(xp.cumulative_sum(xp.flip(prior)))
 
 
-def geometric_prior(k: int, ratio: float = 0.9) -> np.ndarray[Any, Any]:
-    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, the rest on b = k."""
+def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
+    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, and the remaining probability for b = k."""
     prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
     prior[-1] = ratio ** (k - 1)
     return prior
 
 
-def uniform_prior(k: int) -> np.ndarray[Any, Any]:
+def uniform_prior(k: int) -> Vector:
     """Return the prior of Oftadeh et al. (2020)."""
     return np.full(k, 1.0 / k)
 
@@ -171,7 +298,7 @@ def uniform_prior(k: int) -> np.ndarray[Any, Any]:
     formerly="lucidae.linear.objectives:ExpectedNestedDropout",
 )
 @dataclass(frozen=True, slots=True)
-class ExpectedNestedDropout:
+class ExpectedNestedDropout(Objective):
     """Twice the expected nested-dropout loss. Bao et al. 2020, eq. 6 (without its ½).
 
     Parameters
@@ -208,14 +335,31 @@ class ExpectedNestedDropout:
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
 
+    @property
+    def aligns(self) -> bool:
+        """Whether every prefix length has positive probability.
+
+        A prefix length of probability 0 leaves the latents on both sides of it free to mix.
+        """
+        return bool(np.all(to_numpy(self.prior) > 0))
+
+    def hessian_eigenvalues(self, values: Vector) -> Vector:
+        """Return the eigenvalues of the Hessian at the minimum of unit scale, ascending."""
+        return hessian_eigenvalues(AlignedPoint.nested(values, to_numpy(self.prior)))
+
     def _masks(self, ref: Array) -> tuple[Array, Array]:
+        """Return P_D, P(unit i is kept), and P_L, P(units i and j are kept).
+
+        Prefixes are nested, so that both are kept whenever the later one is: P_L is the smaller of
+        the two probabilities.
+        """
         kept = like(keep_probabilities(self.prior), ref)
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
-class LinearVAE:
+class LinearVAE(Objective):
     """Negative ELBO per sample of a linear VAE with diagonal posterior. Bao et al. 2020, F.
 
     Parameters
@@ -225,6 +369,8 @@ class LinearVAE:
     """
 
     noise: float | None = None
+
+    gap_statement = "−ELBO is the negative log-likelihood of the optimum (excess per feature)"
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
         """Return −ELBO."""
@@ -248,6 +394,8 @@ class LinearVAE:
         atoms = precision * (
             variances * weights.atoms + data.code_moment @ weights.atoms - data.encoded
         )
+        # −ELBO depends on log D by (D(1 + ‖wᵢ‖²/s²) − log D)/2, and on log s² by
+        # (m log s² + misfit/s²)/2.
         spread = diagonal(data.gram)[..., :, None] * precision
         log_variances = (variances * (1 + spread) - 1) / 2
         misfit = self._misfit(weights, data, covariance.trace)[..., None, None] * precision
@@ -273,11 +421,62 @@ class LinearVAE:
         m = spectrum.n_features
         if noise <= 0.0:
             return -math.inf
+        # The model covariance has the eigenvalues max(σᵢ², s²) inside the subspace and s² outside.
         captured = where_set(values, values < noise, noise)
         rest = spectrum.trace - float(xp.sum(values))
         inside = float(xp.sum(xp.log(captured) + values / captured))
         outside = (m - k) * math.log(noise) + rest / noise
         return (m * math.log(2 * math.pi) + inside + outside) / 2
+
+    @property
+    def aligns(self) -> bool:
+        """True: the diagonal posterior breaks the rotational symmetry."""
+        return True
+
+    @property
+    def orders(self) -> bool:
+        """False: any permutation of the latents has the same ELBO."""
+        return False
+
+    @property
+    def tying(self) -> str:
+        """The encoder and the decoder differ at the optimum."""
+        return "refused"
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return about σ₁⁴/s² (encoder) or 1/s² (decoder), whichever is larger, plus m/2 (noise).
+
+        `spectrum` must have all k leading eigenvalues: the noise variance follows from them.
+        """
+        top = scalar(spectrum.values[0])
+        noise = self.noise or spectrum.noise(spectrum.values.shape[0])
+        floor = max(noise, NOISE_FLOOR)
+        return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
+
+    def scale(self, spectrum: Spectrum) -> float:
+        """Return the number of features, which is the size of the loss itself.
+
+        The largest curvature would hide the slow directions of this stiff objective.
+        """
+        return float(spectrum.n_features)
+
+    def size(self, spectrum: Spectrum) -> float:
+        """Return the number of features."""
+        return float(spectrum.n_features)
+
+    def unit(self, covariance: Covariance) -> float:
+        """Return the standard deviation per feature: the noise variance starts at 1."""
+        variance = float(covariance.trace) / covariance.n_features
+        return float(np.sqrt(variance)) if variance > 0.0 else 1.0
+
+    def completed(self, weights: AnyWeights, noise_variance: float | None) -> VariationalWeights:
+        """Return weights with the optimal posterior variances D = s²/(diag(WᵀW) + s²)."""
+        noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
+        xp = namespace(weights.atoms)
+        power = xp.sum(weights.atoms * weights.atoms, axis=-1)[:, None]
+        log_noise = 0.0 * power[:1, :] + math.log(noise)
+        log_variances = math.log(noise) - xp.log(power + noise)
+        return VariationalWeights(weights.encoder, weights.atoms, log_variances, log_noise)
 
     def _log_noise(self, weights: VariationalWeights) -> Array:
         if self.noise is None:

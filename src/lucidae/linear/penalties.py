@@ -1,4 +1,4 @@
-"""Choosing ℓ₂ penalties: the paper's problem, and the truly best conditioned ones."""
+"""Choice of ℓ₂ penalties: those of the paper, and those with the best-conditioned Hessian."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from lucidae.linear.hessian import (
-    AlignedPoint,
-    condition_number,
-    hessian_eigenvalues,
-)
+from lucidae.linear.hessian import AlignedPoint, condition_number
 
 Vector = np.ndarray[Any, Any]
 
@@ -24,7 +20,7 @@ FIRST_TRIALS = 16
 """Trial values of the first penalty: the condition number may have several minima in it."""
 
 DIGITS = 3
-"""Decimals kept of the logarithm of the first penalty's share of σ_k²."""
+"""Decimals to which the logarithm of the first penalty's share of σ_k² is rounded."""
 
 TIE = 1e-8
 """Relative difference below which two eigenvalues count as equal."""
@@ -32,17 +28,17 @@ TIE = 1e-8
 
 def rotation_bound(values: Vector, penalties: Vector) -> float:
     """Return the largest ratio of Bao et al. 2020, eq. 16, over adjacent latents."""
-    kept = 1 - penalties / values
-    gaps = (penalties[1:] - penalties[:-1]) * (kept[:-1] - kept[1:])
-    return float(np.max(2 * (values[0] - values[-1]) * (kept[1:] + kept[:-1]) / gaps))
+    power = 1 - penalties / values
+    gaps = (penalties[1:] - penalties[:-1]) * (power[:-1] - power[1:])
+    return float(np.max(2 * (values[0] - values[-1]) * (power[1:] + power[:-1]) / gaps))
 
 
 def paper_penalties(values: Vector) -> Vector:
     """Return the penalties that minimise the largest ratio of Bao et al. 2020, eq. 16 (Figure 5).
 
-    For a trial ratio, walk up from λ₁ = 0 taking each time the smallest feasible next λ, and
-    bisect the ratio until λ_k = σ_k². These do not minimise the condition number of the true
-    Hessian, which they make singular: see `best_penalties`.
+    For a trial ratio, start at λ₁ = 0 and choose each next λ as the smallest feasible one; the
+    ratio is found by a root search such that λ_k = σ_k². These penalties do not minimise the
+    condition number of the true Hessian, which is singular for them: see `best_penalties`.
 
     Parameters
     ----------
@@ -52,36 +48,42 @@ def paper_penalties(values: Vector) -> Vector:
     values = _positive_descending(values)
     if len(values) == 1:
         return np.array([0.0])
-    levelled: Vector = values[0] * _level_paper(values / values[0])
-    return levelled
+    scaled: Vector = values[0] * _paper_sequence(values / values[0])
+    return scaled
 
 
-def _level_paper(values: Vector) -> Vector:
+# The largest of the adjacent ratios is smallest when all are equal. For a given ratio each penalty
+# follows from the one before it; the last penalty decreases with the ratio, so that one root search
+# finds the ratio at which it equals its upper limit σ_k².
+
+
+def _paper_sequence(values: Vector) -> Vector:
     def excess(log_ratio: float) -> float:
-        return float(_walk_paper(values, np.exp(log_ratio))[-1] - values[-1])
+        return float(_equal_ratio_penalties(values, np.exp(log_ratio))[-1] - values[-1])
 
     low, high = _bracket(excess)
     log_ratio = scipy.optimize.brentq(excess, low, high, xtol=1e-13)
-    walked: Vector = np.minimum(_walk_paper(values, np.exp(log_ratio)), values[-1])
-    return walked
+    chosen: Vector = np.minimum(_equal_ratio_penalties(values, np.exp(log_ratio)), values[-1])
+    return chosen
 
 
-def _walk_paper(values: Vector, ratio: float) -> Vector:
+def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
     """Return λ₁ = 0, λ₂, … with each adjacent ratio of eq. 16 equal to `ratio`."""
     spread = max(2 * (values[0] - values[-1]), np.finfo(float).tiny)
-    walked = np.zeros(len(values))
+    chosen = np.zeros(len(values))
     for j in range(len(values) - 1):
-        walked[j + 1] = _next_paper(values[j], values[j + 1], walked[j], ratio / spread)
-    return walked
+        chosen[j + 1] = _next_paper_penalty(values[j], values[j + 1], chosen[j], ratio / spread)
+    return chosen
 
 
-def _next_paper(own: float, following: float, penalty: float, ratio: float) -> float:
+def _next_paper_penalty(own: float, following: float, penalty: float, ratio: float) -> float:
     """Solve ratio·(x − λ)(ν − 1 + x/σ²) = ν + 1 − x/σ² for x > λ: a quadratic in x."""
-    kept = 1 - penalty / own
+    power = 1 - penalty / own
     # With y = x − λ and ν' = 1 − (λ + y)/σ'²: ratio·y·(c + y/σ'²) + y/σ'² − b = 0.
-    shift = kept - (1 - penalty / following)
-    total = kept + 1 - penalty / following
+    shift = power - (1 - penalty / following)
+    total = power + 1 - penalty / following
     square, linear = ratio / following, ratio * shift + 1 / following
+    # The positive root as 2c/(b + √(b² + 4ac)), which does not cancel.
     root = np.sqrt(linear * linear + 4 * square * max(total, 0.0))
     return float(penalty + 2 * max(total, 0.0) / (linear + root))
 
@@ -89,37 +91,38 @@ def _next_paper(own: float, following: float, penalty: float, ratio: float) -> f
 def best_penalties(values: Vector, k: int) -> Vector:
     """Return the penalties in (0, σ_k²) with the smallest true condition number of the Hessian.
 
-    The smallest eigenvalue of the block spectrum is raised as far as it goes: for a first penalty
-    and a trial value, walk up taking each time the smallest λ whose rotation block with its
-    predecessor reaches the value. A search over the first penalty remains; what other walks could
-    gain is at most a few per cent, where the eigenvalue behind the subspace is close.
+    The smallest eigenvalue of the Hessian's blocks is maximised. For a given first penalty and a
+    trial value, each next λ is the smallest one whose rotation block with its predecessor has no
+    eigenvalue below the value; the largest feasible value is a root. A one-dimensional search finds
+    the first penalty. Other sequences of penalties could gain a few per cent at most, where
+    σ_{k+1}² is close to σ_k².
 
     Parameters
     ----------
     values : ndarray of shape (q,)
-        Leading eigenvalues, descending, q ≥ k; the (k+1)-th onward are outside the subspace.
+        Leading eigenvalues, descending, q ≥ k; those after the k-th are outside the subspace.
     k : int
-        Number of latents. Latents beyond the rank get penalties that let them die.
+        Number of latents. Those above the rank of Σ get penalties above their eigenvalue 0.
     """
     values = np.asarray(values, dtype=float)
     unit = float(values[0])
-    alive = int(np.sum(values[:k] > 1e-12 * unit)) if unit > 0 else 0
-    if alive == 0:
+    rank = int(np.sum(values[:k] > 1e-12 * unit)) if unit > 0 else 0
+    if rank == 0:
         return np.linspace(0.5, 1.0, k) if k > 1 else np.array([0.5])
-    inside, outside = values[:alive], values[k:]
-    # Equal eigenvalues leave flat directions, whatever the penalties: they count once.
+    inside, outside = values[:rank], values[k:]
+    # Equal eigenvalues give flat directions for any penalties, so each distinct value is used once.
     outside = outside[outside < inside[-1] * (1 - TIE)]
     fresh = np.append(True, inside[1:] < inside[:-1] * (1 - TIE))
     distinct = np.concatenate([inside[fresh], outside]) / unit
-    chosen = unit * _best_alive(distinct, int(fresh.sum()))[np.cumsum(fresh) - 1]
-    beyond = values[alive - 1] * (1 + np.arange(1, k - alive + 1) / k)
-    return np.concatenate([chosen, beyond])
+    chosen = unit * _best_distinct(distinct, int(fresh.sum()))[np.cumsum(fresh) - 1]
+    above_rank = values[rank - 1] * (1 + np.arange(1, k - rank + 1) / k)
+    return np.concatenate([chosen, above_rank])
 
 
-def _best_alive(values: Vector, k: int) -> Vector:
+def _best_distinct(values: Vector, k: int) -> Vector:
     def condition(log_first: float) -> float:
-        trial = _raise_floor(values, k, np.exp(log_first), COARSE)
-        # A trial may leave the Hessian singular; a search bears no infinities.
+        trial = _highest_floor(values, k, np.exp(log_first), COARSE)
+        # A trial may make the Hessian singular, and the search needs finite values.
         return math.log(min(condition_number(AlignedPoint.nonuniform(values, trial)), 1e300))
 
     trials = np.log(values[k - 1] * np.geomspace(1e-3 / k**2, 1 - 1e-6, FIRST_TRIALS))
@@ -130,33 +133,35 @@ def _best_alive(values: Vector, k: int) -> Vector:
         method="bounded",
         options={"xatol": 1e-2 * 10.0**-DIGITS},
     )
-    # The search wanders by rounding where the condition number is flat. A coarse first penalty
-    # costs nothing and gives the same penalties for the same data in another order.
+    # Where the condition number is flat, the result of the search depends on rounding. A rounded
+    # first penalty costs nothing and gives the same penalties for the same data in another order.
     share = round(search.x - math.log(values[k - 1]), DIGITS)
-    return _raise_floor(values, k, float(values[k - 1] * math.exp(share)), FINE)
+    return _highest_floor(values, k, float(values[k - 1] * math.exp(share)), FINE)
 
 
-def _raise_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
+def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
     """Return the penalties from `first` on whose smallest Hessian eigenvalue is largest."""
     if k == 1:
         return np.array([first])
     inside: list[float] = values[:k].tolist()
 
     def slack(floor: float) -> float:
-        walked = _walk_blocks(inside, first, floor, accuracy)
-        return 4 * (inside[-1] - walked[-1]) - floor
+        chosen = _penalties_above(inside, first, floor, accuracy)
+        return 4 * (inside[-1] - chosen[-1]) - floor
 
     high = 4 * inside[-1]
     floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
-    return np.array(_walk_blocks(inside, first, floor * (1 - 2 * accuracy), accuracy))
+    return np.array(_penalties_above(inside, first, floor * (1 - 2 * accuracy), accuracy))
 
 
-def _walk_blocks(values: list[float], first: float, floor: float, accuracy: float) -> list[float]:
-    """Walk up from `first`, each rotation block with the last at least `floor`."""
-    walked = [first]
+def _penalties_above(
+    values: list[float], first: float, floor: float, accuracy: float
+) -> list[float]:
+    """Return penalties from `first` on whose rotation blocks have no eigenvalue below `floor`."""
+    chosen = [first]
     for own, following in pairwise(values):
-        walked.append(_next_penalty(own, following, walked[-1], floor, accuracy))
-    return walked
+        chosen.append(_next_penalty(own, following, chosen[-1], floor, accuracy))
+    return chosen
 
 
 def _next_penalty(
@@ -183,17 +188,18 @@ def _next_penalty(
 def _pair_excess(own: float, following: float, last: float, penalty: float, floor: float) -> float:
     """Return a number of the sign of (smallest eigenvalue of a rotation block) − `floor`.
 
-    The block's second and fourth variables do not meet, so their elimination leaves a 2 × 2 Schur
-    complement with as many negative eigenvalues as the block has below `floor`: the smaller one
-    is returned. A search asks for it thousands of times, hence plain numbers.
+    Subtract `floor` from the diagonal of the 4 × 4 block. Its second and fourth variables are not
+    coupled, so their elimination leaves a 2 × 2 Schur complement. By Sylvester's law of inertia it
+    has as many negative eigenvalues as the block has eigenvalues below `floor`; its smaller
+    eigenvalue is returned. The search calls this thousands of times, hence plain numbers.
     """
     second, fourth = 2 * own - floor, 2 * following - floor
     if fourth <= 0.0:
         return fourth - floor
-    kept, next_kept = 1 - last / own, max(0.0, 1 - penalty / following)
-    both = 4 * kept * next_kept
-    first = 2 * kept * following + 2 * last - floor
-    third = 2 * next_kept * own + 2 * penalty - floor
+    power, next_power = 1 - last / own, max(0.0, 1 - penalty / following)
+    both = 4 * power * next_power
+    first = 2 * power * following + 2 * last - floor
+    third = 2 * next_power * own + 2 * penalty - floor
     first -= 4 * penalty * penalty / second + both * following * following / fourth
     third -= both * own * own / second + 4 * last * last / fourth
     off = 2 * math.sqrt(both) * (penalty * own / second + last * following / fourth)
@@ -219,6 +225,42 @@ def _positive_descending(values: Vector) -> Vector:
     return values
 
 
-def smallest_curvature(values: Vector, penalties: Vector) -> float:
-    """Return the smallest eigenvalue of the Hessian at the global minimum."""
-    return float(hessian_eigenvalues(AlignedPoint.nonuniform(values, penalties))[0])
+def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
+    """Return one penalty per latent from the argument `l2`; `values` are needed for ``"auto"``."""
+    if isinstance(l2, str):
+        return best_penalties(_required(values), k)
+    penalties = np.atleast_1d(np.asarray(l2, dtype=float))
+    if penalties.shape != (k,):
+        raise ValueError(
+            f"l2 has {penalties.size} penalties, expected {k}: one per latent. "
+            "Use l2='auto' to have them chosen."
+        )
+    return penalties
+
+
+def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
+    """Return k equal penalties from the argument `l2`; `values` are needed for ``"auto"``."""
+    if isinstance(l2, str):
+        values = _required(values)
+        # Both eigenvalues of a scaling block, 4λ and 4(σ² − λ), are equal for the weakest latent.
+        weakest = max(float(values[min(k, len(values)) - 1]), 1e-12 * float(values[0]))
+        return np.full(k, weakest / 2)
+    penalties = np.atleast_1d(np.asarray(l2, dtype=float))
+    if penalties.size == 1:
+        return np.full(k, penalties[0])
+    penalties = nonuniform_penalties(l2, values, k)
+    if np.ptp(penalties) > 0:
+        raise ValueError(
+            f"l2={l2!r} was given, expected one number for all latents of this method; "
+            "method='nonuniform_l2' takes one per latent."
+        )
+    return penalties
+
+
+def _required(values: Vector | None) -> Vector:
+    if values is None:
+        raise ValueError(
+            "l2='auto' chooses penalties from the eigenvalues, which were not computed; give the "
+            "penalties as numbers."
+        )
+    return values

@@ -1,42 +1,162 @@
-"""Learning rules that are no gradient of any loss, and the stochastic nested dropout.
+"""Update rules: gradient descent, rules that are not the gradient of any loss, nested dropout.
 
-A rule gives a `direction`: what an optimizer takes for a gradient.
+A rule has a `direction`, which an optimizer uses as it would use a gradient.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, like, namespace, where_set, zeros_like_shape
+from lucidae.arrays import (
+    Array,
+    like,
+    namespace,
+    scalar,
+    to_numpy,
+    where_set,
+    zeros_like_shape,
+)
 from lucidae.io.models import saved_as
 from lucidae.linear.data import Covariance, RowsCovariance, products
-from lucidae.linear.objectives import keep_probabilities, reconstruction_gradient
+from lucidae.linear.objectives import (
+    NOISE_FLOOR,
+    Objective,
+    keep_probabilities,
+    reconstruction_gradient,
+)
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.theory import inner_gap, outer_gap
 from lucidae.linear.weights import (
     AnyWeights,
     TiedWeights,
+    UntiedWeights,
     VariationalWeights,
     orthonormal_rows,
 )
 
+Vector = np.ndarray[Any, Any]
 
-class Rule(Protocol):
-    """A direction of descent for weights, with a retraction after each step."""
+NO_ADAM: Mapping[str, str] = {
+    "adam": (
+        "Adam rescales every coordinate separately, which does not commute with a rotation of the "
+        "latents, so the rule loses the property that makes it converge to the components."
+    )
+}
+"""Why rules that rotate or orthogonalise latents refuse Adam."""
 
+
+class Rule(ABC):
+    """A direction of descent for weights, and what solvers and certificates ask about it.
+
+    A new rule defines `direction`. The other members have defaults, which promise nothing.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def direction(self, weights: Any, covariance: Any) -> Any:
-        """Return what the optimizer takes for a gradient."""
+        """Return what the optimizer uses as a gradient, in the form of the weights."""
 
     def retract(self, weights: Any) -> Any:
-        """Bring the weights back to where they must lie."""
+        """Return the weights after a step, moved back to the set on which the rule is defined."""
+        return weights
+
+    @property
+    def summary(self) -> str:
+        """The first line of the documentation, for `lucidae list`."""
+        return _first_line(type(self))
+
+    @property
+    def aligns(self) -> bool:
+        """Whether theory promises that each latent converges to one principal direction."""
+        return False
+
+    @property
+    def orders(self) -> bool:
+        """Whether theory promises latents in descending order of variance."""
+        return self.aligns
+
+    @property
+    def balanced(self) -> bool:
+        """Whether W₁W₁ᵀ = W₂ᵀW₂ at the fixed points that theory promises."""
+        return False
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether a direction needs rows rather than their second moment."""
+        return False
+
+    @property
+    def tying(self) -> str:
+        """How the layers may be tied.
+
+        ``"optional"``: untied unless ``tied=True`` is given; ``"default"``: tied unless
+        ``tied=False`` is given; ``"required"``: the rule has one set of weights; ``"refused"``:
+        encoder and decoder differ at the optimum.
+        """
+        return "optional"
+
+    @property
+    def refused_optimizers(self) -> Mapping[str, str]:
+        """Optimizers with which the rule does not work, each with the reason."""
+        return {}
+
+    def start(self, encoder: Array, atoms: Array, tied: bool) -> Any:
+        """Return first weights from given rows of both layers; tied weights take the encoder's."""
+        weights = TiedWeights(encoder) if tied else UntiedWeights(encoder, atoms)
+        return self.retract(weights)
+
+    def expected(self, objective: Objective) -> Rule:  # noqa: ARG002
+        """Return the rule that a sampling rule follows in expectation; others are their own."""
+        return self
+
+    def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
+        """Return a source of the random numbers that a sampling rule needs, None for others."""
+        return None
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return a bound on the curvature near the optimum, from the leading eigenvalues."""
+        return 4 * scalar(spectrum.values[0])
+
+    def n_eigenvalues(self, k: int) -> int:  # noqa: ARG002
+        """Return how many leading eigenvalues `curvature` reads for k latents."""
+        return 1
+
+    def scale(self, spectrum: Spectrum) -> float:
+        """Return the size with which the stopping rule compares a direction."""
+        return self.curvature(spectrum)
+
+    def steepening(self, start: Any) -> float:
+        """Return how much larger the curvature may be at the first weights than at the minimum.
+
+        The loss is quartic: along W₁ = W₂ᵀ of norm w it has the curvature (6w² − 2)σ₁², and 4σ₁²
+        at the minimum (w = 1), a ratio of (3w² − 1)/2. The factor 4 in place of 3/2 leaves a margin
+        for momentum that overshoots.
+        """
+        norm = namespace(start.encoder).linalg.matrix_norm
+        size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
+        return max(1.0, 4.0 * size**2 - 3.0)
+
+    def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
+        """Return the slowest local decay of misalignment per unit of time; None if not known."""
+        return None
+
+
+def _first_line(documented: type) -> str:
+    return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 
 def rotation_generator(code_moment: Array) -> Array:
     """Skew matrix that vanishes exactly when the code's second moment is diagonal.
 
-    Bao et al. 2020, Algorithm 1: half of upper minus lower triangle.
+    Bao et al. 2020, Algorithm 1: half of the upper minus the lower triangle.
     """
     xp = namespace(code_moment)
     return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
@@ -44,8 +164,8 @@ def rotation_generator(code_moment: Array) -> Array:
 
 @saved_as("lucidae.linear.rule.gradient/1", formerly="lucidae.linear.rules:Descent")
 @dataclass(frozen=True, slots=True)
-class GradientRule:
-    """Gradient descent on an objective."""
+class GradientRule(Rule):
+    """Gradient descent on an objective, which answers all questions."""
 
     objective: Any
 
@@ -54,60 +174,124 @@ class GradientRule:
         gradient: AnyWeights = self.objective.gradient(weights, covariance)
         return gradient
 
-    def retract(self, weights: AnyWeights) -> AnyWeights:
-        """Leave the weights alone."""
-        return weights
+    @property
+    def summary(self) -> str:
+        """The first line of the objective's documentation."""
+        return _first_line(type(self.objective))
 
+    @property
+    def aligns(self) -> bool:
+        """As the objective."""
+        return bool(self.objective.aligns)
 
-NOISE_FLOOR = 1e-6
-"""Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
+    @property
+    def orders(self) -> bool:
+        """As the objective."""
+        return bool(self.objective.orders)
+
+    @property
+    def balanced(self) -> bool:
+        """As the objective."""
+        return bool(self.objective.balanced)
+
+    @property
+    def tying(self) -> str:
+        """As the objective."""
+        return str(self.objective.tying)
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return the curvature of the objective."""
+        return float(self.objective.curvature(spectrum))
+
+    def scale(self, spectrum: Spectrum) -> float:
+        """Return the scale of the objective's gradient."""
+        return float(self.objective.scale(spectrum))
+
+    def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
+        """Return the smallest non-zero eigenvalue of the Hessian, where the objective aligns."""
+        curvatures = self.objective.hessian_eigenvalues(values)
+        if curvatures is None or not self.objective.aligns:
+            return None
+        positive = curvatures[curvatures > 1e-12 * curvatures[-1]]
+        return float(positive[0]) if positive.size else 0.0
 
 
 @saved_as("lucidae.linear.rule.variational/1", formerly="lucidae.linear.rules:VariationalDescent")
 @dataclass(frozen=True, slots=True)
-class VariationalRule:
-    """Gradient descent on the negative ELBO, the noise variance kept off zero."""
-
-    objective: Any
-
-    def direction(self, weights: VariationalWeights, covariance: Covariance) -> VariationalWeights:
-        """Return the gradient."""
-        gradient: VariationalWeights = self.objective.gradient(weights, covariance)
-        return gradient
+class VariationalRule(GradientRule):
+    """Gradient descent on the negative ELBO with a lower limit of the noise variance."""
 
     def retract(self, weights: VariationalWeights) -> VariationalWeights:
-        """Lift the noise variance to its floor."""
+        """Return the weights with the noise variance at its lower limit or above."""
         floor = math.log(NOISE_FLOOR)
         low = weights.log_noise < floor
         return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
 
+    def start(self, encoder: Array, atoms: Array, tied: bool) -> VariationalWeights:  # noqa: ARG002
+        """Return first weights with posterior and noise variances of 1."""
+        k = encoder.shape[-2]
+        zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
+        return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
+
+    def n_eigenvalues(self, k: int) -> int:
+        """Return k: the noise variance follows from all leading eigenvalues."""
+        return k
+
+    def steepening(self, start: Any) -> float:  # noqa: ARG002
+        """Return 1: the ELBO is not quartic."""
+        return 1.0
+
 
 @saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
-class RotationAugmentedRule:
+class RotationAugmentedRule(Rule):
     """The reconstruction gradient plus a rotation of the latents. Bao et al. 2020, Algorithm 1.
 
-    With `Weights` it is the paper's untied form, which discrete steps carry away from balance
-    and which has fixed points that are not aligned; with `TiedWeights` these are gone.
+    With `UntiedWeights` it is the paper's form, whose discrete steps drift away from balance and
+    which has fixed points that are not aligned; with `TiedWeights` it has neither defect.
     """
 
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ."""
         data = products(weights, covariance)
+        # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
         turn = rotation_generator(data.code_moment)
         encoder, atoms = reconstruction_gradient(weights, data)
         encoder -= turn @ weights.encoder
         atoms -= turn @ weights.atoms
         return weights.gather(encoder, atoms)
 
-    def retract(self, weights: AnyWeights) -> AnyWeights:
-        """Leave the weights alone."""
-        return weights
+    @property
+    def aligns(self) -> bool:
+        """True. Bao et al. 2020, Theorem 5."""
+        return True
+
+    @property
+    def balanced(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def tying(self) -> str:
+        """Tied unless the paper's untied form is asked for."""
+        return "default"
+
+    @property
+    def refused_optimizers(self) -> Mapping[str, str]:
+        """Adam."""
+        return NO_ADAM
+
+    def alignment_rate(self, values: Vector, k: int) -> float:
+        """Return min(g/2, σ_k² − σ_{k+1}²), g the smallest gap among the first k eigenvalues.
+
+        Bao et al. 2020, Theorem 5, with the factor ½ of Algorithm 1.
+        """
+        return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
 
 @saved_as("lucidae.linear.rule.gha/1", formerly="lucidae.linear.rules:GeneralizedHebbian")
 @dataclass(frozen=True, slots=True)
-class GeneralizedHebbianRule:
+class GeneralizedHebbianRule(Rule):
     """W ← W + α(WΣ − tril(WΣWᵀ)W), Sanger's rule; Oja's rule when k = 1."""
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
@@ -116,14 +300,43 @@ class GeneralizedHebbianRule:
         code_moment = encoded @ weights.encoder.mT
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
 
-    def retract(self, weights: TiedWeights) -> TiedWeights:
-        """Leave the weights alone."""
-        return weights
+    @property
+    def aligns(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def balanced(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def tying(self) -> str:
+        """The rule has one set of weights."""
+        return "required"
+
+    @property
+    def refused_optimizers(self) -> Mapping[str, str]:
+        """Adam."""
+        return NO_ADAM
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return 2σ₁², with which Sanger's rule contracts along the first component."""
+        return 2 * scalar(spectrum.values[0])
+
+    def alignment_rate(self, values: Vector, k: int) -> float:
+        """Return the smallest gap among the first k + 1 eigenvalues."""
+        return min(inner_gap(values, k), outer_gap(values, k))
+
+
+def brockett_ranks(k: int) -> Vector:
+    """Return d = 1, …, 1/k: equally spaced, descending, positive."""
+    return np.arange(k, 0, -1, dtype=float) / k
 
 
 @saved_as("lucidae.linear.rule.brockett/1", formerly="lucidae.linear.rules:Brockett")
 @dataclass(frozen=True, slots=True)
-class BrockettRule:
+class BrockettRule(Rule):
     """Riemannian ascent of tr(W₂ᵀΣW₂D) on the Stiefel manifold. Bao et al. 2020, eq. 51.
 
     Parameters
@@ -135,7 +348,11 @@ class BrockettRule:
     ranks: Array
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
-        """Return minus the Riemannian gradient, as rows."""
+        """Return minus the Riemannian gradient, as rows.
+
+        The Euclidean gradient of tr(WΣWᵀD) is 2DWΣ. Its projection on the tangent space takes away
+        (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM − (DM − MD).
+        """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
         ranks = like(self.ranks, encoded)
@@ -148,10 +365,48 @@ class BrockettRule:
         """Return the orthonormal rows of the QR retraction."""
         return TiedWeights(orthonormal_rows(weights.encoder))
 
+    @property
+    def aligns(self) -> bool:
+        """True."""
+        return True
 
-@saved_as("lucidae.linear.rule.nested_dropout/1", formerly="lucidae.linear.rules:NestedDropout")
+    @property
+    def balanced(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def tying(self) -> str:
+        """The rule has one set of weights."""
+        return "required"
+
+    @property
+    def refused_optimizers(self) -> Mapping[str, str]:
+        """Adam."""
+        return NO_ADAM
+
+    def curvature(self, spectrum: Spectrum) -> float:
+        """Return 4d₁σ₁²."""
+        return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
+
+    def alignment_rate(self, values: Vector, k: int) -> float:
+        """Return min(g/k, 2d_k(σ_k² − σ_{k+1}²)), g the smallest gap among the first k values."""
+        last = float(to_numpy(self.ranks)[-1])
+        return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))
+
+
+def _renamed_generator(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `NestedDropoutRule` from those that lucidae 0.1.0 saved."""
+    return {"rng" if name == "random" else name: value for name, value in fields.items()}
+
+
+@saved_as(
+    "lucidae.linear.rule.nested_dropout/1",
+    formerly="lucidae.linear.rules:NestedDropout",
+    upgrade=_renamed_generator,
+)
 @dataclass(frozen=True, slots=True)
-class NestedDropoutRule:
+class NestedDropoutRule(Rule):
     """Nested dropout with one prefix length drawn per row. Rippel et al. 2014.
 
     It needs rows, not a second moment: each row has its own mask.
@@ -160,17 +415,17 @@ class NestedDropoutRule:
     ----------
     prior : array of shape (k,)
         Probabilities of the prefix lengths 1 … k.
-    random : numpy.random.Generator
+    rng : numpy.random.Generator
         Source of the masks.
     """
 
     prior: Array
-    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
         """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
-        return self.sampled(weights, covariance, like(self.random.random(shape), weights.encoder))
+        return self.sampled(weights, covariance, like(self.rng.random(shape), weights.encoder))
 
     def sampled(
         self,
@@ -181,16 +436,20 @@ class NestedDropoutRule:
     ) -> AnyWeights:
         """Return the gradient for given masks.
 
+        With masked codes Z = M ∘ (XW₁ᵀ), one row per sample, the sampled loss is ‖X − ZW₂ᵀ‖²/n. Its
+        gradients are 2(M ∘ (ZW₂ᵀW₂ − XW₂))ᵀX/n for W₁ and 2(ZᵀZW₂ᵀ − ZᵀX)/n for W₂ᵀ.
+
         Parameters
         ----------
-        weights : Weights or TiedWeights
+        weights : UntiedWeights or TiedWeights
             Both layers, (…, k, m).
         covariance : RowsCovariance
             The n rows.
         drawn : array of shape (…, n)
             One uniform number per row, from which its prefix length follows.
         width : int, optional
-            No prefix is longer than this: the gradients of later units are 0 and cost nothing.
+            An upper bound on the prefix lengths: the gradients of later units are 0 and are not
+            computed.
         """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
         width = k if width is None else width
@@ -207,9 +466,18 @@ class NestedDropoutRule:
         atoms = (kept * share).mT @ kept @ far - through
         return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
 
-    def retract(self, weights: AnyWeights) -> AnyWeights:
-        """Leave the weights alone."""
-        return weights
+    @property
+    def needs_rows(self) -> bool:
+        """True."""
+        return True
+
+    def expected(self, objective: Objective) -> Rule:
+        """Return gradient descent on the expected loss."""
+        return GradientRule(objective)
+
+    def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:
+        """Return a source of the numbers from which prefix lengths follow."""
+        return PrefixNumbers(self.prior, rng, n_rows)
 
     def _masks(self, drawn: Array, width: int) -> Array:
         """Keep unit i where the number drawn is at least P(length < i)."""
@@ -223,8 +491,61 @@ def prefix_thresholds(prior: Array) -> Array:
     return 1 - keep / keep[0]
 
 
+WIDTHS = 32
+"""Widths are multiples of this, so that a device records few different ones."""
+
+SLACK = 1e-12
+"""A device may round P(length < i) differently from the processor."""
+
+
+class PrefixNumbers:
+    """Uniform numbers, one per epoch, run and row, and how many latents they reach.
+
+    NumPy draws them in the order in which the epochs need them, so that a seed gives one
+    trajectory on any device, however many epochs are taken at once.
+
+    Parameters
+    ----------
+    prior : array of shape (k,)
+        Probabilities of the prefix lengths.
+    rng : numpy.random.Generator
+        The source.
+    n_rows : int
+        Rows of the batch.
+
+    Examples
+    --------
+    >>> draw = PrefixNumbers(np.array([0.5, 0.5]), np.random.default_rng(0), 3)
+    >>> numbers, width = draw(4, 1)
+    >>> numbers.shape, width
+    ((4, 1, 3), 2)
+    """
+
+    def __init__(self, prior: Array, rng: np.random.Generator, n_rows: int) -> None:
+        self.thresholds = prefix_thresholds(to_numpy(prior))
+        self.rng, self.n_rows = rng, n_rows
+        self.ahead: Vector | None = None
+
+    def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
+        """Return numbers of shape (epochs, runs, rows), and a width that no prefix exceeds."""
+        shape = (epochs, runs, self.n_rows)
+        if self.ahead is None or self.ahead.shape != shape:
+            self.ahead = self.rng.random(shape)
+        drawn, self.ahead = self.ahead, None
+        return drawn, self.width(float(drawn.max()))
+
+    def prepare(self, epochs: int, runs: int) -> None:
+        """Draw the next numbers now, while a device is busy with the last ones."""
+        self.ahead = self.rng.random((epochs, runs, self.n_rows))
+
+    def width(self, largest: float) -> int:
+        """Return the longest prefix for numbers up to `largest`, rounded up."""
+        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
+        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)
+
+
 def _lengthened(rows: Array, k: int) -> Array:
-    """Return k rows, zeros after the given ones."""
+    """Return k rows, with zeros after the given ones."""
     missing = k - rows.shape[-2]
     if missing == 0:
         return rows

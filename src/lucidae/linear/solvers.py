@@ -1,137 +1,210 @@
-"""Three ways to the optimum: its closed form, full-batch descent, mini-batch descent."""
+"""The solvers: closed form, full-batch descent, mini-batch descent; and the choice among them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, namespace, normal, scalar
+from lucidae.arrays import Array, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
-from lucidae.iteration import Below, Callback, ProgressBar, Solution, iterate, log_grid
-from lucidae.linear.data import Covariance, StreamCovariance, ritz_spectrum
-from lucidae.linear.methods import Method, relative_direction
-from lucidae.linear.optimizers import OPTIMIZERS, Optimizer, largest_stable_product
+from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
+from lucidae.linear.data import Covariance, Source, StreamCovariance, ritz_spectrum
+from lucidae.linear.methods import Method, Options, relative_direction
+from lucidae.linear.model import Model, TrainedWeights, build_model
+from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import VariationalWeights
-
-SAFETY = 0.5
-"""Share of the largest stable step that `learning_rate="auto"` takes."""
-
-ADAM_RATE = 3e-3
-"""Adam's steps do not depend on the scale of the loss; weights are of order one."""
+from lucidae.linear.weights import map_fields
 
 HORIZON_SHARE = 0.05
 """Share of the steps after which a stochastic solver has halved its step size."""
 
 CHECK_EVERY = 20
-"""Steps between two looks at the distance to optimality."""
+"""Steps between two evaluations of the stopping rule."""
+
+DEFAULT_BATCH = 256
+"""Rows per step of the stochastic solver."""
+
+MARGIN = 1.1
+"""Ritz values lie below the eigenvalues that they estimate: a tenth is added."""
 
 
-@saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")
-@dataclass(frozen=True, slots=True)
-class DescentSettings:
-    """How to descend.
+def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
+    """Return the fitted model and the part of the spectrum that was computed.
 
-    Parameters
-    ----------
-    optimizer : str
-        A key of `OPTIMIZERS`.
-    learning_rate : float or "auto"
-        The step size.
-    momentum : float
-        For heavy ball and Nesterov.
-    max_iter : int
-        Largest number of steps.
-    tol : float
-        Relative size of the direction at which the weights count as stationary.
-    verbose : bool
-        Whether to show progress.
+    `previous` are weights of an earlier fit, from which descent starts where they have the right
+    shape; otherwise a warning says why they cannot be used.
     """
+    solver = resolve_solver(options, source)
+    spectrum = _needed_spectrum(options, source, solver)
+    k = resolve_components(options.n_components, source, spectrum)
+    rng = options.rng()
+    method = options.make(k, spectrum, rng)
+    if solver == "exact":
+        outcome = _exact_outcome(method, spectrum, k)
+    else:
+        outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
+    return build_model(outcome, source.mean, source.weight, source.covariance), spectrum
 
-    optimizer: str = "nesterov"
-    learning_rate: float | str = "auto"
-    momentum: float = 0.9
-    max_iter: int = 10_000
-    tol: float = 1e-6
-    verbose: bool = False
 
-    @property
-    def callbacks(self) -> tuple[Callback, ...]:
-        """What watches the loop."""
-        return (ProgressBar("training"),) if self.verbose else ()
+def resolve_solver(options: Options, source: Source) -> str:
+    """Return the solver that ``"auto"`` stands for: exact wherever the spectrum is affordable."""
+    if options.solver != "auto":
+        return options.solver
+    return "exact" if source.affordable else "stochastic"
 
-    @property
-    def effective_momentum(self) -> float:
-        """The momentum that speeds up slow directions: Adam and plain descent have none."""
-        return self.momentum if self.optimizer in ("nesterov", "heavy_ball") else 0.0
 
-    def rate(self, curvature: float) -> float:
-        """Return the step size: the given one, or half of what the curvature allows."""
-        if self.learning_rate != "auto":
-            return float(self.learning_rate)
-        if self.optimizer == "adam":
-            return ADAM_RATE
-        # Heavy ball overshoots where the loss is still quartic: it steps no further than Nesterov.
-        like = "nesterov" if self.optimizer == "heavy_ball" else self.optimizer
-        return SAFETY * largest_stable_product(like, self.momentum) / curvature
+def _needed_spectrum(options: Options, source: Source, solver: str) -> Spectrum | None:
+    """Return the eigenpairs that the solver, the penalties or the number of latents require."""
+    wanted = options.n_components
+    if solver == "exact":
+        return source.spectrum(_one_more(wanted, source))
+    if solver == "stochastic":
+        if options.needs_spectrum:
+            return source.ritz(resolve_components(wanted, source, None))
+        return None
+    if options.needs_spectrum or not isinstance(wanted, int):
+        return source.spectrum(None)
+    return None
 
-    def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer with its step size."""
-        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)
+
+def _one_more(wanted: Any, source: Source) -> int | None:
+    """Return k + 1, so that the gap after the last component is known; None for all."""
+    if not isinstance(wanted, int):
+        return None
+    return min(wanted + 1, source.covariance.n_features)
+
+
+def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -> int:
+    """Return the number of latents that `wanted` stands for on these data."""
+    m = source.covariance.n_features
+    if isinstance(wanted, int):
+        if wanted > m:
+            raise ValueError(
+                f"n_components={wanted} was given, but X has {m} features: expected at most {m}."
+            )
+        return wanted
+    if spectrum is None:
+        raise ValueError(
+            f"n_components={wanted!r} was given, which needs the spectrum, but the stochastic "
+            "solver does not compute it: give an integer."
+        )
+    rank = max(1, spectrum.rank())
+    if wanted is None:
+        return rank
+    share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
+    return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
+
+
+def _exact_outcome(method: Method, spectrum: Spectrum | None, k: int) -> TrainedWeights:
+    if spectrum is None:
+        raise ValueError(
+            "solver='exact' was given, which needs an m × m or an n × n matrix, but both the rows "
+            "and the features are more than 8192: use solver='stochastic'."
+        )
+    weights = solve_exact(method, spectrum, k)
+    return TrainedWeights(weights, method, Status.CONVERGED, 1, History(np.empty(0, dtype=int)))
+
+
+def _trained_outcome(
+    options: Options,
+    source: Source,
+    method: Method,
+    k: int,
+    rng: np.random.Generator,
+    previous: Any,
+    solver: str,
+) -> TrainedWeights:
+    training = options.training
+    automatic = training.learning_rate == "auto"
+    unit = method.objective.unit(source.covariance) if automatic else 1.0
+    covariance: Any = source.covariance
+    covariance = covariance.in_units(unit)
+    start = random_start(method, k, covariance.n_features, options.init_scale, rng, source.mean)
+    if previous is not None:
+        start = _warm_start(method, previous.in_units(1.0 / unit), start)
+    size = _batch_rows(options, method, covariance, solver)
+    noise = 0.0 if size is None else batch_noise(size, covariance.rows.shape[0], training)
+    stiff = stiffness(method, covariance, start, noise)
+    if size is None:
+        solution = solve_gradient(method, covariance, start, training, stiff)
+    else:
+        solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
+    if not solution.status.ok:
+        warnings.warn(solution.advice, ConvergenceWarning, stacklevel=5)
+    return TrainedWeights(
+        solution.value.in_units(unit),
+        method,
+        solution.status,
+        max(1, solution.n_iter),
+        solution.history,
+        training.rate(stiff.curvature) / unit**2,
+    )
+
+
+def _warm_start(method: Method, previous: Any, start: Any) -> Any:
+    """Return the weights of an earlier fit as first weights; warn where they do not fit."""
+    old, new = previous.encoder, start.encoder
+    if old.shape != new.shape:
+        warnings.warn(
+            f"The weights of the last fit have shape {tuple(old.shape)}, but {tuple(new.shape)} is "
+            "expected: training starts from random weights.",
+            UserWarning,
+            stacklevel=6,
+        )
+        return start
+    return method.adopt(map_fields(lambda rows: like(rows, new), previous))
+
+
+def _batch_rows(options: Options, method: Method, covariance: Any, solver: str) -> int | None:
+    """Return the number of rows per step; None for a step through the second moment."""
+    if solver == "gradient" and not method.rule.needs_rows:
+        return None
+    n_rows: int = covariance.rows.shape[0]
+    # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
+    return n_rows if solver == "gradient" else min(options.batch_size or DEFAULT_BATCH, n_rows)
 
 
 class Stiffness(NamedTuple):
-    """Bound on the curvature, for the step; scale of a direction, for the stopping rule."""
+    """Bound on the curvature, for the step size; scale of a direction, for the stopping rule."""
 
     curvature: float
     scale: float
 
 
 def stiffness(method: Method, covariance: Covariance, start: Any, noise: float = 0.0) -> Stiffness:
-    """Estimate both from a few power iterations; no eigendecomposition.
+    """Estimate both from a few power iterations, without an eigendecomposition.
 
-    Ritz values lie below the eigenvalues that they estimate, so a tenth is added. `noise` is what
-    a batch adds to the largest eigenvalue, relative to the total variance: see `batch_noise`.
+    The bound on the curvature at the optimum is raised by three factors: the error of Ritz values,
+    the larger curvature at the first weights (`Rule.steepening`), and the sampling error of a
+    batch, which adds `noise` times the total variance to the top eigenvalue (`batch_noise`).
     """
-    k = start.encoder.shape[-2] if method.name == "linear_vae" else 1
+    k = method.rule.n_eigenvalues(start.encoder.shape[-2])
     spectrum = ritz_spectrum(covariance, k, start.encoder)
     top, curvature = scalar(spectrum.values[0]), method.curvature(spectrum)
     if curvature <= 0.0:
-        return Stiffness(1.0, 1.0)
+        return Stiffness(1.0, 1.0)  # no variance: any step is stable
     sampled = noise * spectrum.trace / top if top > 0.0 else 0.0
-    room = 1.1 * (1.0 + sampled) * _steepening(start)
-    return Stiffness(room * curvature, method.scale(spectrum))
-
-
-def _steepening(start: Any) -> float:
-    """Return how much steeper the quartic loss may be at the first weights than at its minimum.
-
-    Along W₁ = W₂ᵀ of norm w it curves with (6w² − 2)σ₁², at the minimum (w = 1) with 4σ₁²; the
-    slope of 4 in place of 3/2 leaves room for momentum to overshoot. The ELBO has no such point.
-    """
-    if isinstance(start, VariationalWeights):
-        return 1.0
-    norm = namespace(start.encoder).linalg.matrix_norm
-    size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
-    return max(1.0, 4.0 * size**2 - 3.0)
+    factor = MARGIN * (1.0 + sampled) * method.rule.steepening(start)
+    return Stiffness(factor * curvature, method.scale(spectrum))
 
 
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
-    """Return the share of the total variance by which a batch's top eigenvalue may exceed Σ's.
+    """Return the share of tr Σ by which the top eigenvalue of a batch may exceed that of Σ.
 
-    A sample of b rows adds about tr Σ/b, and momentum μ adds up 1/(1 − μ) batches.
+    A sample of b rows adds about tr Σ/b, and momentum μ sums over 1/(1 − μ) batches.
     """
     if batch_size >= n_rows:
         return 0.0
     return 1.0 / (batch_size * (1.0 - training.effective_momentum))
 
 
-def random_start(method: Method, k: int, m: int, scale: float, random: Any, ref: Array) -> Any:
+def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Array) -> Any:
     """Draw first weights: independent normal entries of standard deviation `scale`."""
-    encoder = scale * normal(random, (k, m), ref)
-    atoms = encoder if method.tied else scale * normal(random, (k, m), ref)
+    encoder = scale * normal(rng, (k, m), ref)
+    atoms = encoder if method.tied else scale * normal(rng, (k, m), ref)
     return method.start(encoder, atoms)
 
 
@@ -147,7 +220,7 @@ def solve_gradient(
     training: DescentSettings,
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
-    """Descend on the full batch through the second moment; the data are not touched again."""
+    """Descend on the full batch; only products with the second moment are computed."""
     stiff = stiff or stiffness(method, covariance, start)
     optimizer = training.build(stiff.curvature)
 
@@ -189,6 +262,7 @@ def batch_step(
     method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
 ) -> Stream:
     """Take one step on the rows of one batch, with a rate that falls as 1/(1 + t/horizon)."""
+    # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
     direction = method.rule.direction(state.weights, covariance)
     moved = optimizer.update(state.optimizer, direction, scale)
@@ -201,17 +275,21 @@ def solve_stochastic(
     start: Any,
     training: DescentSettings,
     batch_size: int,
-    random: np.random.Generator,
+    rng: np.random.Generator,
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
-    """Descend on mini-batches: memory O(mk) beside one batch, one full pass per check."""
+    """Descend on mini-batches: O(mk) memory in addition to one batch.
+
+    The stopping rule needs one full pass over the rows.
+    """
     n_rows = rows.rows.shape[0]
     noise = batch_noise(batch_size, n_rows, training)
     stiff = stiff or stiffness(method, rows, start, noise)
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     horizon = max(10.0, HORIZON_SHARE * training.max_iter)
-    batches = _shuffled(n_rows, batch_size, random)
+    followed = method.expected()  # a sampled direction is never zero
+    batches = _shuffled(n_rows, batch_size, rng)
 
     def step(state: Stream) -> Stream:
         batch = rows.batch(next(batches))
@@ -223,7 +301,8 @@ def solve_stochastic(
         step,
         Stream(optimizer.start(start), 0),
         stop=Below(
-            lambda state: _expected_distance(method, state.weights, rows, stiff.scale), training.tol
+            lambda state: relative_direction(followed, state.weights, rows, stiff.scale),
+            training.tol,
         ),
         limit=training.max_iter,
         check_every=max(per_epoch, CHECK_EVERY),
@@ -234,16 +313,10 @@ def solve_stochastic(
     return _unwrap(solution)
 
 
-def _expected_distance(method: Method, weights: Any, rows: Covariance, scale: float) -> Array:
-    """Measure stationarity of the expected loss where the rule itself samples masks."""
-    followed = method.expected() if method.needs_rows else method
-    return relative_direction(followed, weights, rows, scale)
-
-
-def _shuffled(n_rows: int, batch_size: int, random: np.random.Generator) -> Any:
-    """Yield index arrays: a new permutation for each pass, cut into batches."""
+def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
+    """Yield index arrays: a new permutation for each pass, divided into batches."""
     while True:
-        order = random.permutation(n_rows)
+        order = rng.permutation(n_rows)
         for start in range(0, n_rows, batch_size):
             yield np.sort(order[start : start + batch_size])
 

@@ -1,4 +1,4 @@
-"""The leading eigenpairs of a second moment, from whatever is cheapest."""
+"""Leading eigenpairs of a second moment, from the moment itself or from few rows."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Spectrum:
         m = self.n_features
         if k >= m:
             return 0.0
-        kept = float(namespace(self.values).sum(self.values[:k]))
-        return max(0.0, self.trace - kept) / (m - k)
+        leading = float(namespace(self.values).sum(self.values[:k]))
+        return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
         """Return the numerical rank: eigenvalues above m·eps times the largest."""
@@ -71,8 +71,8 @@ def spectrum_of_moment(moment: SecondMoment, k: int | None = None) -> Spectrum:
 def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:
     """Return all non-trivial eigenpairs of few rows (n < m) without an m × m matrix.
 
-    Dense rows go through their singular value decomposition; sparse rows through their n × n
-    Gram matrix, whose small eigenpairs are lost below the square root of the rounding unit.
+    Dense rows are decomposed by a singular value decomposition. For sparse rows the n × n Gram
+    matrix is used; its eigenvalues below the square root of the rounding unit are lost.
     """
     if scipy.sparse.issparse(X):
         return _spectrum_of_sparse_rows(X, mean, weights, total)
@@ -86,12 +86,14 @@ def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -
 
 
 def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:
+    # With centred, weighted rows A = R(X − 1μᵀ) the Gram matrix AAᵀ follows from XXᵀ and Xμ without
+    # a dense A, and an eigenpair (λ, u) of AAᵀ gives the eigenvector Aᵀu/√λ of AᵀA.
     X = X.astype(np.float64)
     root = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
     projected = X @ mean
     gram = (X @ X.T).toarray() - projected[:, None] - projected[None, :] + mean @ mean
     values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
-    kept = values > np.sqrt(machine_epsilon(values)) * values[0]
-    scaled = left[:, kept] * root[:, None] / np.sqrt(values[kept] * total)
+    resolved = values > np.sqrt(machine_epsilon(values)) * values[0]
+    scaled = left[:, resolved] * root[:, None] / np.sqrt(values[resolved] * total)
     vectors = X.T @ scaled - mean[:, None] * scaled.sum(axis=0)
-    return Spectrum(values[kept], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
+    return Spectrum(values[resolved], fix_signs(vectors), float(np.clip(values, 0, None).sum()))

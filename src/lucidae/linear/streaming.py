@@ -1,4 +1,4 @@
-"""Learning from a stream whose second moment is too large to keep: one step a batch."""
+"""Training on a stream whose second moment is too large to store: one step per batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance, RowsSource, ritz_spectrum, rows_covariance
-from lucidae.linear.fitting import resolve_components
-from lucidae.linear.methods import Method
+from lucidae.linear.methods import Method, Options
 from lucidae.linear.model import Model, TrainedWeights, build_model
-from lucidae.linear.options import Options
-from lucidae.linear.solvers import Stream, batch_noise, batch_step, random_start, stiffness
+from lucidae.linear.solvers import (
+    Stream,
+    batch_noise,
+    batch_step,
+    random_start,
+    resolve_components,
+    stiffness,
+)
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import orthonormal_rows
 
@@ -27,8 +32,8 @@ MEMORY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class PictureCovariance:
-    """Σ ≈ QMQᵀ plus the variance that is left, spread evenly outside Q."""
+class LowRankCovariance:
+    """Σ ≈ QMQᵀ + s²(I − QQᵀ): a covariance in a basis, and equal variances outside."""
 
     basis: Array
     inside: Array
@@ -43,8 +48,8 @@ class PictureCovariance:
         """Return rows Σ."""
         xp = namespace(rows)
         outside = self.n_features - self.basis.shape[1]
-        kept = scalar(xp.linalg.trace(self.inside))
-        level = max(0.0, self.trace - kept) / outside if outside else 0.0
+        captured = scalar(xp.linalg.trace(self.inside))
+        level = max(0.0, self.trace - captured) / outside if outside else 0.0
         codes = rows @ self.basis
         return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
 
@@ -52,9 +57,9 @@ class PictureCovariance:
 @saved_as("lucidae.linear.stream/1", formerly="lucidae.linear.streaming:StreamFit")
 @dataclass(frozen=True, slots=True)
 class StreamFit:
-    """The state of a stream: weights, optimizer, running mean and variances.
+    """State of training on a stream: weights, optimizer, running mean and variances.
 
-    `after` returns the state after one more batch; the old one is unchanged.
+    `after` returns the state after one more batch and leaves this one unchanged.
     """
 
     options: Options
@@ -68,14 +73,14 @@ class StreamFit:
 
     @classmethod
     def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        """Return the state before the first batch, whose variances decide what is automatic."""
+        """Return the state before the first batch, from which automatic settings are chosen."""
         source = RowsSource.of(X, weights)
         k = resolve_components(options.n_components, source, None)
-        random = options.random()
+        rng = options.rng()
         spectrum = _first_spectrum(options, source, k)
-        method = options.make(k, spectrum, random)
+        method = options.make(k, spectrum, rng)
         start = random_start(
-            method, k, source.covariance.n_features, options.init_scale, random, source.mean
+            method, k, source.covariance.n_features, options.init_scale, rng, source.mean
         )
         first = Stream(options.training.build(1.0).start(start), 0)
         inside = 0.0 * (start.atoms @ start.atoms.mT)
@@ -83,11 +88,12 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Go on from a fitted model: its weights, mean and variances."""
+        """Continue from a fitted model: its weights, mean and variances."""
         outcome = model.outcome
-        state = Stream(options.training.build(1.0).start(outcome.weights), outcome.n_iter)
+        weights = outcome.method.adopt(outcome.weights)
+        state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
         share = model.degrees / model.weight
-        picture = PictureCovariance(model.basis, model.inside * share, model.total_variance * share)
+        known = LowRankCovariance(model.basis, model.inside * share, model.total_variance * share)
         return cls(
             options,
             outcome.method,
@@ -96,7 +102,7 @@ class StreamFit:
             model.weight,
             model.total_variance * model.degrees,
             0.0,
-            _inside(orthonormal_rows(as_double(outcome.weights.atoms)), picture),
+            _inside(orthonormal_rows(as_double(weights.atoms)), known),
         )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
@@ -106,17 +112,19 @@ class StreamFit:
         shift = source.mean - self.mean
         xp = namespace(shift)
         mean = self.mean + shift * (source.weight / total)
+        # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
         between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
         variance = self.variance + source.covariance.trace * source.weight + between
         batch = rows_covariance(X, mean, source.weights)
         training, rows = self.options.training, X.shape[0]
         noise = batch_noise(rows, rows + 1, training)
         stiff = stiffness(self.method, batch, self.state.weights, noise)
-        # A first batch of one row has no variance and tells nothing about the curvature.
+        # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
         optimizer = training.build(curvature or 1.0)
         state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
+        # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, MEMORY)
         return StreamFit(
             self.options,
@@ -130,7 +138,7 @@ class StreamFit:
         )
 
     def model(self) -> Model:
-        """Return the model as it stands; the stream has no end, so the status is STOPPED."""
+        """Return the model after the batches so far; a stream has no end: the status is STOPPED."""
         outcome = TrainedWeights(
             self.state.weights,
             self.method,
@@ -140,8 +148,8 @@ class StreamFit:
             self.options.training.rate(self.curvature or 1.0),
         )
         basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
-        picture = PictureCovariance(basis, self.inside, self.variance / self.weight)
-        return build_model(outcome, self.mean, self.weight, picture)
+        known = LowRankCovariance(basis, self.inside, self.variance / self.weight)
+        return build_model(outcome, self.mean, self.weight, known)
 
 
 def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | None:

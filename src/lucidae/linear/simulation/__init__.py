@@ -1,6 +1,54 @@
-"""Simulated training of linear autoencoders: many runs at once, exact, in the eigenbasis of Σ."""
+"""Simulated training of linear autoencoders: many runs at once, exact, in the eigenbasis of Σ.
 
-from lucidae.linear.simulation.dynamics import epochs_to_alignment, simulate
+Gradient descent, heavy ball, Nesterov and the rules commute with a rotation of the features. In the
+eigenbasis of Σ an epoch therefore costs O(mk²) and gives the same trajectory as a step on the data.
+Adam scales each coordinate and is run in the original basis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from lucidae.linear.simulation.ensemble import Ensemble
 from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 
 __all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]
+
+
+def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
+    """Train all runs and return their trajectories, in the given order.
+
+    Runs that share method, optimizer and tying are stepped together, whatever their rates and
+    seeds.
+    """
+    results: dict[int, Trajectory] = {}
+    for group in _groups(runs):
+        ensemble = Ensemble([runs[index] for index in group], plan)
+        results |= zip(group, ensemble.record(), strict=True)
+    return [results[index] for index in range(len(runs))]
+
+
+def epochs_to_alignment(
+    runs: Sequence[Run], plan: Plan, target: float = 0.3, check_every: int = 10
+) -> np.ndarray[Any, Any]:
+    """Return how many epochs each run needs to an axis-alignment distance of `target`.
+
+    A run is no longer stepped once it has reached the target. The answer is exact to `check_every`
+    epochs; it is NaN for runs that reach the limit of epochs first, or diverge.
+    """
+    epochs = np.full(len(runs), np.nan)
+    for group in _groups(runs):
+        ensemble = Ensemble([runs[index] for index in group], plan)
+        epochs[group] = ensemble.race(target, check_every)
+    return epochs
+
+
+def _groups(runs: Sequence[Run]) -> list[list[int]]:
+    def kind(index: int) -> tuple[str, str, str]:
+        return runs[index].method, runs[index].optimizer, str(runs[index].tied)
+
+    return [list(group) for _, group in groupby(sorted(range(len(runs)), key=kind), key=kind)]

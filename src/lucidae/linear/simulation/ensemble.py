@@ -1,4 +1,4 @@
-"""Training runs that share one rule, one optimizer and one basis, stepped together."""
+"""An ensemble of training runs that share a rule, an optimizer and a basis, stepped together."""
 
 from __future__ import annotations
 
@@ -29,69 +29,17 @@ from lucidae.linear.data import (
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.rules import NestedDropoutRule, prefix_thresholds
+from lucidae.linear.rules import PrefixNumbers
 from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 from lucidae.metrics import imbalance, subspace_distance
 from lucidae.metrics._linear import alignment_of
-
-WIDTHS = 32
-"""Widths are multiples of this, so that a device records few of them."""
-
-SLACK = 1e-12
-"""A device may round P(length < i) otherwise than the processor."""
-
-
-class Draws:
-    """Uniform numbers, one for each epoch, run and row, and how many latents they reach.
-
-    NumPy draws them in the order in which the epochs need them, so that a seed gives one
-    trajectory on any device, however many epochs are taken at once.
-
-    Parameters
-    ----------
-    prior : array of shape (k,)
-        Probabilities of the prefix lengths.
-    random : numpy.random.Generator
-        The source.
-    n_rows : int
-        Rows of the batch.
-
-    Examples
-    --------
-    >>> draws = Draws(np.array([0.5, 0.5]), np.random.default_rng(0), 3)
-    >>> numbers, width = draws(4, 1)
-    >>> numbers.shape, width
-    ((4, 1, 3), 2)
-    """
-
-    def __init__(self, prior: Array, random: np.random.Generator, n_rows: int) -> None:
-        self.thresholds = prefix_thresholds(to_numpy(prior))
-        self.random, self.n_rows = random, n_rows
-        self.ahead: np.ndarray[Any, Any] | None = None
-
-    def __call__(self, epochs: int, runs: int) -> tuple[np.ndarray[Any, Any], int]:
-        """Return numbers of shape (epochs, runs, rows), and a width that no prefix exceeds."""
-        shape = (epochs, runs, self.n_rows)
-        if self.ahead is None or self.ahead.shape != shape:
-            self.ahead = self.random.random(shape)
-        drawn, self.ahead = self.ahead, None
-        return drawn, self.width(float(drawn.max()))
-
-    def prepare(self, epochs: int, runs: int) -> None:
-        """Draw the next numbers now, while a device is busy with the last ones."""
-        self.ahead = self.random.random((epochs, runs, self.n_rows))
-
-    def width(self, largest: float) -> int:
-        """Return the longest prefix for numbers up to `largest`, rounded up."""
-        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
-        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)
-
+from lucidae.validation import check_choice
 
 Step = Callable[[Any], Any]
 
 
 class _Bundle(tuple[Any, ...]):
-    """A flat state: leaves with the runs along their leading axis."""
+    """A flat state: arrays with the runs along their leading axis."""
 
     __slots__ = ()
 
@@ -99,50 +47,52 @@ class _Bundle(tuple[Any, ...]):
         return super().__new__(cls, leaves)
 
 
-class Crew:
+class Ensemble:
     """Runs that share one rule, one optimizer and one basis."""
 
     def __init__(self, runs: Sequence[Run], plan: Plan) -> None:
         self.runs, self.plan = runs, plan
-        self.name = runs[0].optimizer
-        check_optimizer(runs[0].method, self.name)
+        self.optimizer = OPTIMIZERS[check_choice(runs[0].optimizer, "optimizer", OPTIMIZERS)]
         self.values, self.vectors = plan.spectrum.values, plan.spectrum.vectors
-        random = np.random.default_rng(runs[0].seed)
-        self.method = _method(runs[0], plan, random)
-        self.turned = self.name != "adam" and not self._needs_rows
+        rng = np.random.default_rng(runs[0].seed)
+        self.method = _method(runs[0], plan, rng)
+        check_optimizer(self.method, runs[0].optimizer)
+        self.in_eigenbasis = self.optimizer.commutes_with_rotations and not self._needs_rows
         self.axes = self._axes()
         self.full = self._full()
-        self.whole, self.draws = self._masked(random)
-        self.batches = None if self.draws else self._batches(random)
+        self.whole, self.numbers = self._masked(rng)
+        self.batches = None if self.numbers else self._batches(rng)
 
     @property
     def _needs_rows(self) -> bool:
-        return self.method.needs_rows or self.plan.batch_size is not None
+        return self.method.rule.needs_rows or self.plan.batch_size is not None
 
     def _axes(self) -> Array:
-        basis = eye_like(len(self.values), self.values) if self.turned else self.vectors
+        basis = eye_like(len(self.values), self.values) if self.in_eigenbasis else self.vectors
         return basis[:, : self.plan.k]
 
     def _full(self) -> Covariance:
-        if self.turned:
+        if self.in_eigenbasis:
             return EigenbasisCovariance(self.values)
         return DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
 
     def _rows(self) -> Array:
         if self.plan.rows is None:
-            raise ValueError("nested dropout and mini-batches need plan.rows, the centred data.")
+            raise ValueError(
+                "plan.rows is None, but mini-batches and rules that sample masks need rows: give "
+                "the centred data as Plan(rows=...)."
+            )
         return self.plan.rows
 
-    def _masked(self, random: np.random.Generator) -> tuple[Any, Draws | None]:
-        """Return all rows and a source of masks for nested dropout on the full batch."""
-        rule = self.method.rule
-        if not isinstance(rule, NestedDropoutRule) or self._steps_per_epoch > 1:
+    def _masked(self, rng: np.random.Generator) -> tuple[Any, PrefixNumbers | None]:
+        """Return all rows and the random numbers of a rule that samples on the full batch."""
+        if not self.method.rule.needs_rows or self._steps_per_epoch > 1:
             return None, None
         rows = self._rows()
-        whole = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
-        return whole, Draws(rule.prior, random, int(rows.shape[0]))
+        numbers = self.method.rule.prefix_numbers(rng, int(rows.shape[0]))
+        return rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0), numbers
 
-    def _batches(self, random: np.random.Generator) -> Any:
+    def _batches(self, rng: np.random.Generator) -> Any:
         """Return a source of second moments, one per step."""
         if not self._needs_rows:
             return None
@@ -155,7 +105,7 @@ class Crew:
         xp = namespace(rows)
 
         def one_pass() -> Iterable[Covariance]:
-            order = random.permutation(index)
+            order = rng.permutation(index)
             for start in range(0, len(order), size):
                 chosen = xp.asarray(order[start : start + size], device=rows.device)
                 yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
@@ -165,21 +115,21 @@ class Crew:
     def start(self) -> tuple[Any, Array]:
         """Return the optimizer's first state for all runs, and their rates."""
         shape = (self.plan.k, len(self.values))
-        drawn = [np.random.default_rng(run.seed) for run in self.runs]
-        encoder = like(np.stack([rng.standard_normal(shape) for rng in drawn]), self.values)
-        atoms = like(np.stack([rng.standard_normal(shape) for rng in drawn]), self.values)
-        if self.turned:
+        rngs = [np.random.default_rng(run.seed) for run in self.runs]
+        encoder = like(np.stack([rng.standard_normal(shape) for rng in rngs]), self.values)
+        atoms = like(np.stack([rng.standard_normal(shape) for rng in rngs]), self.values)
+        if self.in_eigenbasis:
             encoder, atoms = encoder @ self.vectors, atoms @ self.vectors
         scale = self.plan.init_scale
         weights = self.method.start(scale * encoder, scale * atoms)
         rates = like(np.array([[[run.learning_rate]] for run in self.runs]), self.values)
-        return OPTIMIZERS[self.name](rates, self.plan.momentum).start(weights), rates
+        return self.optimizer(rates, self.plan.momentum).start(weights), rates
 
     def epoch(
         self, state: Any, rates: Array, drawn: Array | None = None, width: int | None = None
     ) -> Any:
-        """Return the state after one pass, for masks by `drawn` where they are not drawn here."""
-        optimizer = OPTIMIZERS[self.name](rates, self.plan.momentum)
+        """Return the state after one pass; `drawn` are the numbers of a rule that samples masks."""
+        optimizer = self.optimizer(rates, self.plan.momentum)
         for _ in range(self._steps_per_epoch):
             direction = self._direction(state.weights, drawn, width)
             moved = optimizer.update(state, direction)
@@ -187,8 +137,8 @@ class Crew:
         return state
 
     def _direction(self, weights: Any, drawn: Array | None, width: int | None) -> Any:
-        rule = self.method.rule
-        if drawn is not None and isinstance(rule, NestedDropoutRule):
+        rule: Any = self.method.rule
+        if drawn is not None:
             return rule.sampled(weights, self.whole, drawn, width)
         return rule.direction(weights, next(self.batches) if self.batches else self.full)
 
@@ -201,7 +151,9 @@ class Crew:
         """Run every epoch and return one trajectory per run."""
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
-        step, keep = self._stretches(lambda state, *masks: self.epoch(state, rates, *masks), state)
+        step, keep = self._several_epochs(
+            lambda state, *masks: self.epoch(state, rates, *masks), state
+        )
         solution = iterate(
             step,
             state,
@@ -212,7 +164,7 @@ class Crew:
             record_at=tuple(grid),
             callbacks=self.plan.callbacks,
             copy=keep,
-            size=len(self.values) if not self.turned else self.plan.k,
+            size=len(self.values) if not self.in_eigenbasis else self.plan.k,
         )
         history = solution.history
         last = self._original(solution.value.weights)
@@ -229,7 +181,8 @@ class Crew:
     def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
         """Return the epochs that each run needs to reach `target`.
 
-        The epochs between two looks and the look itself are one step: one launch on a device.
+        The epochs between two measurements, with the second of these, are one step of the loop,
+        which a device runs by one launch.
         """
         state, rates = self.start()
         epochs = math.gcd(check_every, self.plan.n_epochs)
@@ -238,12 +191,12 @@ class Crew:
             moved = self.epoch(_rebuild(state, bundle[:-2]), bundle[-2], *masks)
             return _Bundle(*leaves(moved), *bundle[-2:])
 
-        def look(bundle: _Bundle) -> _Bundle:
+        def measured(bundle: _Bundle) -> _Bundle:
             weights = _rebuild(state, bundle[:-2]).weights
             return _Bundle(*bundle[:-1], self._alignment(weights))
 
-        bundle = look(_Bundle(*leaves(state), rates, rates))
-        step, keep = self._stretches(epoch, bundle, epochs, look)
+        bundle = measured(_Bundle(*leaves(state), rates, rates))
+        step, keep = self._several_epochs(epoch, bundle, epochs, measured)
         ended = iterate_batch(
             step,
             bundle,
@@ -252,35 +205,36 @@ class Crew:
             check_every=check_every // epochs,
             callbacks=self.plan.callbacks,
             copy=keep,
-            size=len(self.values) if not self.turned else self.plan.k,
+            size=len(self.values) if not self.in_eigenbasis else self.plan.k,
         )
         return np.where(ended.converged, epochs * ended.n_iter, np.nan)
 
-    def _stretches(
+    def _several_epochs(
         self, epoch: Callable[..., Any], example: Any, epochs: int = 1, end: Step = lambda s: s
     ) -> tuple[Step, Step | None]:
-        """Return a step of some epochs, and how to keep its states.
+        """Return a step of some epochs, and how to copy its states.
 
-        It is recorded for one launch where the device can, but for batches, which differ.
+        Where the device can, the step is recorded and run by one launch; mini-batches, which differ
+        from step to step, are not recorded.
         """
 
-        def stretch(state: Any, drawn: Any = None, width: int | None = None) -> Any:
+        def several(state: Any, drawn: Any = None, width: int | None = None) -> Any:
             for index in range(epochs):
                 state = epoch(state) if drawn is None else epoch(state, drawn[index, ...], width)
             return end(state)
 
         if self.batches:
-            return stretch, None
-        recorded = replayable(stretch, example)
-        draws = self.draws
-        if draws is None:
+            return several, None
+        recorded = replayable(several, example)
+        numbers = self.numbers
+        if numbers is None:
             return recorded, keeper(recorded)
 
         def drawing(state: Any) -> Any:
             runs = leaves(state)[0].shape[0]
-            drawn, width = draws(epochs, runs)
+            drawn, width = numbers(epochs, runs)
             moved = recorded(state, like(drawn, self.values), width=width)
-            draws.prepare(epochs, runs)
+            numbers.prepare(epochs, runs)
             return moved
 
         return drawing, keeper(recorded)
@@ -298,7 +252,7 @@ class Crew:
 
     @staticmethod
     def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:
-        """Measure finite decoders and return NaN for the others, which the metrics refuse."""
+        """Measure finite decoders and return NaN for the others, which the metrics would refuse."""
         xp = namespace(weights.atoms)
         finite = xp.all(xp.isfinite(weights.atoms), axis=(-2, -1))
         return where_set(measure(_clean(weights.atoms).mT), ~finite, float("nan"))
@@ -308,7 +262,7 @@ class Crew:
         return lambda state: measure(state.weights)
 
     def _original(self, weights: Any) -> Any:
-        if not self.turned:
+        if not self.in_eigenbasis:
             return weights
         back = self.vectors.mT
         both = {"encoder": weights.encoder @ back}
@@ -317,11 +271,11 @@ class Crew:
         return weights._replace(**both)
 
 
-def _method(run: Run, plan: Plan, random: np.random.Generator) -> Method:
+def _method(run: Run, plan: Plan, rng: np.random.Generator) -> Method:
     penalties = np.full(plan.k, 0.25) if plan.penalties is None else plan.penalties
     prior = geometric_prior(plan.k) if plan.prior is None else plan.prior
     ref = plan.spectrum.values
-    settings = MethodSettings(like(penalties, ref), like(prior, ref), random, run.tied)
+    settings = MethodSettings(like(penalties, ref), like(prior, ref), rng, run.tied)
     return make_method(run.method, settings)
 
 

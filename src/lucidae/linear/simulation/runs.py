@@ -1,4 +1,4 @@
-"""What a simulated training run is: its own settings, what runs share, what is recorded."""
+"""Settings of simulated training runs, settings that runs share, and recorded trajectories."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all runs share.
+    """Settings that all runs of a simulation share.
 
     Parameters
     ----------
@@ -51,7 +51,8 @@ class Plan:
     n_epochs : int
         Number of epochs.
     penalties, prior : arrays of shape (k,), optional
-        For the ℓ₂ methods and nested dropout; 0.25 and the geometric prior by default.
+        For the ℓ₂ methods and nested dropout; 0.25 for each latent and the geometric prior by
+        default.
     init_scale : float, default=1e-4
         Standard deviation of the first weights.
     momentum : float, default=0.9
@@ -63,7 +64,7 @@ class Plan:
     record_at : iterable of int, optional
         Epochs to record; a logarithmic grid by default.
     callbacks : sequence of callable
-        Passed on to the loop.
+        Callbacks of the iteration loop.
     """
 
     spectrum: Spectrum
@@ -81,7 +82,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What was recorded of one run.
+    """The recorded trajectory of one run.
 
     Parameters
     ----------

@@ -7,10 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from lucidae.arrays.graphs import Replay, copied, keeper, replayable
 from lucidae.linear.data import rows_covariance
 from lucidae.linear.objectives import geometric_prior, uniform_prior
-from lucidae.linear.rules import NestedDropoutRule
-from lucidae.linear.simulation import ensemble as crew
-from lucidae.linear.simulation.dynamics import Plan, Run, epochs_to_alignment, simulate
-from lucidae.linear.simulation.ensemble import Draws
+from lucidae.linear.rules import NestedDropoutRule, PrefixNumbers
+from lucidae.linear.simulation import Plan, Run, ensemble, epochs_to_alignment, simulate
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from tape import Tape
@@ -29,14 +27,14 @@ CASES = [
 @pytest.fixture
 def tape(monkeypatch):
     tape = Tape()
-    monkeypatch.setattr(crew, "replayable", lambda step, _: Replay(step, tape.record))
+    monkeypatch.setattr(ensemble, "replayable", lambda step, _: Replay(step, tape.record))
     return tape
 
 
 @pytest.fixture
 def plan():
-    random = np.random.default_rng(5)
-    rows = random.standard_normal((N, M)) * np.linspace(2.0, 0.3, M)
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((N, M)) * np.linspace(2.0, 0.3, M)
     rows -= rows.mean(axis=0)
     values, vectors = np.linalg.eigh(rows.T @ rows / N)
     spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
@@ -90,7 +88,7 @@ def test_runs_that_leave_a_recorded_crowd_do_not_disturb_the_others(plan, tape):
 
 
 def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
-    at_once = Draws(uniform_prior(K), np.random.default_rng(3), N)
+    at_once = PrefixNumbers(uniform_prior(K), np.random.default_rng(3), N)
     numbers, _ = at_once(4, 2)
     one_by_one = np.random.default_rng(3)
     assert_array_equal(numbers, [one_by_one.random((2, N)) for _ in range(4)])
@@ -101,12 +99,12 @@ def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
 
 @pytest.mark.parametrize("kind", [UntiedWeights, TiedWeights])
 def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind):
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     k, prior = 100, geometric_prior(100)
-    rows = random.standard_normal((N, 120))
+    rows = rng.standard_normal((N, 120))
     covariance = rows_covariance(rows, np.zeros(120), np.ones(N))
-    weights = kind(*random.standard_normal((len(kind._fields), k, 120)))
-    draws = Draws(prior, np.random.default_rng(1), N)
+    weights = kind(*rng.standard_normal((len(kind._fields), k, 120)))
+    draws = PrefixNumbers(prior, np.random.default_rng(1), N)
     (drawn,), width = draws(1, 1)
     assert 32 <= width < k, "a case in which some latents are out of reach"
     rule = NestedDropoutRule(prior)
@@ -117,7 +115,7 @@ def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind
 
 
 def test_the_width_follows_the_longest_prefix():
-    draws = Draws(geometric_prior(200), np.random.default_rng(0), N)
+    draws = PrefixNumbers(geometric_prior(200), np.random.default_rng(0), N)
     for length in (1, 31, 32, 33, 64, 150, 200):
         smallest = 1 - 0.9 ** (length - 1)  # the least number that keeps so many latents
         assert length <= draws.width(smallest + 1e-10) <= length + 32

@@ -1,4 +1,4 @@
-"""Bounds from residuals really bound the distances, whatever the weights."""
+"""Theory of a spectrum: residual bounds, condition bounds, zero latents, identifiability."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from linear.problems import covariance_from, orthogonal, spectrum_from
+from linear.problems import covariance_from, orthogonal, spectra, spectrum_from
 from lucidae.linear.data import DenseCovariance
-from lucidae.linear.theory import residual_bounds
+from lucidae.linear.hessian import (
+    AlignedPoint,
+    condition_number,
+)
+from lucidae.linear.objectives import NonUniformL2
+from lucidae.linear.theory import (
+    nested_condition_bound,
+    nonuniform_condition_bound,
+    residual_bounds,
+    smallest_gap,
+    unidentifiable,
+    zero_latents,
+)
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 seeds = st.integers(0, 2**32 - 1)
@@ -23,20 +35,20 @@ seeds = st.integers(0, 2**32 - 1)
     kind=st.sampled_from(["near", "dead", "twice", "turned", "lower"]),
 )
 def test_the_bounds_lie_above_the_true_distances(seed, k, outside, size, kind):
-    random = np.random.default_rng(seed)
-    values = np.sort(random.gamma(1.0, 1.0, k + outside) ** random.choice([0.5, 3.0]))[::-1]
+    rng = np.random.default_rng(seed)
+    values = np.sort(rng.gamma(1.0, 1.0, k + outside) ** rng.choice([0.5, 3.0]))[::-1]
     spectrum = spectrum_from(values, seed)
     axes = spectrum.vectors[:, :k]
-    atoms = np.array(axes.T) * random.uniform(0.2, 2.0, (k, 1))
+    atoms = np.array(axes.T) * rng.uniform(0.2, 2.0, (k, 1))
     if kind == "dead":
-        atoms[random.integers(k)] = 0.0
+        atoms[rng.integers(k)] = 0.0
     if kind == "twice":
         atoms[-1] = atoms[0]
     if kind == "turned":
-        atoms = orthogonal(random, k) @ atoms
+        atoms = orthogonal(rng, k) @ atoms
     if kind == "lower":
         atoms[-1] = spectrum.vectors[:, -1]
-    atoms = atoms + size * random.standard_normal(atoms.shape)
+    atoms = atoms + size * rng.standard_normal(atoms.shape)
     if not np.any(atoms):
         return
     bounds = residual_bounds(covariance_from(spectrum), atoms)
@@ -76,3 +88,40 @@ def test_no_variance_and_no_weights_bound_nothing():
     assert (nothing.subspace, nothing.alignment) == (1.0, 1.0)
     silent = residual_bounds(DenseCovariance(np.eye(3)), np.zeros((2, 3)))
     assert (silent.subspace, silent.alignment) == (1.0, 1.0)
+
+
+@settings(max_examples=200)
+@given(seed=seeds, k=st.integers(2, 8), outside=st.integers(0, 4))
+def test_the_papers_bounds_lie_below_the_true_condition_numbers(seed, k, outside):
+    rng = np.random.default_rng(seed)
+    values = spectra(rng, k + outside)
+    penalties = np.sort(rng.uniform(0.001, 0.999, k)) * values[k - 1]
+    nonuniform = condition_number(AlignedPoint.nonuniform(values, penalties))
+    assert nonuniform_condition_bound(values[:k]) <= nonuniform * (1 + 1e-9)
+    prior = rng.dirichlet(np.ones(k))
+    nested = condition_number(AlignedPoint.nested(values, prior), effective=True)
+    assert nested_condition_bound(values[:k]) <= nested * (1 + 1e-9)
+
+
+def test_two_latents_die_in_the_papers_mnist_setting():
+    """√λ equally spaced 0.1 … 0.9, σ₁₉² = 0.626, σ₂₀² = 0.608 (pixels in [0, 1])."""
+    penalties = np.linspace(0.1, 0.9, 20) ** 2
+    values = np.concatenate([np.linspace(5.117, 0.673, 18), [0.626, 0.608]])
+    assert_allclose(zero_latents(values, penalties), [19, 20])
+    assert_allclose(zero_latents(values, penalties[::-1]), [1, 2])
+    weights = NonUniformL2(penalties).squared_lengths(values)
+    assert_allclose(np.flatnonzero(weights == 0), [18, 19])
+
+
+def test_a_penalty_equal_to_its_eigenvalue_kills():
+    assert_allclose(zero_latents([2.0, 1.0], [0.5, 1.0]), [2])
+    assert_allclose(zero_latents([2.0, 1.0], [0.5, 1.0 - 1e-12]), [])
+
+
+def test_components_that_share_an_eigenvalue_are_named():
+    assert_allclose(unidentifiable([3.0, 2.0, 2.0, 1.0], 3), [2, 3])
+    assert_allclose(unidentifiable([3.0, 2.0, 1.0, 1.0], 3), [3])
+    assert_allclose(unidentifiable([3.0, 2.0, 1.0, 1.0], 2), [])
+    assert_allclose(unidentifiable([0.0, 0.0], 2), [1, 2])
+    assert smallest_gap([3.0, 2.5, 1.0], 1) == 0.5
+    assert smallest_gap([3.0], 1) == 3.0

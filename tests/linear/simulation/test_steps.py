@@ -5,11 +5,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows
-from lucidae.linear.data import DenseCovariance, StreamCovariance, rows_covariance
-from lucidae.linear.methods import METHODS, MethodSettings, brockett_ranks, make_method
+from lucidae.linear.data import DenseCovariance, rows_covariance
+from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.simulation.dynamics import Plan, Run, simulate
+from lucidae.linear.rules import brockett_ranks
+from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.spectrum import Spectrum
 
 N, M, K = 50, 7, 3
@@ -77,8 +78,8 @@ def expected_nested(X, W1, W2, _):
     return first, second
 
 
-def nested(X, W1, W2, random):
-    lengths = 1 + np.searchsorted(np.cumsum(PRIOR)[:-1], random.random(len(X)), side="right")
+def nested(X, W1, W2, rng):
+    lengths = 1 + np.searchsorted(np.cumsum(PRIOR)[:-1], rng.random(len(X)), side="right")
     first, second = np.zeros_like(W1), np.zeros_like(W2)
     for x, b in zip(X, lengths, strict=True):
         code = W1[:b] @ x
@@ -150,7 +151,7 @@ def positive_qr(W2):
     return basis * np.sign(np.diag(triangle))
 
 
-def naive_run(X, name, is_tied, optimizer, n_steps, random):
+def naive_run(X, name, is_tied, optimizer, n_steps, rng):
     """Return encoder and decoder (k, m), (m, k) after so many steps on the rows."""
     start = np.random.default_rng(SEED)
     W1, W2 = (START * start.standard_normal((K, M)) for _ in range(2))
@@ -165,20 +166,20 @@ def naive_run(X, name, is_tied, optimizer, n_steps, random):
         W2 = positive_qr(W1.T) if name == "brockett" else W1.T
         moves = NaiveOptimizer(optimizer, [W2])
         for _ in range(n_steps):
-            first, second = NAIVE[name](X, W2.T, W2, random)
+            first, second = NAIVE[name](X, W2.T, W2, rng)
             (W2,) = moves.step([W2], [(first.T + second) / 2])
             W2 = positive_qr(W2) if name == "brockett" else W2
         return [W2.T, W2]
     parameters = [W1, W2]
     moves = NaiveOptimizer(optimizer, parameters)
     for _ in range(n_steps):
-        parameters = moves.step(parameters, NAIVE[name](X, *parameters, random))
+        parameters = moves.step(parameters, NAIVE[name](X, *parameters, rng))
     return parameters
 
 
-def library_run(X, name, is_tied, optimizer, n_steps, random, covariance):
+def library_run(X, name, is_tied, optimizer, n_steps, rng, covariance):
     penalties = np.full(K, 0.1) if name == "uniform_l2" else PENALTIES
-    method = make_method(name, MethodSettings(penalties, PRIOR, random, is_tied))
+    method = make_method(name, MethodSettings(penalties, PRIOR, rng, is_tied))
     start = np.random.default_rng(SEED)
     weights = method.start(*(START * start.standard_normal((K, M)) for _ in range(2)))
     rule = OPTIMIZERS[optimizer](RATE, MOMENTUM)
@@ -268,29 +269,14 @@ def test_mini_batches_of_the_dynamics_engine_are_passes_over_the_rows(X):
     spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
     plan = Plan(spectrum, K, 3, init_scale=START, rows=X, batch_size=16)
     (trajectory,) = simulate([Run("rag", "nesterov", RATE, SEED, False)], plan)
-    start, random = np.random.default_rng(SEED), np.random.default_rng(SEED)
+    start, rng = np.random.default_rng(SEED), np.random.default_rng(SEED)
     W1, W2 = (START * start.standard_normal((K, M)) for _ in range(2))
     parameters = [W1, W2.T]
     moves = NaiveOptimizer("nesterov", parameters)
     for _ in range(3):
-        order = random.permutation(N)
+        order = rng.permutation(N)
         for begin in range(0, N, 16):
             batch = X[order[begin : begin + 16]]
             parameters = moves.step(parameters, rotated(batch, *parameters, None))
     for expected, found in zip(parameters, flat(trajectory.weights), strict=True):
         assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_blocks_of_rows_multiply_like_the_matrix(weighted, monkeypatch):
-    monkeypatch.setitem(StreamCovariance._blocks.__globals__, "BLOCK_ROWS", 8)
-    random = np.random.default_rng(0)
-    X, weights = 3 + random.standard_normal((N, M)), np.ones(N)
-    if weighted:
-        weights = random.integers(0, 3, N).astype(float)
-        weights[:8] = 0.0
-    mean = weights @ X / weights.sum()
-    sigma = (X - mean).T @ ((X - mean) * weights[:, None]) / weights.sum()
-    stream, rows = StreamCovariance(X, mean, weights), random.standard_normal((2, K, M))
-    assert_allclose(stream.apply(rows), rows @ sigma, rtol=1e-11, atol=1e-13)
-    assert_allclose(stream.trace, np.trace(sigma), rtol=1e-12)

@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose
 
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import load_digits, load_mnist
-from lucidae.linear.simulation.dynamics import Plan, Run, simulate
+from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.spectrum import spectrum_of_moment
-from lucidae.linear.theory import dying_latents
+from lucidae.linear.theory import zero_latents
 
 PENALTIES = np.linspace(0.1, 0.9, 20) ** 2
 
@@ -58,9 +58,9 @@ def test_mnist_curves_are_those_of_the_paper(mnist):
 def test_the_certificate_of_mnist_names_latents_19_and_20(mnist):
     values = mnist.spectrum(20)[0]
     assert_allclose(values[18:], [0.626, 0.608], atol=5e-4)
-    assert_allclose(dying_latents(values, PENALTIES), [19, 20])
+    assert_allclose(zero_latents(values, PENALTIES), [19, 20])
     fitted = LinearAutoencoder(20, method="nonuniform_l2", l2=PENALTIES).fit(load_mnist().data)
-    assert "latents 19–20 must die" in fitted.certificate_["alive"].advice
+    assert "latents 19–20 are zero at the optimum" in fitted.certificate_["nonzero_latents"].advice
     assert_allclose(fitted.certificate_["subspace"].value, 0.1, atol=1e-6)
 
 
