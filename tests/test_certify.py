@@ -1,4 +1,4 @@
-"""One door to all certificates: it leads to the right family, and refuses what it cannot judge."""
+"""`certify` dispatches on its subject, and refuses what it cannot judge with a reason."""
 
 import numpy as np
 import pytest

@@ -1,11 +1,14 @@
 """The package as a whole: imports, extras, README and the commands for developers."""
 
+import ast
+import graphlib
 import importlib.util
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -113,6 +116,58 @@ def test_no_extra_of_the_tests_brings_torch():
             frontier += nested[1].split(",") if nested else []
     assert "torch" not in reached
     assert not any(line.startswith("torch") for extra in reached for line in extras[extra])
+
+
+def module_lines(folder, depth=0):
+    """Yield the tree of docs/architecture.md: each module with the first line of its docstring."""
+    modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    packages = [path.parent for path in folder.glob("*/__init__.py")]
+    for path in [*sorted(modules), *sorted(packages)]:
+        source = path / "__init__.py" if path.is_dir() else path
+        docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+        sentence = docstring.partition("\n\n")[0].replace("\n", " ")
+        name = f"{path.name}/" if path.is_dir() else path.name
+        yield f"{'  ' * depth}{name:<{26 - 2 * depth}} {sentence}"
+        if path.is_dir():
+            yield from module_lines(path, depth + 1)
+
+
+def test_the_architecture_page_lists_every_module_with_its_own_first_line():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert listed == list(module_lines(ROOT / "src" / "lucidae"))
+
+
+def imported_modules(path, files):
+    """Yield the modules of lucidae that a module imports when it is imported itself."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in files else node.module
+
+
+def test_the_import_graph_has_no_cycle():
+    package = ROOT / "src"
+    files = {
+        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in package.rglob("*.py")
+    }
+    edges = {name: set(imported_modules(path, files)) for name, path in files.items()}
+    for name, path in files.items():
+        if path.name == "__init__.py":  # a package is imported before its modules, not after them
+            edges[name] = {other for other in edges[name] if not other.startswith(f"{name}.")}
+    graphlib.TopologicalSorter(edges).prepare()
+
+
+def test_no_class_name_has_two_meanings():
+    names = Counter(
+        node.name
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ from lucidae.validation import check_choice, check_integer, check_number
 
 
 @dataclass(frozen=True, slots=True)
-class Solver:
+class SolverTraits:
     """Properties of a solver.
 
     Parameters
@@ -50,8 +50,8 @@ class Solver:
 
 
 SOLVERS = {
-    "exact": Solver(needs_rows=False, stops_at_tol=False),
-    "sgd": Solver(needs_rows=True, stops_at_tol=True),
+    "exact": SolverTraits(needs_rows=False, stops_at_tol=False),
+    "sgd": SolverTraits(needs_rows=True, stops_at_tol=True),
 }
 
 
@@ -280,7 +280,7 @@ class NetworkMixin(CertifiedMixin):
     warm_start: bool
 
     @property
-    def _chosen_solver(self) -> Solver:
+    def _chosen_solver(self) -> SolverTraits:
         return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
 
     def _keep(self, state: NetworkState) -> None:
