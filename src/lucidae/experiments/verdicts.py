@@ -156,7 +156,9 @@ class Between:
         nearest = self.low if value < middle else self.high
         holds = self.low <= value <= self.high
         curve, words = curves[self.series], self.says or self.series
-        statement = stated(words, f"between {self.low:g} and {self.high:g}", curve, self.at)
+        exact = self.low == self.high
+        bound = f"{self.low:g}" if exact else f"between {self.low:g} and {self.high:g}"
+        statement = stated(words, bound, curve, self.at)
         return Claim(self.series, statement, reference, value, nearest, holds)
 
 

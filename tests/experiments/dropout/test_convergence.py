@@ -1,8 +1,14 @@
 """Runs of dropout SGD as cells."""
 
 import numpy as np
+import pytest
 
-from lucidae.experiments.dropout.convergence import Convergence
+from experiments.judging import measured, verdicts
+from lucidae.experiments.dropout import convergence
+from lucidae.experiments.dropout.convergence import STRENGTHS, Convergence, expect
+
+SMALL = Convergence((30, 20), (5,), STRENGTHS, 1500, 16, 10, 10)
+CLAIMS = expect((5,), 0.05)
 
 
 def test_dropout_runs_are_shared_out_and_none_falls_below_the_optimum():
@@ -13,3 +19,30 @@ def test_dropout_runs_are_shared_out_and_none_falls_below_the_optimum():
     assert all(one["objective"].shape[1] == 3 for one in found)
     assert not np.array_equal(found[0]["objective"], found[1]["objective"])
     assert all(np.min(one["objective"]) >= one["optimum"] * (1 - 1e-12) for one in found)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return measured(SMALL)
+
+
+def test_the_claims_hold_on_a_small_network(results):
+    assert all(verdicts(SMALL, CLAIMS, results).values())
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(1.1, "at least"), (0.9, "at most")])
+def test_a_wrong_optimum_fails(results, factor, kept, monkeypatch):
+    right = convergence.optimal_value
+    monkeypatch.setattr(convergence, "optimal_value", lambda *given: factor * right(*given))
+    curves = SMALL.curves(measured(SMALL))
+    judged = [claim.judge(curves, "a paper") for claim in CLAIMS if "excess" in str(claim)]
+    failing = [claim for claim in judged if not claim.holds]
+    assert len(failing) == len(STRENGTHS)
+    assert all(kept in claim.statement for claim in failing)
+
+
+def test_speeds_of_equalization_in_the_wrong_order_fail(results):
+    curves = dict(SMALL.curves(results))
+    first, last = "relative variance/5/0.1", "relative variance/5/1"
+    curves[first], curves[last] = curves[last], curves[first]
+    assert CLAIMS[-1].judge(curves, "a paper").holds is False

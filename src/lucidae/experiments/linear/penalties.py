@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 
 from lucidae.experiments.data import penalties, spectrum
 from lucidae.experiments.declaration import (
@@ -25,7 +26,7 @@ from lucidae.experiments.declaration import (
 )
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
-from lucidae.linear.hessian import AlignedPoint, condition_number
+from lucidae.linear.hessian import AlignedPoint, condition_number, hessian_eigenvalues
 from lucidae.linear.penalties import rotation_bound
 
 RULES = ("spaced", "paper", "best")
@@ -77,7 +78,8 @@ class Penalties:
         """Return one cell per rule, and one per rule and rate."""
         shared = {"data": self.baseline.data, "k": self.baseline.k}
         rules = [dict(rule) for rule in self.rules.values()]
-        return [*grid(measure, {"rule": rules}, shared, 2.0), *self.runs.cells()]
+        chosen = grid(measure, {"rule": rules}, shared, 2.0)
+        return [*chosen, Cell(search, shared, 2.0), *self.runs.cells()]
 
     def curves(self, results: Results) -> Curves:
         """Return penalties over latents, condition numbers, and the training curves."""
@@ -85,9 +87,12 @@ class Penalties:
         curves: dict[str, Curve] = {}
         for name, cell in zip(RULES, results, strict=False):
             curves[f"penalties/{name}"] = Curve(latents, cell.arrays["penalties"])
-            for figure in ("condition", "eq16", "smallest", "largest"):
+            for figure in ("condition", "flatness", "eq16", "smallest", "largest"):
                 curves[f"{figure}/{name}"] = Curve([0], cell.arrays[figure][None])
-        trained = self.runs.curves(Results(results.cells[len(RULES) :]))
+        searched, trained_cells = results.cells[len(RULES)], results.cells[len(RULES) + 1 :]
+        for name, found in searched.arrays.items():
+            curves[name] = Curve([0], found[None])
+        trained = self.runs.curves(Results(trained_cells))
         for rate in self.rates:
             ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
             curves[f"slowdown/{rate:g}"] = Curve(ours.x, ours.y - usual.y)
@@ -98,20 +103,89 @@ class Penalties:
         return self.runs.facts()
 
 
-@work("linear.penalties/1")
+@work("linear.penalties/2")
 @on_processor
 def measure(settings: Settings) -> dict[str, Any]:
-    """Return penalties by a rule, and the condition numbers that they give."""
+    """Return penalties by a rule, and the conditioning of the Hessian that they give.
+
+    ``"flatness"`` is the smallest eigenvalue of the Hessian over the largest.
+    """
     data, k = settings["data"], settings["k"]
     values, chosen = spectrum(data).values, penalties(settings["rule"], data, k)
+    curvatures = hessian_eigenvalues(AlignedPoint.nonuniform(values, chosen))
     with np.errstate(divide="ignore"):
         found = {
-            "condition": condition_number(AlignedPoint.nonuniform(values, chosen)),
+            "condition": curvatures[-1] / max(curvatures[0], 0.0),
+            "flatness": curvatures[0] / curvatures[-1],
             "eq16": rotation_bound(values[:k], chosen),
             "smallest": chosen[0] / values[k - 1],
             "largest": chosen[-1] / values[k - 1],
         }
     return {"penalties": chosen} | {name: np.array(figure) for name, figure in found.items()}
+
+
+@work("linear.penalties_search/1")
+@on_processor
+def search(settings: Settings) -> dict[str, Any]:
+    """Minimise eq. 16 and the condition number by general-purpose optimizers.
+
+    Both are independent of the walks by which the rules choose their penalties. The condition
+    number is minimised over the penalties of eq. 16 moved into the interval, two parameters.
+    """
+    values, k = spectrum(settings["data"]).values, settings["k"]
+    found = search_eq16(values[:k])
+    return {
+        "eq16/search": np.array(rotation_bound(values[:k], found)),
+        "smallest/search": np.array(found[0] / values[k - 1]),
+        "largest/search": np.array(found[-1] / values[k - 1]),
+        "condition/moved": np.array(search_condition(values, found)),
+    }
+
+
+def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Minimise the largest ratio of eq. 16 by sequential quadratic programming.
+
+    The variables are λ/σ_k² and the logarithm of a bound c that all ratios must respect:
+    c (λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁) ≥ 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ).
+    """
+    k, last = len(values), values[-1]
+
+    def sides(shares: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        kept = 1 - shares * last / values
+        numerators = 2 * (values[0] - last) / last * (kept[1:] + kept[:-1])
+        return np.diff(shares) * (kept[:-1] - kept[1:]), numerators
+
+    def slack(point: np.ndarray[Any, Any]) -> Any:
+        gaps, numerators = sides(point[:-1])
+        return gaps - numerators * np.exp(-point[-1])
+
+    start = np.linspace(0.02, 0.98, k)
+    gaps, numerators = sides(start)
+    found = scipy.optimize.minimize(
+        lambda point: point[-1],
+        np.append(start, np.log(np.max(numerators / gaps))),
+        bounds=[(0.0, 1.0)] * k + [(None, None)],
+        constraints=[
+            {"type": "ineq", "fun": slack},
+            {"type": "ineq", "fun": lambda point: np.diff(point[:-1]) - 1e-9},
+        ],
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-12},
+    )
+    return np.asarray(last * found.x[:-1])
+
+
+def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) -> float:
+    """Return the smallest condition number of penalties moved into the interval (0, σ_k²)."""
+    last = values[len(outer) - 1]
+
+    def condition(point: np.ndarray[Any, Any]) -> float:
+        low, high = np.sort(1 / (1 + np.exp(-point)))
+        moved = last * low + outer * (high - low)
+        return float(np.log(condition_number(AlignedPoint.nonuniform(values, moved))))
+
+    found = scipy.optimize.minimize(condition, [-3.0, 3.0], method="Nelder-Mead")
+    return float(np.exp(found.fun))
 
 
 def expect(gap: float) -> tuple[Any, ...]:
@@ -130,21 +204,27 @@ def expect(gap: float) -> tuple[Any, ...]:
             says="the penalties of eq. 16 align better later, unlike in the paper's Figure 6",
         ),
         Outweighs(
-            "condition/paper",
-            "condition/best",
-            100.0,
-            says="the Hessian is far worse conditioned with the penalties of eq. 16",
+            "eq16/search",
+            "eq16/paper",
+            1 - 1e-6,
+            says="a general-purpose optimizer finds no smaller value of eq. 16",
         ),
-        Ordered(("eq16/best", "eq16/paper"), says="the penalties of eq. 16 do minimise eq. 16"),
-        AtMost("smallest/paper", 1e-9, says="eq. 16 sets the first penalty to zero"),
-        AtLeast(
-            "largest/paper", 1 - 1e-6, says="eq. 16 sets the last penalty to the last eigenvalue"
-        ),
+        AtMost("smallest/search", 1e-3, says="the first penalty that it finds, over σ_k²"),
+        AtLeast("largest/search", 1 - 1e-3, says="the last penalty that it finds, over σ_k²"),
         AtMost(
-            "largest/best",
-            1 - 1e-4,
-            says="the best conditioned penalties are below the last eigenvalue",
+            "flatness/paper",
+            1e-9,
+            says="smallest over largest eigenvalue of the Hessian with the penalties of eq. 16",
         ),
+        Outweighs(
+            "condition/moved",
+            "condition/best",
+            1.0,
+            says="no penalties of eq. 16 moved into the interval are better conditioned than the "
+            "best conditioned ones",
+        ),
+        AtLeast("smallest/best", 1e-6, says="the first of the best conditioned penalties"),
+        AtMost("largest/best", 1 - 1e-4, says="the last of the best conditioned penalties"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,21 +23,19 @@ from lucidae.experiments.declaration import (
     on_processor,
     work,
 )
-from lucidae.experiments.verdicts import AtLeast, AtMost, Between, Ordered
-from lucidae.sparsity.landscape import (
-    autoencoder_slice,
-    diagonal_slice,
-    diagonal_slice_minima,
-    full_slice,
-    full_slice_minima,
-    scan_minima,
-    slice_parameters,
-)
-from lucidae.sparsity.problem import normalise
+from lucidae.experiments.verdicts import AtLeast, AtMost, Between
+from lucidae.sparsity.landscape import autoencoder_slice, scan_minima
+from lucidae.sparsity.objectives import DiagonalCovariance, FullCovariance
+from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.working_set import best_change
 
-GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 4000)])
+GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 300)])
+"""Relevances at which energies along a random slice are evaluated."""
+
 SIGNED = np.linspace(-3.0, 6.0, 901)  # includes zero, where h = log is unbounded
+
+ENERGIES = {"full": FullCovariance(), "diagonal": DiagonalCovariance()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +67,24 @@ class Slices:
     def curves(self, results: Results) -> Curves:
         """Return the energies along the slice, and the numbers of minima of random slices."""
         paper, *states = results.cells
-        counts = {
+        random = {
             name: np.concatenate([cell.arrays[name] for cell in states])
-            for name in ("full", "diagonal")
+            for name in ("full", "diagonal", "distance")
         }
-        weight, value = paper.arrays["weight"], paper.arrays["value"]
-        return {
-            "energy/full": Curve(weight, paper.arrays["full"]),
-            "energy/diagonal": Curve(weight, paper.arrays["diagonal"]),
-            "energy/autoencoder": Curve(value, paper.arrays["autoencoder"]),
-            "minima/full": Curve([0], [len(full_slice_minima(self.power, self.inner))]),
-            "minima/diagonal": Curve(
-                [0], [len(diagonal_slice_minima(self.power, self.inner, self.outer))]
-            ),
-            "minima/autoencoder": Curve([0], [len(paper.arrays["autoencoder minima"])]),
-            "random/full": Curve(np.arange(len(counts["full"])), counts["full"]),
-            "random/diagonal": Curve(np.arange(len(counts["diagonal"])), counts["diagonal"]),
-            "several/diagonal": Curve([0], [float(np.mean(counts["diagonal"] > 1))]),
-            "several/full": Curve([0], [float(np.mean(counts["full"] > 1))]),
+        slices = np.arange(len(random["full"]))
+        energies = {name: paper.arrays[name] for name in ("full", "diagonal", "autoencoder")}
+        abscissae = dict.fromkeys(ENERGIES, paper.arrays["weight"])
+        abscissae["autoencoder"] = paper.arrays["value"]
+        curves = {
+            f"energy/{name}": Curve(abscissae[name], energy) for name, energy in energies.items()
         }
+        for name, energy in energies.items():
+            curves[f"minima/{name}"] = Curve([0], [len(scan_minima(abscissae[name], energy))])
+        for name in ENERGIES:
+            curves[f"random/{name}"] = Curve(slices, random[name])
+        curves["distance/full"] = Curve(slices, random["distance"])
+        curves["several/diagonal"] = Curve([0], [float(np.mean(random["diagonal"] > 1))])
+        return curves
 
     def facts(self) -> Mapping[str, str]:
         """Describe the setting in words."""
@@ -97,44 +95,60 @@ class Slices:
         }
 
 
-@work("sparsity.slice/1")
+def energies_along(
+    problem: Problem, relevance: np.ndarray[Any, Any], index: int, weights: np.ndarray[Any, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the energies as one relevance takes given values and the others stay fixed."""
+    stack = np.repeat(relevance[None, :], len(weights), axis=0)
+    stack[:, index] = weights
+    fields = (np.broadcast_to(part, (len(weights), *np.shape(part))) for part in problem)
+    state = evaluate(Problem(*fields), stack)
+    return {name: np.asarray(energy.value(state)) for name, energy in ENERGIES.items()}
+
+
+@work("sparsity.slice/2")
 @on_processor
 def measure_slice(settings: Settings) -> Arrays:
-    """Return the three energies along one coordinate."""
+    """Return the three energies along one coordinate.
+
+    The problem has one row and two equal columns of unit norm, γ = γ''. The second relevance
+    γ' − γ'' makes the variance without the first column γ', and the squared response is a.
+    """
     power, inner, outer = settings["power"], settings["inner"], settings["outer"]
+    zero = np.array(0.0)
+    problem = Problem(np.ones((1, 2)), np.array([[power**0.5]]), np.array(outer), zero, zero)
     weight = np.concatenate([[0.0], np.geomspace(1e-3, 50.0, 400)])
     nonzero = np.where(abs(SIGNED) < 1e-12, 1e-12, SIGNED)
-    energy = autoencoder_slice(nonzero, settings["target"], settings["noise"])
-    return {
-        "weight": weight,
-        "full": full_slice(weight, power, inner),
-        "diagonal": diagonal_slice(weight, power, inner, outer),
-        "value": SIGNED,
-        "autoencoder": energy,
-        "autoencoder minima": np.array(scan_minima(SIGNED, energy)),
-    }
+    energies = energies_along(problem, np.array([0.0, inner - outer]), 0, weight)
+    autoencoder = autoencoder_slice(nonzero, settings["target"], settings["noise"])
+    return {"weight": weight, **energies, "value": SIGNED, "autoencoder": autoencoder}
 
 
-@work("sparsity.slice_minima/1")
+@work("sparsity.slice_minima/2")
 @on_processor
 def count_minima(settings: Settings) -> Arrays:
-    """Count the minima of each column's slice through a random state, on a fine grid."""
+    """Count the minima of the energies along each relevance of a random state, on a fine grid.
+
+    ``"distance"`` compares the lowest point of the full energy with the minimiser of Theorem 4.4,
+    in steps of the grid.
+    """
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
     problem, units = normalise(data.dictionary, data.responses)
     noise = float(units.normalised_noise(np.asarray(data.noise_variance)))
     rng = np.random.default_rng(settings["seed"])
     relevance = 10.0 ** rng.uniform(-4, 1, size=data.dictionary.shape[1])
-    state = evaluate(problem.with_noise(noise), relevance)
-    parameters = [slice_parameters(state, index) for index in range(len(relevance))]
-    return {
-        "full": np.array(
-            [len(scan_minima(GRID, full_slice(GRID, a, g))) for a, g, _ in parameters]
-        ),
-        "diagonal": np.array(
-            [len(scan_minima(GRID, diagonal_slice(GRID, a, g, h))) for a, g, h in parameters]
-        ),
-    }
+    problem = problem.with_noise(noise)
+    state = evaluate(problem, relevance)
+    minimisers = relevance + best_change(relevance, state.curvature, state.alignment)
+    found: dict[str, list[float]] = {"full": [], "diagonal": [], "distance": []}
+    for index, minimiser in enumerate(minimisers):
+        energies = energies_along(problem, relevance, index, GRID)
+        for name, energy in energies.items():
+            found[name].append(len(scan_minima(GRID, energy)))
+        expected = int(np.abs(GRID - minimiser).argmin())
+        found["distance"].append(abs(int(energies["full"].argmin()) - expected))
+    return {name: np.array(values) for name, values in found.items()}
 
 
 EXPECT = (
@@ -142,17 +156,16 @@ EXPECT = (
     Between("minima/diagonal", 2, 2, says="minima of the diagonal VAE along the slice"),
     AtLeast("minima/autoencoder", 2, says="minima of the autoencoder along the slice"),
     AtMost("random/full", 1, at="everywhere", says="minima of the full VAE along a random slice"),
-    AtLeast(
-        "random/full", 1, at="everywhere", says="every random slice of the full VAE has a minimum"
+    AtMost(
+        "distance/full",
+        1,
+        at="everywhere",
+        says="grid steps between the minimum of the full VAE and the minimiser of Theorem 4.4",
     ),
     AtLeast(
         "several/diagonal",
         0.01,
         says="share of random slices of the diagonal VAE with several minima",
-    ),
-    Ordered(
-        ("several/diagonal", "several/full"),
-        says="the diagonal VAE has several minima more often than the full VAE",
     ),
 )
 
@@ -164,7 +177,7 @@ EXPERIMENT = Experiment(
     claim="With all other weights fixed, the energy of the full VAE along one of them has a single "
     "minimum; those of the diagonal VAE and of the autoencoder may have two.",
     scales={
-        "smoke": Scale(Slices(20), EXPECT),
+        "smoke": Scale(Slices(6), EXPECT),
         "paper": Scale(Slices(200), EXPECT),
     },
     draw=Drawing("recovery", "slices"),
