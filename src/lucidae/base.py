@@ -65,6 +65,19 @@ class FittedState(ABC):
                 self._certificate = Certificate(title, (claim,))
         return self._certificate
 
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved, because the summaries do not suffice to compute it."""
+        return False
+
+    def saved_fields(self) -> dict[str, Any]:
+        """Return what `lucidae.save` and pickle write: not what can be computed again."""
+        left_out = {"_attributes"} if self.keeps_certificate else {"_attributes", "_certificate"}
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.saved_fields()
+
     def changed(self) -> None:
         """Forget what was computed: the kept summaries have changed."""
         self._attributes = self._certificate = None
@@ -92,7 +105,30 @@ class Fitted:
         state = instance.__dict__.get("_state")
         if state is None:
             raise AttributeError(f"{type(instance).__name__} has no {self._name} before fit.")
+        if self._name not in state.attributes:
+            raise AttributeError(f"this fit of {type(instance).__name__} has no {self._name}.")
         return state.attributes[self._name]
+
+
+class StateSlot:
+    """The attribute `_state` of an estimator.
+
+    A new state replaces the fitted attributes of the last fit, also those that a user assigned.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        if "_state" not in instance.__dict__:
+            raise AttributeError(f"{type(instance).__name__} has no fitted state before fit.")
+        return instance.__dict__["_state"]
+
+    def __set__(self, instance: Any, state: FittedState) -> None:
+        for kind in type(instance).__mro__:
+            for name, value in vars(kind).items():
+                if isinstance(value, Fitted):
+                    instance.__dict__.pop(name, None)
+        instance.__dict__["_state"] = state
 
 
 def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +139,7 @@ def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
 class CertifiedMixin:
     """Give an estimator its `certificate_`, and show it in the HTML representation."""
 
-    _state: Any
+    _state: Any = StateSlot()
 
     @property
     def certificate_(self) -> Certificate:

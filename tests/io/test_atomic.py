@@ -3,6 +3,7 @@
 import pickle
 import stat
 import zipfile
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -141,3 +142,37 @@ def test_a_damaged_archive_is_refused_or_read_as_it_was(tmp_path_factory, data):
         return
     for name in loaded.keys() & ARRAYS.keys():
         assert_array_equal(loaded[name], ARRAYS[name])
+
+
+def archive_with(path, member, content, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr(member, content)
+    return path
+
+
+def test_an_array_that_claims_more_than_the_file_has_is_refused_before_it_is_read(tmp_path):
+    header = BytesIO()
+    claim = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
+    np.lib.format.write_array_header_1_0(header, claim)
+    path = archive_with(tmp_path / "lie.npz", "a.npy", header.getvalue() + b"0" * 64)
+    with pytest.raises(ValueError, match="claims 8000000000000 bytes"):
+        load_arrays(path, "a test")
+
+
+def test_a_compressed_bomb_is_refused(tmp_path):
+    plain = BytesIO()
+    np.save(plain, np.zeros(10**6))
+    path = archive_with(tmp_path / "b.npz", "a.npy", plain.getvalue(), zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="not compressed"):
+        load_arrays(path, "a test")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_flipped_byte_is_one_error_or_none(tmp_path, seed):
+    path = tmp_path / "arrays.npz"
+    save_arrays(path, {"a": np.arange(6.0), "b": np.array("text")})
+    rng, content = np.random.default_rng(seed), bytearray(path.read_bytes())
+    content[rng.integers(len(content))] = rng.integers(256)
+    path.write_bytes(bytes(content))
+    with suppress(ValueError):  # anything else would be a traceback for the user
+        load_arrays(path, "a test")

@@ -143,11 +143,91 @@ def test_a_type_that_nobody_registered_is_refused(data, tmp_path):
 
     model = SparseVAE(noise_variance=0.1).fit(*data)
     model.penalty = Stranger(1.0)
-    with pytest.raises(ValueError, match=r"Stranger cannot be written.*saved_as"):
+    with pytest.raises(ValueError, match=r"SparseVAE\.penalty is of the type Stranger, .*saved_as"):
         lucidae.save(model, tmp_path / "model.npz")
     saved_as("tests.stranger/1")(Stranger)
     lucidae.save(model, tmp_path / "model.npz")
     assert lucidae.load(tmp_path / "model.npz").penalty == Stranger(1.0)
+
+
+def test_a_file_does_not_depend_on_which_attributes_were_read(data, tmp_path):
+    for number, estimator in enumerate(ESTIMATORS):
+        model = fitted(estimator, data)
+        lucidae.save(model, tmp_path / "before.npz")
+        _ = model.certificate_, [getattr(model, name) for name in dir(model)]
+        lucidae.save(model, tmp_path / f"after{number}.npz")
+        before, after = np.load(tmp_path / "before.npz"), np.load(tmp_path / f"after{number}.npz")
+        assert str(before["header"]) == str(after["header"])
+        certified = "lucidae.certificate" in str(after["header"])
+        assert certified is model._state.keeps_certificate
+
+
+def test_the_certificate_of_wide_data_is_saved_because_the_data_are_not(tmp_path):
+    X = np.random.default_rng(0).standard_normal((20, 1100))
+    model = LinearAutoencoder(2).fit(X)
+    lucidae.save(model, tmp_path / "wide.npz")
+    again = lucidae.load(tmp_path / "wide.npz")
+    assert again.certificate_ == model.certificate_
+    assert again.certificate_["subspace"].holds
+    assert pickle.loads(pickle.dumps(model)).certificate_ == model.certificate_
+
+
+def test_dictionaries_keep_their_keys(data, tmp_path):
+    model = fitted(LinearAutoencoder(2), data)
+    model.notes = {("a", 1): 2.0, np.int64(3): [1, (2,)], "plain": None}
+    lucidae.save(model, tmp_path / "model.npz")
+    assert lucidae.load(tmp_path / "model.npz").notes == model.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("notes", np.array([[1, "a"]], dtype=object), r"LinearAutoencoder\.notes is an array"),
+        ("notes", np.array(["a", 2], dtype=object), r"LinearAutoencoder\.notes is an array"),
+        ("random_state", np.random.RandomState(0), r"LinearAutoencoder\.random_state is of"),
+        ("notes", [np.random.default_rng(0), object()], r"LinearAutoencoder\.notes\[…\] is of"),
+        ("notes", np.random.Generator(np.random.MT19937(0)), "joblib"),
+    ],
+)
+def test_what_cannot_be_written_is_named_and_nothing_is_written(data, tmp_path, name, value, words):
+    model = fitted(LinearAutoencoder(2), data)
+    setattr(model, name, value)
+    with pytest.raises(ValueError, match=words):
+        lucidae.save(model, tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tag_belongs_to_one_class():
+    def declare():
+        @saved_as("tests.owner/1")
+        class Owner:
+            pass
+
+        return Owner
+
+    declare()
+    declare()  # the same class, defined again as in a notebook
+    with pytest.raises(ValueError, match=r"belongs to .*Owner"):
+        saved_as("tests.owner/1")(type("Thief", (), {}))
+    with pytest.raises(ValueError, match="LinearAutoencoder"):
+        saved_as("lucidae.LinearAutoencoder/1")(type("Thief", (), {}))
+
+
+def test_a_parameter_that_a_file_does_not_have_gets_its_default(data, tmp_path):
+    lucidae.save(fitted(LinearAutoencoder(2), data), tmp_path / "model.npz")
+    stored = dict(np.load(tmp_path / "model.npz"))
+    header = json.loads(str(stored.pop("header")))
+    del header["estimator"]["fields"]["tol"]
+    np.savez(tmp_path / "older.npz", header=np.array(json.dumps(header)), **stored)
+    assert lucidae.load(tmp_path / "older.npz").tol == LinearAutoencoder().tol
+
+
+def test_a_new_fit_replaces_attributes_that_a_user_assigned(data):
+    X, _ = data
+    model = LinearAutoencoder(2).fit(X)
+    model.components_ = np.zeros((2, 6))
+    assert not model.components_.any()
+    assert model.fit(X[:20]).components_.any()
 
 
 def write_header(path, tree, **arrays):
@@ -170,12 +250,14 @@ def write_header(path, tree, **arrays):
         {"member": "lucidae.iteration.status:Solution", "name": "value"},
         {"record": "lucidae.linear.estimator:BaseEstimator", "fields": {}},
         {"array": "absent"},
+        {"record": "lucidae.LinearAutoencoder/1", "fields": {"fit": "x"}},
+        {"random": {"bit_generator": "PCG64", "state": {"state": 2**200, "inc": 1}}},
         {"nonsense": 1},
     ],
 )
 def test_a_file_cannot_build_anything_else(tree, tmp_path):
     write_header(tmp_path / "evil.npz", tree)
-    with pytest.raises(ValueError, match="not a saved estimator"):
+    with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
         lucidae.load(tmp_path / "evil.npz")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import os
+import tokenize
 import uuid
 import zipfile
 import zlib
@@ -38,9 +40,14 @@ _DAMAGE = (
     EOFError,
     KeyError,
     RuntimeError,  # raised by zipfile for encryption and for an unknown compression
+    SyntaxError,  # raised by NumPy for a damaged header of an array
+    MemoryError,
+    lzma.LZMAError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
+"""What NumPy and zipfile raise for a damaged file."""
 
 
 @contextmanager
@@ -117,6 +124,7 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[
 
 
 def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
+    _check_sizes(stream)
     stored = np.load(stream, allow_pickle=False)
     if not isinstance(stored, np.lib.npyio.NpzFile):
         raise ValueError("it contains a single array without a name.")
@@ -125,3 +133,43 @@ def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
     if not all(isinstance(values, np.ndarray) for values in arrays.values()):
         raise ValueError("it contains more than arrays.")
     return arrays
+
+
+def _check_sizes(stream: BinaryIO) -> None:
+    """Refuse an archive whose arrays claim more memory than the file has bytes.
+
+    `save_arrays` does not compress, so the bytes on disk bound the memory that reading takes. The
+    header of an array states its shape; NumPy would allocate it before it reads the data.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    if not zipfile.is_zipfile(stream):
+        stream.seek(0)
+        return
+    stream.seek(0)
+    with zipfile.ZipFile(stream) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as entry:
+                claimed = max(member.file_size, _claimed_bytes(entry))
+            if claimed > size:
+                raise ValueError(
+                    f"{member.filename} claims {claimed} bytes, but the file has only {size}; "
+                    "files of lucidae are not compressed."
+                )
+    stream.seek(0)
+
+
+def _claimed_bytes(entry: Any) -> int:
+    """Return the number of bytes of an array as its header states it; 0 for another member."""
+    try:
+        version = np.lib.format.read_magic(entry)
+    except ValueError:
+        return 0
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in read:
+        raise ValueError(f"it contains an array of format {version}, which is not supported.")
+    shape, _, dtype = read[version](entry)
+    return math.prod(shape) * dtype.itemsize

@@ -9,6 +9,7 @@ builds only types that were registered by `saved_as`: no other type, no code.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import sys
@@ -42,6 +43,12 @@ _BUILDERS: dict[str, Callable[[Fields], Any]] = {}
 _MEMBERS: dict[str, type[Enum]] = {}
 
 _TAGS: dict[type, str] = {}
+
+_UNREADABLE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
+"""What a header with other content than `save` writes can raise."""
+
+_NAMES: dict[str, str] = {}
+"""The class that holds each tag; a class that is defined again, as in a notebook, keeps its tag."""
 
 
 def saved_as(
@@ -82,6 +89,9 @@ def saved_as(
     """
 
     def register(kind: Kind) -> Kind:
+        holder = _NAMES.setdefault(tag, f"{kind.__module__}.{kind.__qualname__}")
+        if holder != f"{kind.__module__}.{kind.__qualname__}":
+            raise ValueError(f"the tag {tag!r} belongs to {holder}; choose another tag.")
         earlier = (formerly,) if isinstance(formerly, str) else formerly
         for name, brought_up_to_date in ((tag, None), *((old, upgrade) for old in earlier)):
             if issubclass(kind, Enum):
@@ -134,7 +144,7 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """
     check_is_fitted(estimator)
     arrays: dict[str, Any] = {}
-    tree = _describe(estimator, arrays)
+    tree = _describe(estimator, arrays, type(estimator).__name__)
     header = {"format": _FORMAT, "version": __version__, "estimator": tree}
     save_arrays(path, {_HEADER: np.array(json.dumps(header)), **arrays})
 
@@ -171,36 +181,66 @@ def load(path: str | os.PathLike[str]) -> Any:
         if not isinstance(estimator, BaseEstimator):
             raise ValueError(f"it holds {type(estimator).__name__}.")
         return estimator
-    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is not a saved estimator: {error}") from error
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        ValueError,
+        OverflowError,
+    ) as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} cannot be read as a saved estimator: {error}"
+        ) from error
 
 
-def _describe(value: Any, arrays: dict[str, Any]) -> Any:
-    """Return a JSON tree of `value`, its arrays laid aside under names."""
+def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
+    """Return a JSON tree of `value`, its arrays laid aside under names.
+
+    `place` is the path of attributes that leads to the value, for error messages.
+    """
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
     if isinstance(value, np.ndarray) and value.dtype == object:
-        return {"names": [str(item) for item in value]}
+        return {"names": _texts(value, place)}
     if is_array(value) or isinstance(value, np.generic):
         name = f"array{len(arrays)}"
         arrays[name] = to_numpy(value)
         return {"array": name}
-    if isinstance(value, np.random.Generator):
+    if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
         return {"random": _plain_state(value.bit_generator.state)}
     if isinstance(value, Enum):
-        return {"member": _tag(type(value)), "name": value.name}
+        return {"member": _tag(type(value), place), "name": value.name}
     if isinstance(value, dict):
-        return {"map": [[key, _describe(item, arrays)] for key, item in value.items()]}
+        pairs = ((_describe(key, arrays, place), item) for key, item in value.items())
+        return {"map": [[key, _describe(item, arrays, f"{place}[{key!r}]")] for key, item in pairs]}
     if type(value) in (list, tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_describe(item, arrays) for item in value]}
-    tag = _tag(type(value))
-    fields = {name: _describe(item, arrays) for name, item in _fields(value).items()}
+        return {kind: [_describe(item, arrays, f"{place}[…]") for item in value]}
+    tag = _tag(type(value), place)
+    fields = {
+        name: _describe(item, arrays, f"{place}.{name}") for name, item in _fields(value).items()
+    }
     return {"record": tag, "fields": fields}
 
 
+def _texts(values: np.ndarray[Any, Any], place: str) -> list[str]:
+    """Return an array of texts, such as the names of features, as a list."""
+    if values.ndim != 1 or not all(isinstance(item, str) for item in values):
+        raise ValueError(
+            f"{place} is an array of Python objects, which cannot be written to a file: only "
+            "arrays of numbers, and one-dimensional arrays of text."
+        )
+    return [str(item) for item in values]
+
+
 def _fields(value: Any) -> Fields:
-    """Return the attributes of an object, or the fields of one that has no ``__dict__``."""
+    """Return the attributes of an object, or the fields of one that has no ``__dict__``.
+
+    An object that computes some of its attributes again leaves them out of `saved_fields`.
+    """
+    if hasattr(value, "saved_fields"):
+        return dict(value.saved_fields())
     if hasattr(value, "__dict__"):
         attributes: Fields = vars(value)
         return attributes
@@ -209,11 +249,13 @@ def _fields(value: Any) -> Fields:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def _tag(kind: type) -> str:
+def _tag(kind: type, place: str) -> str:
     if kind not in _TAGS:
         raise ValueError(
-            f"{kind.__name__} cannot be written to a file: it was not registered by "
-            "lucidae.io.models.saved_as."
+            f"{place} is of the type {kind.__name__}, which cannot be written to a file: it was "
+            "not registered by lucidae.io.models.saved_as. Give the estimator plain values (an "
+            "integer as random_state, a number of folds as cv), register the type, or use "
+            "joblib.dump, whose files only this version of the software can read."
         )
     return _TAGS[kind]
 
@@ -231,7 +273,7 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
     if "tuple" in tree:
         return tuple(_rebuild(item, arrays) for item in tree["tuple"])
     if "map" in tree:
-        return {key: _rebuild(item, arrays) for key, item in tree["map"]}
+        return {_rebuild(key, arrays): _rebuild(item, arrays) for key, item in tree["map"]}
     if "random" in tree:
         return _generator(tree["random"])
     if "member" in tree:
@@ -260,9 +302,24 @@ def _instance(
     fields = fields if brought_up_to_date is None else brought_up_to_date(fields)
     if kind.__dictoffset__ == 0:  # named tuples, and dataclasses with slots
         return kind(**fields)
+    hidden = [name for name in fields if callable(getattr(kind, name, None))]
+    if hidden:
+        raise ValueError(f"{hidden[0]!r} is a method of {kind.__name__}, not an attribute.")
     made: Any = object.__new__(kind)
-    made.__dict__.update(fields)
+    made.__dict__.update(_defaults(kind) | fields)
     return made
+
+
+def _defaults(kind: type) -> Fields:
+    """Return the defaults of an estimator's parameters, for those that a file does not have."""
+    if not issubclass(kind, BaseEstimator):
+        return {}
+    parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    return {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    }
 
 
 def _plain_state(state: Any) -> Any:

@@ -120,6 +120,11 @@ class LinearState(FittedState):
             return self.moment.weight
         return self.model.weight
 
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: without the moment it cannot be computed again."""
+        return self.moment is None
+
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
         model = self.model
