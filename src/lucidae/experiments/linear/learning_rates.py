@@ -60,7 +60,7 @@ class Search:
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:
-        """Return the last alignment over the rates, and its excess over the best at the used rate.
+        """Return the final alignment distance over the rates, and its excess at the rate in use.
 
         A run that diverged counts as 1, the largest distance.
         """
