@@ -134,8 +134,7 @@ class SecondMoment:
         """Add validated rows, squared about the centre of this moment if that loses no digits.
 
         Squares about the same centre are merely added, and the first centre of a stream is close
-        to the mean of the later batches too; otherwise a new centre is
-        chosen for the batch.
+        to the mean of the later batches too; otherwise a new centre is chosen.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):

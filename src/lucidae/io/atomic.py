@@ -114,7 +114,11 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[
         return _named_arrays(stream)
     except _DAMAGE as error:
         # NumPy advises to allow pickle for every unknown format, which lucidae never does.
-        reason = "it is not an NPZ file of arrays." if "pickle" in str(error) else str(error)
+        reason = (
+            "it has another format, or contains Python objects."
+            if "pickle" in str(error)
+            else str(error)
+        )
         raise ValueError(f"{name!r} is not {what}, or it is damaged: {reason}") from error
 
 

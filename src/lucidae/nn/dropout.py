@@ -78,7 +78,7 @@ class DropoutPenalty(nn.Module):
 
 
 def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
-    """Return E[hᵢ²] of each hidden unit over `inputs`; None assumes inputs with E[xxᵀ] = I."""
+    """Return E[hᵢ²] of each hidden unit over `inputs`; None assumes mean 0 and covariance I."""
     weight = full_precision(layer.weight)
     bias = None if layer.bias is None else full_precision(layer.bias)
     if inputs is not None:

@@ -161,7 +161,7 @@ def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
 
 
 class ResNetEncoder(nn.Module):
-    """Map images to features by residual blocks; each stage halves the size, doubles the width.
+    """Map images to features by residual blocks that halve the size and double the width.
 
     Parameters
     ----------

@@ -30,17 +30,17 @@ class RotationAugmented(torch.optim.Optimizer):
     ----------
     optimizer : torch.optim.Optimizer
         Gradient descent with or without momentum, such as `torch.optim.SGD`; its parameters
-        must include the weights of both layers. Optimizers that rescale each coordinate, such as Adam,
-        raise an error.
+        must include the weights of both layers. Optimizers that rescale each coordinate, such as
+        Adam, raise an error.
     encoder : nn.Linear
         The layer whose outputs are the latents.
     decoder : nn.Linear
         The layer whose inputs are the latents.
     tied : bool or "auto", default="auto"
         Keep ``decoder.weight`` equal to the transpose of ``encoder.weight``: both are then
-        updated by the mean of their two directions. The untied rule has fixed points that are not aligned, and
-        discrete steps drift towards them. ``True`` ties the layers now (the decoder is
-        overwritten); ``"auto"`` ties layers that are transposes of each other at the start.
+        updated by the mean of their two directions. The untied rule has fixed points that are not
+        aligned, and discrete steps drift towards them. ``True`` ties the layers now (the decoder
+        is overwritten); ``"auto"`` ties layers that are transposes of each other at the start.
     strength : float, default=1.0
         Factor of the rotation. The value 1 suits a loss that sums squared errors over features and
         averages them over samples; for s times that loss, use s.

@@ -307,9 +307,9 @@ class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
     This is the model of Wipf 2023, eq. 5, with encoder mean W_z x and one posterior covariance SSᵀ
-    for all samples. Minimised over the encoder, its loss is the energy that `lucidae.SparseVAE`
-    minimises directly (eq. 18 for a full, eq. 50 for a diagonal covariance). This module minimises
-    the same energy by gradient descent, as larger networks are trained.
+    for all samples. Minimised over the encoder, its loss is, up to a factor and a constant, the
+    energy that `lucidae.SparseVAE` minimises directly (eq. 18 for a full, eq. 50 for a diagonal
+    covariance). This module minimises it by gradient descent, as larger networks are trained.
 
     Parameters
     ----------
