@@ -156,7 +156,7 @@ def with_target(table: Table, target: Sequence[str]) -> Table:
 
 
 def complete(model: Any, table: Table, file: Path, family: str, out: str) -> None:
-    """Fit the model, print its certificate, and save the model and its sheets."""
+    """Fit the model, print its certificate, and save the model and its output tables."""
     y = table.target
     if y is not None and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
