@@ -1,4 +1,4 @@
-"""What all estimators share: fitted state, `certificate_`, HTML representation, validated rows."""
+"""Base of all estimators: fitted state, `certificate_`, HTML representation, validated rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class FittedState(ABC):
-    """Private fitted state of an estimator: what a fit keeps, and what is computed when first read.
+    """Private fitted state of an estimator: stored summaries, and values computed on first access.
 
     scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is read, so
-    everything that is computed on demand is cached in here. A state holds small summaries (a
+    everything that is computed on demand is cached here. A state contains small summaries (a
     moment, a posterior, figures), never the training data. It is pickled with its estimator, and
     `lucidae.save` writes all its attributes under the tag that `saved_as` gave to its class.
     """
@@ -42,7 +42,7 @@ class FittedState(ABC):
 
     @abstractmethod
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate that the kept summaries support."""
+        """Return the certificate, computed from the stored summaries."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ class FittedState(ABC):
         return self.saved_fields()
 
     def changed(self) -> None:
-        """Forget what was computed: the kept summaries have changed."""
+        """Discard the cached values, because the stored summaries have changed."""
         self._attributes = self._certificate = None
 
 
@@ -143,7 +143,7 @@ class CertifiedMixin:
 
     @property
     def certificate_(self) -> Certificate:
-        """How far the fit is from the optimum that theory promises, and why."""
+        """Certificate of the fit: its distance to the optimum, claim by claim."""
         check_is_fitted(self)
         certificate: Certificate = self._state.certificate(type(self).__name__)
         return certificate
@@ -173,11 +173,11 @@ def validated_rows(
     accept_sparse: bool = True,
     finite: bool = True,
 ) -> Array:
-    """Return checked rows and keep the estimator's feature count and names.
+    """Return checked rows and store the number and the names of the features in the estimator.
 
     NumPy, data frames and sparse matrices go through scikit-learn; arrays of other libraries stay
-    in their library and on their device. Without `finite` the entries are not checked: the caller
-    sums their squares and detects it there.
+    in their library and on their device. If `finite` is false, NaN and infinity are not searched
+    for, because the caller detects them in the sums of squares.
     """
     if not is_array(X) or is_numpy(X):
         return validate_data(

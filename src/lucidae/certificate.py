@@ -1,7 +1,7 @@
 """Claims tied to theorems, each with a measured figure and a verdict, and `certify`.
 
-The families register what judges their weights by `certifies`, so that this module imports none of
-them.
+Each family registers the function that certifies its weights by `certifies`, so that this module
+does not import the families.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Claim:
 
     @property
     def figure(self) -> str:
-        """The measured figure beside what it was compared with; empty when there is none."""
+        """The measured figure and its threshold as text; empty if nothing was measured."""
         if self.value is None:
             return ""
         if self.threshold is None:
@@ -115,7 +115,9 @@ class Claim:
         }
 
 
-UNDECIDABLE = "The figure is known to ±{error:.1g} only, so float64 does not decide the claim."
+UNDECIDABLE = (
+    "The figure has a rounding error of up to ±{error:.1g}, so the claim cannot be decided."
+)
 
 
 def at_most(
@@ -128,7 +130,7 @@ def at_most(
     *,
     error: float = 0.0,
 ) -> Claim:
-    """Claim that `value` is at most `threshold`; the advice is kept only when it fails.
+    """Claim that `value` is at most `threshold`; `advice` is included only if the claim fails.
 
     A figure that lies within `error` of its threshold has no verdict. NaN fails.
     """
@@ -145,7 +147,7 @@ def at_least(
     *,
     error: float = 0.0,
 ) -> Claim:
-    """Claim that `value` is at least `threshold`; the advice is kept only when it fails.
+    """Claim that `value` is at least `threshold`; `advice` is included only if the claim fails.
 
     A figure that lies within `error` of its threshold has no verdict. NaN fails.
     """
@@ -162,7 +164,7 @@ def _compared(
     error: float,
     excess: float,
 ) -> Claim:
-    """Judge a figure by its excess over what is allowed."""
+    """Return a claim with its verdict, from the excess of the figure over its threshold."""
     if error > 0.0 and abs(excess) <= error:
         why = UNDECIDABLE.format(error=error)
         return Claim(name, statement, reference, value, threshold, None, why, error)
@@ -173,7 +175,7 @@ def _compared(
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
-    """Report a figure that has no verdict."""
+    """Report a figure without a verdict."""
     return Claim(name, statement, reference, value, advice=advice)
 
 
@@ -208,7 +210,7 @@ class Certificate:
     >>> certificate.holds
     False
     >>> print(certificate.summary())
-    a fit: 1 of 1 claims fails
+    a fit: the claim fails
     ✗ gap  0.0003 > 1e-06  the loss is the global minimum [Bao et al. 2020, Theorem 3]
            Train longer.
     """
@@ -263,9 +265,10 @@ class Certificate:
         if not judged:
             return f"{self.title}: no claim applies"
         if not failing:
-            return (
-                f"{self.title}: {'the claim holds' if judged == 1 else f'all {judged} claims hold'}"
-            )
+            words = {1: "the claim holds", 2: "both claims hold"}
+            return f"{self.title}: {words.get(judged, f'all {judged} claims hold')}"
+        if judged == 1:
+            return f"{self.title}: the claim fails"
         return f"{self.title}: {failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -299,7 +302,7 @@ def _html_row(claim: Claim) -> str:
 Certifier = Callable[..., Certificate]
 
 _CERTIFIERS: dict[str, Certifier] = {}
-"""What judges weights from elsewhere, by family."""
+"""Functions that certify weights, by family."""
 
 
 def certifies(family: str) -> Callable[[Certifier], Certifier]:
@@ -324,7 +327,7 @@ def certifies(family: str) -> Callable[[Certifier], Certifier]:
 
 
 def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Certificate:
-    """Say how far a fit is from the optimum that theory promises, and why.
+    """Certify a fit: measure its distance to the optimum and judge each claim of the theory.
 
     Parameters
     ----------
@@ -333,13 +336,13 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         ``family="linear"`` or ``(U, V)`` with ``family="dropout"``; or the coefficients of a
         sparse regression, shaped as ``coef_``.
     X : array-like, optional
-        The data; for coefficients, the dictionary Φ of shape (d, κ). An estimator can be
-        certified without them, on what its fit kept.
+        The data; for coefficients, the dictionary Φ of shape (d, κ). If X is None, an
+        estimator is certified on the summaries that its fit stored.
     y : array-like, optional
         The targets; for coefficients, the responses of shape (d, n).
     **settings
-        For an estimator, `sample_weight`. For weights, `family` and what they were trained for:
-        the arguments of `LinearAutoencoder`, or `dropout`, `tied` and `matrix`. For
+        For an estimator, `sample_weight`. For weights, `family` and the settings of their
+        training: arguments of `LinearAutoencoder`, or `dropout`, `tied` and `matrix`. For
         coefficients, `noise_variance`.
 
     Returns

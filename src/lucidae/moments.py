@@ -134,7 +134,7 @@ class SecondMoment:
         """Add validated rows, squared about the centre of this moment if that loses no digits.
 
         Squares about the same centre are merely added, and the first centre of a stream is close
-        to the mean of the later batches too; otherwise the batch finds a centre of its own.
+        to the mean of the later batches too; otherwise a new centre is chosen.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
@@ -330,8 +330,8 @@ def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array,
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
     """Return validated rows and weights, without the rows of weight zero.
 
-    Dense rows without weights are not searched for NaN here, because their sums show it (see
-    `SecondMoment._checked`). Rows of weight zero and sparse rows are searched.
+    Dense rows without weights are not searched for NaN here, because NaN is found in their
+    sums (see `SecondMoment._checked`). Rows of weight zero and sparse rows are searched.
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     weights = check_weights(sample_weight, X)
@@ -447,7 +447,7 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Return (s, e) with s = fl(a + b) and s + e = a + b exactly (Knuth 1969).
 
     b′ = s − a is the part of b that entered s, and a′ = s − b′ that of a; what did not enter,
-    e = (a − a′) + (b − b′), is the rounding error of s, without a rounding error of its own.
+    e = (a − a′) + (b − b′), is the rounding error of s and is itself computed without rounding.
     """
     total = a + b
     entered = total - a

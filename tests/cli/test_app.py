@@ -101,7 +101,7 @@ def test_unknown_data_set_command_and_option_are_one_sentence(run):
 
 def test_bad_file_is_one_sentence_and_leaves_no_page(run, tmp_path):
     (tmp_path / "words.csv").write_text("a,b\nx,y\n")
-    assert_one_sentence(run("report", "words.csv"), "no column of numbers")
+    assert_one_sentence(run("report", "words.csv"), "no numeric column")
     assert_one_sentence(run("report", "none.csv"), "There is no file")
     assert not (tmp_path / "lucidae-report.html").exists()
 

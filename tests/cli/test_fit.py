@@ -89,7 +89,7 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
 
 def test_columns_of_words_are_named_and_left_out(run):
     code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
-    assert (code, err) == (0, "Columns left out because they contain no numbers: who.\n")
+    assert (code, err) == (0, "Columns left out because not all their entries are numbers: who.\n")
     assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
 
 
@@ -168,8 +168,8 @@ SENTENCES = {
     "sparse rows.csv": "--target",
     "sparse X.npy --target short.npy": "'short.npy' has 5 rows, but 'X.npy' has 40",
     "sparse X.npy --target none.csv": "There is no file 'none.csv'",
-    "sparse rows.csv --target who": "no column of numbers 'who'",
-    "sparse rows.csv --target u --target y.npy": "no column of numbers 'y.npy'",
+    "sparse rows.csv --target who": "no numeric column 'who'",
+    "sparse rows.csv --target u --target y.npy": "no numeric column 'y.npy'",
     "sparse X.npy --target y.npy --noise-variance -1": "above 0",
     "sparse X.npy --target y.npy --posterior half": "'diagonal'",
     "dropout X.npy --dropout 1.5": "dropout=1.5",
@@ -179,7 +179,7 @@ SENTENCES = {
     "linear X.npy --method best": "'nonuniform_l2'",
     "linear X.npy --target y.npy": "--target",
     "linear none.npy": "There is no file",
-    "linear words.csv": "no column of numbers",
+    "linear words.csv": "no numeric column",
     "linear holes.csv": "missing",
     "cubic X.npy": "cubic",
 }

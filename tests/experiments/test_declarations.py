@@ -85,7 +85,7 @@ def test_without_torch_the_rest_can_run(monkeypatch):
 
 
 def test_an_unknown_experiment_or_scale_is_named():
-    with pytest.raises(ValueError, match="there are lae-landscape"):
+    with pytest.raises(ValueError, match="expected one of lae-landscape"):
         experiment("lae-nothing")
     with pytest.raises(ValueError, match="scale='huge'"):
         experiment("lae-landscape").at("huge")

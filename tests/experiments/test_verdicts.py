@@ -114,5 +114,5 @@ def test_where_a_claim_looks():
 
 @pytest.mark.parametrize(("x", "y"), [([1, 2], [1]), ([], []), ([[1]], [[1]])])
 def test_a_curve_of_the_wrong_shape_is_refused(x, y):
-    with pytest.raises(ValueError, match="abscissae"):
+    with pytest.raises(ValueError, match="two vectors of equal length"):
         Curve(x, y)

@@ -133,7 +133,11 @@ def test_remarks_name_what_was_left_out_constant_columns_and_uneven_scales():
     text = render(
         random_table(values=values, columns=tuple("abcdef"), left_out=("town",)), SECTIONS
     )
-    for words in ("contain no numbers: town", "One column is constant", "StandardScaler"):
+    for words in (
+        "not all their entries are numbers: town",
+        "One column is constant",
+        "StandardScaler",
+    ):
         assert words in text
 
 

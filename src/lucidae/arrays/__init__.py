@@ -1,4 +1,4 @@
-"""Array helpers for NumPy, torch and CuPy; no other package depends on the library in use."""
+"""Array helpers for NumPy, torch and CuPy; no other subpackage depends on the array library."""
 
 from lucidae.arrays.graphs import copied, keeper, leaves, own_stream, replayable
 from lucidae.arrays.helpers import (

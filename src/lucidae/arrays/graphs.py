@@ -19,7 +19,7 @@ from lucidae.arrays.helpers import namespace
 
 Work = Callable[[], Any]
 Recorder = Callable[[Work, Work], Work]
-"""From a rehearsal, which changes nothing, and work on fixed arrays to a replay of the work."""
+"""Record `work` on fixed arrays and return its replay; `rehearsal` runs first to warm up."""
 
 
 def leaves(state: Any) -> list[Any]:
@@ -30,7 +30,7 @@ def leaves(state: Any) -> list[Any]:
 
 
 def copied(state: Any) -> Any:
-    """Return nested tuples of fresh arrays."""
+    """Return nested tuples with copies of all arrays."""
     return _rebuilt(state, (namespace(x).asarray(x, copy=True) for x in leaves(state)))
 
 
@@ -40,7 +40,7 @@ def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
     A step takes a state (nested tuples of arrays), further arrays if it needs some, and settings by
     name. It is recorded again for other settings and other shapes. It must be pure, draw no random
     numbers and not wait for the device. The recorded step overwrites and returns a state of its
-    own; copy the states that you need later by its `keeper`.
+    own; states that are needed later must be copied by its `keeper`.
     """
     return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
 
@@ -61,7 +61,7 @@ class Replay:
         Positions of the arrays of `own` that a replay overwrites. A step returns unchanged data as
         the same array; such arrays are not copied, and not written by the recording.
     lent : bool
-        Whether `keep` has returned a state that shares the unwritten arrays of `own`.
+        Whether `keep` has returned a state that shares the arrays of `own` that are not written.
     given : tuple of arrays
         Copies of the further inputs, at the addresses that the recordings read.
     recorded : dict
@@ -144,7 +144,7 @@ def _overwrite(mine: Any, given: Any) -> set[int]:
 
 
 _RECORDING = threading.Lock()
-"""Held while a thread records or initialises its libraries, which synchronises the device."""
+"""Lock for recordings and for the initialisation of libraries, which synchronise the device."""
 
 _STREAMS = threading.local()
 """One stream per thread; torch's pool of streams is small, and a recording needs one of its own."""

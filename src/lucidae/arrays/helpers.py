@@ -151,7 +151,7 @@ def add_gram_(A: Array | None, rows: Array) -> Array:
     """Add rowsᵀ rows to the lower triangle of `A`, in place; the upper triangle is undefined.
 
     NumPy arrays use dsyrk, which computes one triangle (half the operations of a product) and adds
-    it to `A` without a temporary. BLAS is column-major: it sees rowsᵀ as its matrix without a copy,
+    it to `A` without a temporary. BLAS is column-major and reads `rows` as rowsᵀ without a copy,
     and its upper triangle is the lower triangle of the transpose that is returned.
     """
     if is_numpy(rows) and rows.dtype == np.float64:

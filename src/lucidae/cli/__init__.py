@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-MISSING = 'The lucidae command needs a few more packages: pip install "lucidae[cli]"'
+MISSING = 'The lucidae command needs packages that are not installed: pip install "lucidae[cli]"'
 PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "typer")
 """Import names of the packages in the extra."""
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Parameters
     ----------
     arguments : sequence of str, optional
-        The words after ``lucidae``; by default those of the shell.
+        The arguments after ``lucidae``; by default those of the shell.
 
     Examples
     --------
@@ -40,6 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def is_extra(error: Exception) -> bool:
-    """Tell whether an error is due to a missing package of the extra."""
+    """Tell whether an error is due to a missing package of the extra `cli`."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return (missing or "").partition(".")[0] in PACKAGES

@@ -1,4 +1,4 @@
-"""The command line application (extra `cli`): its commands, and one sentence for every error."""
+"""The command line application (extra `cli`): its commands and one-line error messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     Parameters
     ----------
     arguments : sequence of str
-        The words after ``lucidae``.
+        The arguments after ``lucidae``.
 
     Returns
     -------

@@ -48,7 +48,8 @@ Out = Annotated[
     str,
     typer.Option(
         metavar="PREFIX",
-        help="Start of the output files' names, or a folder/; default: FILE's name and the family.",
+        help="Prefix of the output files, or a folder that ends in /; default: the name of FILE "
+        "and the family, such as my-data-linear. Existing files are replaced.",
     ),
 ]
 Targets = Annotated[
@@ -67,7 +68,7 @@ def linear(
     components: Annotated[
         str | None,
         typer.Option(
-            help="Their number, or a share of the variance such as 0.95; default: the rank."
+            help="Number of components, or share of the variance such as 0.95; default: the rank."
         ),
     ] = None,
     method: Annotated[
@@ -93,11 +94,17 @@ def dropout(
     file: File,
     target: Targets = None,
     components: Annotated[
-        int | None, typer.Option(help="Number of hidden units; default: as many as fit.")
+        int | None,
+        typer.Option(
+            help="Number of hidden units; default: number of features, or of targets if fewer."
+        ),
     ] = None,
     rate: Annotated[
         str,
-        typer.Option("--dropout", help="Probability of dropping a unit; with a target also 'cv'."),
+        typer.Option(
+            "--dropout",
+            help="Probability of dropping a unit; with a target, 'cv' for cross-validation.",
+        ),
     ] = "0.5",
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
     seed: Seed = 0,
@@ -149,7 +156,7 @@ def with_target(table: Table, target: Sequence[str]) -> Table:
 
 
 def complete(model: Any, table: Table, file: Path, family: str, out: str) -> None:
-    """Fit the model, print its certificate, and save the model and its sheets."""
+    """Fit the model, print its certificate, and save the model and its output tables."""
     y = table.target
     if y is not None and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
@@ -158,7 +165,10 @@ def complete(model: Any, table: Table, file: Path, family: str, out: str) -> Non
         certificate = certify(model, table.values, y)
         sheets = sheets_of(model, table)
     if table.left_out:
-        note(f"Columns left out because they contain no numbers: {', '.join(table.left_out)}.")
+        note(
+            "Columns left out because not all their entries are numbers: "
+            f"{', '.join(table.left_out)}."
+        )
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
         print_line(f"Support: {_some([table.columns[index] for index in model.support_])}")
@@ -171,7 +181,7 @@ def complete(model: Any, table: Table, file: Path, family: str, out: str) -> Non
 
 
 def prefix_of(out: str, name: str) -> Path:
-    """Return the start of the output files' names: `out`, or `name` in it if it is a folder."""
+    """Return the prefix of the output files: `out`, or `name` in `out` if `out` is a folder."""
     is_folder = out.endswith("/") or Path(out).is_dir()
     return Path(out) / name if is_folder else Path(out)
 

@@ -23,7 +23,9 @@ def report(
             help="CSV, NPY, NPZ or Parquet, one sample per row; default: scikit-learn's digits."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Path of the page.")] = Path("lucidae-report.html"),
+    out: Annotated[
+        Path, typer.Option(help="Path of the page; an existing file is replaced.")
+    ] = Path("lucidae-report.html"),
     target: Annotated[
         list[str] | None,
         typer.Option(help="A column to be explained by the others; repeat the option for several."),

@@ -27,10 +27,11 @@ class ScaleName(StrEnum):
 def reproduce_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Experiments (see 'lucidae list'); default all."),
+        typer.Argument(metavar="NAME", help="Experiments (see 'lucidae list'); default: all."),
     ] = None,
     scale: Annotated[
-        ScaleName, typer.Option(help="smoke: small data, minutes; paper: the sizes of the papers.")
+        ScaleName,
+        typer.Option(help="smoke: small data, takes minutes; paper: sizes of the papers."),
     ] = ScaleName.SMOKE,
     device: Annotated[str, typer.Option(help="cpu, or a device of PyTorch such as cuda.")] = "cpu",
     out: Annotated[

@@ -40,8 +40,8 @@ def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
     """Return the field along `normals` of unit dipoles, (sensors, sources, 3 directions).
 
     The sources lie in a conducting sphere around the origin, whose radius and radial conductivity
-    profile do not enter. For a dipole Q at r₀ and a sensor at r, with a = |r − r₀|, r = |r| and
-    F = a(ra + r² − r₀·r), Sarvas 1987, eq. 25, gives
+    profile do not affect the field. For a dipole Q at r₀ and a sensor at r, with a = |r − r₀|,
+    r = |r| and F = a(ra + r² − r₀·r), Sarvas 1987, eq. 25, gives
 
         B(r) = μ₀/(4πF²) (F Q×r₀ − (Q×r₀·r) ∇F).
 

@@ -307,7 +307,7 @@ def decode_idx(content: bytes) -> Bytes:
 
 
 def encode_idx(array: Bytes) -> bytes:
-    """Return the IDX file of an array of unsigned bytes."""
+    """Return the bytes of an IDX file with an array of unsigned bytes."""
     header = bytes([0, 0, UNSIGNED_BYTE, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + np.ascontiguousarray(array, dtype=np.uint8).tobytes()
 

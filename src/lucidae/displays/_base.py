@@ -1,4 +1,4 @@
-"""Base class of the displays, and access to what they draw."""
+"""Base class of the displays, and access to the fitted attributes that they draw."""
 
 from __future__ import annotations
 

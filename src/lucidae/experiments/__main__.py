@@ -1,7 +1,8 @@
 """Run experiments without the `cli` extra: ``python -m lucidae.experiments run NAME…``.
 
-For machines with an accelerator and few packages: plain lines of progress, no page. The finished
-cells can be packed into one file and read on another machine, where the page is written.
+This command is meant for machines with an accelerator and few packages: it prints plain lines of
+progress and writes no HTML page. The finished cells can be packed into one file and read on another
+machine, which then writes the page.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PAUSE = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: all claims hold. 1: a claim fails. 2: an error. 3: the time was over before the end.
+    0: all claims hold. 1: a claim fails. 2: an error. 3: the time limit was reached.
 
     Examples
     --------
@@ -47,19 +48,27 @@ def _parser() -> argparse.ArgumentParser:
     lister = commands.add_parser("list", help="list the experiments, one per line")
     lister.set_defaults(command=_list)
     runner = commands.add_parser("run", help="measure the missing cells, then judge the claims")
-    runner.add_argument("names", nargs="*", metavar="NAME", help="an experiment; all by default")
+    runner.add_argument(
+        "names", nargs="*", metavar="NAME", help="name of an experiment; default: all"
+    )
     runner.add_argument("--scale", choices=SCALES, default="smoke")
     runner.add_argument("--device", default="cpu", help="cpu, or the name of a torch device")
     runner.add_argument("--out", type=Path, default=Path("results"))
     runner.add_argument(
-        "--jobs", type=int, help="processes; by default one per core, and one on an accelerator"
+        "--jobs",
+        type=int,
+        help="number of processes; default: one per core, or one on an accelerator",
     )
     runner.add_argument(
         "--threads", action="store_true", help="on an accelerator: use threads instead of processes"
     )
-    runner.add_argument("--seconds", type=float, help="start no cell that would end later")
+    runner.add_argument("--seconds", type=float, help="time limit; run again to continue")
     runner.add_argument(
-        "--take", type=Path, action="append", default=[], help="read packed cells first"
+        "--take",
+        type=Path,
+        action="append",
+        default=[],
+        help="read packed cells from this file first",
     )
     runner.add_argument("--pack", type=Path, help="write all finished cells to this file")
     runner.set_defaults(command=_run)
@@ -104,7 +113,7 @@ def _print_verdicts(done: Reproduction) -> None:
 
 
 class _PlainLines:
-    """Prints the progress, at most one line every `PAUSE` seconds."""
+    """Print the progress, at most one line every `PAUSE` seconds."""
 
     def __init__(self) -> None:
         self.due = 0.0

@@ -46,7 +46,7 @@ def available() -> tuple[str, ...]:
 
 @cache
 def experiment(name: str) -> Experiment:
-    """Return one experiment.
+    """Return the experiment with this name.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def experiment(name: str) -> Experiment:
     'Bao et al. 2020, Figure 2'
     """
     if name not in NAMES:
-        raise ValueError(f"no experiment is called {name!r}; there are {', '.join(NAMES)}.")
+        raise ValueError(f"no experiment is called {name!r}; expected one of {', '.join(NAMES)}.")
     module = import_module(f"lucidae.experiments.{MODULES[name]}")
     found: Experiment = module.EXPERIMENT
     return found

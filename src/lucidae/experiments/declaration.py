@@ -277,8 +277,8 @@ class Curve:
             object.__setattr__(self, name, values)
         if self.x.shape != self.y.shape or self.x.ndim != 1 or not len(self.x):
             raise ValueError(
-                f"the curve has {self.x.shape} abscissae and {self.y.shape} ordinates, expected "
-                "equally many, at least one."
+                f"the curve has x of shape {self.x.shape} and y of shape {self.y.shape}, expected "
+                "two vectors of equal length, with at least one entry."
             )
 
 
@@ -362,7 +362,7 @@ class Experiment:
     reference : str
         Authors, year and figure.
     shows : str
-        One line for lists.
+        Description in one line, for lists of experiments.
     claim : str
         What the paper says, in one or two sentences.
     scales : mapping of {"smoke", "paper"} to Scale

@@ -19,7 +19,7 @@ PACKAGES = ("numpy", "scipy", "scikit-learn", "array-api-compat")
 
 
 def is_accelerator(device: str) -> bool:
-    """Return whether a device is anything but ``"cpu"``, the processor with NumPy."""
+    """Tell whether `device` is an accelerator: any name except ``"cpu"``, which means NumPy."""
     return device != "cpu"
 
 

@@ -60,7 +60,8 @@ class Tally:
     Parameters
     ----------
     measured, reused, left : int
-        Cells measured now, found finished, and not done because the time was over.
+        Numbers of cells that were measured now, found finished, and not measured because the time
+        limit was reached.
     seconds : float
         Duration of the run.
     outdated : int, default=0
@@ -77,7 +78,7 @@ class Tally:
     def __str__(self) -> str:
         """Return the numbers as a sentence, with one more line where cells were outdated."""
         line = (
-            f"{self.measured} cells measured, {self.reused} found, {self.left} left, "
+            f"{self.measured} cells measured, {self.reused} reused, {self.left} left, "
             f"in {self.seconds:.1f} s"
         )
         return line if not self.outdated else f"{line}\n{self.note}"
@@ -163,7 +164,7 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
 
 
 class _Clock:
-    """Counts what is done, estimates the time left, and enforces the budget of time.
+    """Count the finished cells, estimate the time left, and enforce the time limit.
 
     The declared costs of one work are proportional to its run times, but the factor depends on the
     machine and differs between works. The clock therefore estimates one pace (seconds per unit of
@@ -192,12 +193,12 @@ class _Clock:
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Return whether a group is expected to end within the budget."""
+        """Return whether a group is expected to end within the time limit."""
         expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
     def finished(self, group: Group, seconds: float) -> None:
-        """Count a group that took so many seconds, and report the progress."""
+        """Count a group that took `seconds`, and report the progress."""
         work, cost = str(group[0].work), sum(cell.cost for cell in group)
         self.done += len(group)
         self.left[work] -= cost

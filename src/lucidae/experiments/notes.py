@@ -24,7 +24,7 @@ MARKS = {True: "holds", False: "**fails**", None: "reported"}
 
 
 def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``NAME.md`` and its figures for each experiment, and an index of all notes there.
+    """Write ``NAME.md`` and its figures for each experiment, and an index of the whole folder.
 
     Parameters
     ----------

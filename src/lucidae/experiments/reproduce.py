@@ -24,7 +24,7 @@ __all__ = ["Reproduction", "cells_of", "reproduce"]
 
 
 UNFINISHED = 3
-"""Exit code of a run whose time was over before it was complete."""
+"""Exit code of a run that reached its time limit before it was complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Reproduction:
     outcomes : tuple of Outcome
         The experiments whose cells are all done.
     waiting : tuple of str
-        Names of the others: the time was over before they were complete.
+        Names of the experiments that are not complete, because the time limit was reached.
     tally : Tally
         Cells measured, reused and left.
     page : Path or None

@@ -47,8 +47,8 @@ class Store:
     A cell is one ``.npz`` file named by the digest of its work and exact settings. The arrays and a
     JSON text (settings, versions, machine, seconds) are written together and atomically, so that a
     process that is killed at any moment leaves complete files only. A file that is damaged, or
-    that contains another cell than its name says, is ignored: the cell counts as not done. So does
-    a cell that was measured by an earlier version of its work.
+    whose content does not belong to its name, is ignored, and its cell counts as not done. A cell
+    that was measured by an earlier version of its work counts as not done, too.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Store:
     def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
         """Write a finished cell."""
         if ABOUT in arrays:
-            raise ValueError(f"{ABOUT!r} names the settings; give the array another name.")
+            raise ValueError(f"the name {ABOUT!r} is reserved for the settings; rename the array.")
         subject = {"format": FORMAT, "cell": cell.description, **about}
         text = np.array(json.dumps(subject, sort_keys=True))
         save_arrays(self.path(cell), {**arrays, ABOUT: text})
@@ -163,7 +163,7 @@ class Store:
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells without repetition, in their first order."""
+    """Return the cells without repetition, in the order of their first occurrence."""
     return list({cell.key: cell for cell in cells}.values())
 
 

@@ -39,7 +39,9 @@ Where = float | str | tuple[float, float]
 def curve_named(curves: Curves, name: str) -> Curve:
     """Return a curve by name."""
     if name not in curves:
-        raise ValueError(f"no curve is called {name!r}; there are {', '.join(sorted(curves))}.")
+        raise ValueError(
+            f"no curve is called {name!r}; expected one of {', '.join(sorted(curves))}."
+        )
     return curves[name]
 
 
@@ -247,8 +249,8 @@ class Falls:
 class Sooner:
     """The first curve falls to `level` at least `factor` times sooner than the second.
 
-    A curve that does not fall to `level` counts as infinitely late; the claim fails if the first
-    one does not.
+    If the second curve does not fall to `level`, it counts as infinitely late; if the first curve
+    does not, the claim fails.
     """
 
     first: str

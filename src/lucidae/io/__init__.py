@@ -1,1 +1,1 @@
-"""Everything that touches a disk: saved models, tables, atomic writes."""
+"""Reading and writing of files: saved models, tables and atomic writes."""

@@ -1,4 +1,4 @@
-"""Atomic writes, bounded reads, and values that JSON can hold."""
+"""Atomic writes, reading of arrays without pickle, and conversion of values for JSON."""
 
 from __future__ import annotations
 
@@ -120,7 +120,13 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[
     try:
         return _named_arrays(stream)
     except _DAMAGE as error:
-        raise ValueError(f"{name!r} is not {what}, or it is damaged: {error}") from error
+        # NumPy advises to allow pickle for every unknown format, which lucidae never does.
+        reason = (
+            "it has another format, or contains Python objects."
+            if "pickle" in str(error)
+            else str(error)
+        )
+        raise ValueError(f"{name!r} is not {what}, or it is damaged: {reason}") from error
 
 
 def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
@@ -131,7 +137,7 @@ def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
     with stored:
         arrays = {name: stored[name] for name in stored.files}
     if not all(isinstance(values, np.ndarray) for values in arrays.values()):
-        raise ValueError("it contains more than arrays.")
+        raise ValueError("some of its entries are not arrays.")
     return arrays
 
 

@@ -1,9 +1,10 @@
-"""Estimators on disk: one ``.npz`` file of arrays with a JSON header, and nothing to execute.
+"""Save and load estimators: one ``.npz`` file of arrays with a JSON header, without code.
 
 The header describes a tree of numbers, texts, lists and records, whose arrays are named entries of
-the file. A record carries a stable tag (``lucidae.linear.fitted/1``: a name, and the version of
-what it holds) instead of a module path, so that moving or renaming a class breaks no file. Reading
-builds only types that were registered by `saved_as`: no other type, no code.
+the file. A record has a stable tag (``lucidae.linear.fitted/1``: a name, and the version of its
+fields) instead of a module path, so that files stay readable when a class is moved or renamed.
+Reading creates only objects of types that were registered by `saved_as`, and executes no code from
+the file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Kind = TypeVar("Kind", bound=type)
 
 
 _BUILDERS: dict[str, Callable[[Fields], Any]] = {}
-"""What builds a record of each name that a file may hold: a tag, or what earlier versions wrote."""
+"""Functions that build records, by the name in the file: a tag, or a name of earlier versions."""
 
 _MEMBERS: dict[str, type[Enum]] = {}
 
@@ -48,7 +49,7 @@ _UNREADABLE = (AttributeError, KeyError, OverflowError, RecursionError, TypeErro
 """What a header with other content than `save` writes can raise."""
 
 _NAMES: dict[str, str] = {}
-"""The class that holds each tag; a class that is defined again, as in a notebook, keeps its tag."""
+"""The name of the class that has each tag; a class that is defined again keeps its tag."""
 
 
 def saved_as(
@@ -68,7 +69,7 @@ def saved_as(
         Name and version, such as ``"lucidae.linear.fitted/1"``. A released tag never changes its
         meaning: a type whose fields change gets a higher version.
     formerly : str or sequence of str, optional
-        The names under which earlier files hold the same type: an earlier tag, or the
+        The names of the same type in earlier files: an earlier tag, or the
         ``module:Class`` of lucidae 0.1.0.
     upgrade : callable, optional
         Turns the fields of such an earlier record into those of this type.
@@ -89,8 +90,8 @@ def saved_as(
     """
 
     def register(kind: Kind) -> Kind:
-        holder = _NAMES.setdefault(tag, f"{kind.__module__}.{kind.__qualname__}")
-        if holder != f"{kind.__module__}.{kind.__qualname__}":
+        holder = _NAMES.setdefault(tag, kind.__qualname__)
+        if holder != kind.__qualname__:
             raise ValueError(f"the tag {tag!r} belongs to {holder}; choose another tag.")
         earlier = (formerly,) if isinstance(formerly, str) else formerly
         for name, brought_up_to_date in ((tag, None), *((old, upgrade) for old in earlier)):
@@ -107,7 +108,7 @@ def saved_as(
 def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], Any]]:
     """Register a function that builds what earlier versions wrote under `name`.
 
-    For records that no type of today corresponds to.
+    Use it for records of types that no longer exist.
     """
 
     def register(builder: Callable[[Fields], Any]) -> Callable[[Fields], Any]:
@@ -118,14 +119,14 @@ def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], A
 
 
 def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted estimator of this package to a file, whole or not at all.
+    """Write a fitted estimator of this package to a file, completely or not at all.
 
     Parameters
     ----------
     estimator : estimator
         A fitted estimator of this package.
     path : path
-        The file, by custom ending in ``.npz``.
+        The file; its name usually ends in ``.npz``.
 
     See Also
     --------
@@ -179,23 +180,16 @@ def load(path: str | os.PathLike[str]) -> Any:
             )
         estimator = _rebuild(header["estimator"], arrays)
         if not isinstance(estimator, BaseEstimator):
-            raise ValueError(f"it holds {type(estimator).__name__}.")
+            raise ValueError(f"it contains an object of type {type(estimator).__name__}.")
         return estimator
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        ValueError,
-        OverflowError,
-    ) as error:
+    except _UNREADABLE as error:
         raise ValueError(
             f"{os.fspath(path)!r} cannot be read as a saved estimator: {error}"
         ) from error
 
 
 def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
-    """Return a JSON tree of `value`, its arrays laid aside under names.
+    """Return `value` as a tree for JSON, which refers by name to the arrays added to `arrays`.
 
     `place` is the path of attributes that leads to the value, for error messages.
     """
@@ -292,7 +286,7 @@ def _known(registered: Mapping[str, Any], name: str) -> Any:
 
 
 def _value(array: Any) -> Any:
-    """Return an array, or the NumPy scalar that it was."""
+    """Return an array; one without axes was saved from a NumPy scalar and becomes one again."""
     return array[()] if array.ndim == 0 else array
 
 
@@ -323,7 +317,7 @@ def _defaults(kind: type) -> Fields:
 
 
 def _plain_state(state: Any) -> Any:
-    """Return a generator's state as JSON keeps it exactly."""
+    """Return a generator's state with integers and strings only, which JSON stores exactly."""
     if isinstance(state, dict):
         return {key: _plain_state(item) for key, item in state.items()}
     return state if isinstance(state, str) else int(state)
@@ -331,7 +325,7 @@ def _plain_state(state: Any) -> Any:
 
 def _generator(state: dict[str, Any]) -> np.random.Generator:
     if state.get("bit_generator") != "PCG64":
-        raise ValueError("the random state is not one that lucidae writes.")
+        raise ValueError("its random state does not belong to a PCG64 generator.")
     rng = np.random.Generator(np.random.PCG64(0))
     rng.bit_generator.state = state
     return rng
@@ -340,8 +334,8 @@ def _generator(state: dict[str, Any]) -> np.random.Generator:
 class _MovedModules(MetaPathFinder):
     """Explain why a pickle of an earlier version cannot be read.
 
-    A pickle names modules. Those that have moved since are found here, after every other finder
-    has failed, and answered by what to do instead.
+    A pickle contains names of modules. If all other finders have failed to find a module that has
+    moved since lucidae 0.1.0, this finder raises an error that says what to do instead.
     """
 
     def find_spec(
@@ -352,9 +346,9 @@ class _MovedModules(MetaPathFinder):
     ) -> ModuleSpec | None:
         if any(name.startswith(f"{fullname}:") for name in (*_BUILDERS, *_MEMBERS)):
             raise ModuleNotFoundError(
-                f"{fullname} has moved since lucidae 0.1.0. A pickle belongs to the version that "
-                "wrote it: fit the estimator again, or read the pickle with lucidae 0.1.0 and "
-                "write it by lucidae.save, whose files every later version loads.",
+                f"{fullname} has moved since lucidae 0.1.0. A pickle can be read only by the "
+                "version that wrote it: fit the estimator again, or read the pickle with lucidae "
+                "0.1.0 and save the estimator by lucidae.save; all later versions load that file.",
                 name=fullname,
             )
         return None

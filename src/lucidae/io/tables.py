@@ -48,7 +48,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of numbers with what is known about their columns.
+    """Rows of numbers with the names of their columns and, optionally, responses.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Table:
     image_shape : tuple of int or None
         Height and width if every row is an image.
     left_out : tuple of str
-        Names of the columns that contain no numbers and were dropped.
+        Names of the columns that were left out because not all their entries are numbers.
     target : ndarray of shape (n_samples, n_targets) or None
         Responses to be explained by the columns.
     target_names : tuple of str
@@ -90,7 +90,8 @@ class Table:
         if unknown:
             known = ", ".join(self.columns[:12]) + (", …" if len(self.columns) > 12 else "")
             raise ValueError(
-                f"{self.name!r} has no column of numbers {unknown[0]!r}; it has: {known}."
+                f"{self.name!r} has no numeric column {unknown[0]!r}; its numeric columns are: "
+                f"{known}."
             )
         if set(names) >= set(self.columns):
             raise ValueError(
@@ -147,7 +148,7 @@ def _read(file: Path, readers: Mapping[str, Callable[[Path], Table]]) -> Table:
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
-            f"{file.name!r} ends in {file.suffix or 'nothing'!r}; expected one of "
+            f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
             f"{', '.join(sorted(readers))}."
         )
     table = reader(file)
@@ -307,7 +308,10 @@ def _from_frame(file: str, frame: Any) -> Table:
     if not numeric:
         if len(frame.columns) and not len(frame):
             raise ValueError(f"{file!r} contains 0 rows; at least two rows are needed.")
-        raise ValueError(f"{file!r} has no column of numbers.")
+        raise ValueError(
+            f"{file!r} has no numeric column; at least one column must contain only numbers, with "
+            "a point as decimal separator."
+        )
     values = np.column_stack([_as_floats(column) for column in numeric.values()])
     names = tuple(numeric)
     left_out = tuple(name for name in frame.columns if name not in numeric)
@@ -396,6 +400,8 @@ def image_shape_from_names(names: tuple[str, ...]) -> tuple[int, int] | None:
 
 def _reason(error: Exception) -> str:
     """Return the first line of an error's message, without its full stop."""
+    if "pickle" in str(error):  # NumPy advises to allow it, which lucidae never does
+        return "it has another format, or contains Python objects"
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
@@ -407,7 +413,7 @@ READERS: dict[str, Callable[[Path], Table]] = {
     ".npz": _read_npz,
     ".parquet": _read_parquet,
 }
-"""From the suffix of a file to the function that reads it."""
+"""Functions that read a file, by its suffix."""
 TARGET_READERS = READERS | {
     ".npy": partial(_read_npy, target=True),
     ".npz": partial(_read_npz, target=True),
@@ -503,4 +509,4 @@ WRITERS: dict[str, tuple[str, Callable[[Path, Sheet], None]]] = {
     ".npz": (".npz", _write_arrays),
     ".parquet": (".parquet", _write_parquet),
 }
-"""From the suffix of an input file to the suffix of the output and its writer."""
+"""Suffix and writer of the output files, by the suffix of the input file."""

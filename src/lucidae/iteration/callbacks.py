@@ -125,6 +125,6 @@ def _line(description: str, progress: Progress, seconds_left: float) -> str:
     hours, minutes = divmod(minutes, 60)
     return (
         f"{description}: {progress.n_iter} of at most {progress.limit} steps, distance "
-        f"{progress.distance:.2e} of {progress.tolerance:.2e}, "
+        f"{progress.distance:.2e} (tolerance {progress.tolerance:.2e}), "
         f"at most {hours}:{minutes:02}:{seconds:02} left"
     )

@@ -105,7 +105,7 @@ def _next_multiple(n_iter: int, stride: int) -> int:
 
 
 class Recorder:
-    """Collects the distance and the quantities that the caller asked for."""
+    """Collect the distance and the requested quantities."""
 
     def __init__(self, quantities: Mapping[str, Callable[[Any], Any]]) -> None:
         self.quantities = quantities

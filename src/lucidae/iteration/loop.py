@@ -74,8 +74,8 @@ def iterate(
     record : mapping of str to callable, optional
         Quantities to record in the history, each a function of the state.
     record_at : int or iterable of int, optional
-        Record every so many steps, or at these iterations; by default at every check. The
-        distance is checked at every record too.
+        Number of steps between two records, or the iterations to record; by default every check
+        is recorded. The distance is also checked at every record.
     callbacks : sequence of callable, optional
         Called with a `Progress` at every check that has not diverged; a true return value stops
         the iteration. If a callback has a method ``close``, it is called at the end, also after

@@ -51,17 +51,17 @@ _ADVICE = {
     ),
     Status.ITERATION_LIMIT: (
         "Stopped at the limit of {n_iter} iterations with distance to optimality {distance:.3g}, "
-        "above the tolerance {tolerance:.3g}. Raise max_iter, raise tol, or let the solver choose "
-        "its own step size."
+        "above the tolerance {tolerance:.3g}. Raise max_iter or tol; if the solver has a "
+        "learning rate, try learning_rate='auto'."
     ),
     Status.DIVERGED: (
         "Diverged after {n_iter} iterations; the last finite state, at distance {distance:.3g}, "
-        "is returned. Lower the learning rate, or let the solver choose it."
+        "is returned. Lower the learning rate, or use learning_rate='auto'."
     ),
     Status.STALLED: (
         "Stalled after {n_iter} iterations at distance to optimality {distance:.3g}, above the "
         "tolerance {tolerance:.3g}: further steps no longer reduce it. Raise tol if this accuracy "
-        "is enough, or work in float64."
+        "is enough, or use float64."
     ),
     Status.STOPPED: (
         "Stopped by a callback after {n_iter} iterations at distance to optimality {distance:.3g}."

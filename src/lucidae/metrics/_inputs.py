@@ -10,7 +10,7 @@ from lucidae.arrays import Array, as_float, as_plain, is_array, like, namespace,
 
 
 def finite_array(x: Any, name: str, least_axes: int) -> Array:
-    """Return `x` as a floating array, or raise an error if it is not of finite real numbers."""
+    """Return `x` as a floating array; raise an error unless all entries are finite real numbers."""
     array = as_plain(x) if is_array(x) else _from_sequence(x, name)
     xp = namespace(array)
     if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):

@@ -48,8 +48,8 @@ class CollapseReport:
         For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions v that the
         latent could use; above 1 its collapse is not justified.
     linear_active : int or None
-        Latents that the best linear VAE of the same noise variance would use: the eigenvalues of
-        the data covariance above it.
+        Number of latents that the best linear VAE with the same noise variance γ would use: the
+        number of eigenvalues of the data covariance above γ.
     noise_variance : float or None
         γ.
     max_variance, min_spread, tolerance : float
@@ -92,7 +92,7 @@ class CollapseReport:
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
-        """For each latent whether its collapse is optimal; None for active or unknown ones."""
+        """Whether the collapse of each latent is optimal; None if it is active or not known."""
         if self.gains is None:
             return (None,) * len(self.kl)
         fine = self.gains <= 1.0 + self.tolerance
@@ -211,7 +211,7 @@ border-top:1px solid #8883;font-variant-numeric:tabular-nums}
 
 
 MOST_ENTRIES = 4096
-"""Largest size of a sample for the comparison with a linear model, which needs its covariance."""
+"""Largest number of features for which the data covariance is computed and compared."""
 
 
 class PosteriorSummary(NamedTuple):
@@ -370,7 +370,7 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
 def _linear_comparison(
     model: Any, found: PosteriorSummary, active: Tensor
 ) -> tuple[Tensor | None, int | None]:
-    """Return the gain of each latent, and the number that a linear VAE of the same γ would use."""
+    """Return the gain of each latent, and how many latents a linear VAE with the same γ uses."""
     noise = _noise_of(model)
     if found.moment is None or noise is None:
         return None, None
@@ -388,7 +388,7 @@ def _linear_comparison(
 
 
 def linear_decoder_of(model: Any) -> Tensor | None:
-    """Return the matrix of a model's decoder, None where it is not linear."""
+    """Return the matrix of a model's decoder, or None if the decoder is not linear."""
     if hasattr(model, "linear_decoder"):
         return model.linear_decoder().detach()
     decoder = getattr(model, "decoder", None)
@@ -396,11 +396,11 @@ def linear_decoder_of(model: Any) -> Tensor | None:
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
-    """Return the largest variance of the data outside the range of the decoder, over γ.
+    """Return the largest variance of the data outside the range of the decoder, divided by γ.
 
     On that complement C = γI, so vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest
-    eigenvalue of the restricted Σ over γ. Above 1, a collapsed latent whose column is free would
-    increase the likelihood.
+    eigenvalue of the restricted Σ divided by γ. If it exceeds 1, a collapsed latent whose decoder
+    column can be chosen freely would increase the likelihood.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
     outside = basis.mT @ sigma.to(basis) @ basis
@@ -411,7 +411,8 @@ def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tenso
     """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary, Qⱼ/zⱼ of Wipf 2023, eq. 18.
 
     The log-likelihood −½(log|C| + tr C⁻¹Σ) along C + t vvᵀ has the derivative
-    ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. Above 1, a latent with this fixed column would increase it.
+    ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. If the ratio exceeds 1, activating a latent with
+    this fixed column would increase the likelihood.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
     model_covariance = decoder @ decoder.mT + noise * identity

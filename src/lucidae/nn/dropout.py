@@ -34,8 +34,8 @@ class DropoutPenalty(nn.Module):
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1).
     reduction : {"sum", "mean"}, default="sum"
-        Whether the squared error to which it is added sums over the outputs of a sample, or
-        averages over them as `nn.MSELoss` does. It averages over samples in both cases.
+        How the squared error to which the penalty is added is reduced over the outputs of a
+        sample: a sum, or a mean as in `nn.MSELoss`. Over samples it is a mean in both cases.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class DropoutPenalty(nn.Module):
 
 
 def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
-    """Return E[hᵢ²] of the hidden units over the inputs, or over inputs of identity covariance."""
+    """Return E[hᵢ²] of each hidden unit over `inputs`; None assumes mean 0 and covariance I."""
     weight = full_precision(layer.weight)
     bias = None if layer.bias is None else full_precision(layer.bias)
     if inputs is not None:
@@ -89,12 +89,12 @@ def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
 
 
 def equalize_layers(linear1: Any, linear2: Any) -> None:
-    """Give all hidden units between two linear layers the same weight, in place.
+    """Equalize the hidden units between two linear layers, in place.
 
     The function ``linear2(linear1(x))`` does not change. Afterwards every column of
-    ``linear2.weight`` and every row of ``linear1.weight`` has the same norm, the least that the
-    product allows, so that for inputs of identity covariance no other weights of the same
-    function have a smaller dropout penalty (Mianjy et al. 2018, Theorem 3.3).
+    ``linear2.weight`` and every row of ``linear1.weight`` has the same norm, the smallest one
+    possible for this product, so that for inputs of identity covariance no other weights of the
+    same function have a smaller dropout penalty (Mianjy et al. 2018, Theorem 3.3).
 
     Parameters
     ----------
@@ -166,14 +166,15 @@ def certify_dropout(
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1).
     tolerance : float, default=1e-6
-        Gap to the optimum, relative to the mean square of the outputs, that counts as none.
+        Largest gap to the optimum, relative to the mean square of the outputs, at which the
+        weights count as optimal.
 
     Returns
     -------
     Certificate
-        The claims of `lucidae.certify` for dropout weights. Where a layer has a bias they are
-        made on centred data, and a claim on the biases is added: the loss of the network is the
-        sum of both.
+        The claims of `lucidae.certify` for dropout weights. If a layer has a bias, these claims
+        refer to centred data, and a claim about the biases is added: the loss of the network is
+        the loss on centred data plus the contribution of the biases.
 
     Examples
     --------

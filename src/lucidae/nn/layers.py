@@ -85,7 +85,7 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Disable autocast on the device of `x`, for sums and factors that need full precision."""
+    """Disable autocast on the device of `x`, for computations that need full precision."""
     context: AbstractContextManager[Any] = torch.autocast(x.device.type, enabled=False)
     return context
 
@@ -110,7 +110,7 @@ def device_of(module: Any) -> Any:
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(act(norm(conv(act(norm(x)))))), all of one width.
+    """Residual block x + conv(act(norm(conv(act(norm(x)))))) with a constant number of channels.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
 
 
 class ResNetEncoder(nn.Module):
-    """Map images to features: residual blocks, half the size and twice the width at each stage.
+    """Map images to features by residual blocks that halve the size and double the width.
 
     Parameters
     ----------
@@ -170,9 +170,9 @@ class ResNetEncoder(nn.Module):
     features : int, default=256
         Number of features.
     width : int, default=32
-        Channels at full size.
+        Number of channels at full image size.
     blocks : int, default=1
-        Residual blocks at each size.
+        Number of residual blocks at each size.
     stages : int, default=2
         Number of times that the size is halved.
 

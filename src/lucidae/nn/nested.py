@@ -26,17 +26,17 @@ class NestedDropout(nn.Module):
     """Set all latents after a random prefix to zero, so that training orders them by importance.
 
     While training, a length b is drawn from `prior` and latents b + 1, …, k are set to zero
-    (Rippel et al. 2014). A linear autoencoder trained so converges to the ordered principal
-    components (Bao et al. 2020, Theorem 2). In evaluation mode all latents are used, or the first
-    `prefix`.
+    (Rippel et al. 2014). A linear autoencoder that is trained in this way converges to the
+    ordered principal components (Bao et al. 2020, Theorem 2). In evaluation mode all
+    latents are used, or the first `prefix`.
 
     Parameters
     ----------
     dim : int
         Number k of latents.
     prior : {"geometric", "uniform"} or array of shape (k,), default="geometric"
-        Probabilities of the lengths 1, …, k. ``"geometric"`` is that of Bao et al. 2020 with
-        ratio 0.9. Latents are identified only if every length has a positive probability.
+        Probabilities of the lengths 1, …, k. ``"geometric"`` is the prior of Bao et al. 2020
+        with ratio 0.9. Latents are identifiable only if every length has a positive probability.
     draw : {"sample", "batch"}, default="sample"
         One length for each sample (first axis), or one for the whole batch.
     axis : int, default=-1
@@ -143,9 +143,9 @@ def prefix_losses(
 ) -> Tensor:
     """Return the loss of every prefix of the latents, in one pass through the decoder.
 
-    Their sum weighted with the prior of nested dropout is its expected loss (Bao et al. 2020,
-    eq. 6, without the factor ½); equal weights train nested representations that are useful at
-    every size.
+    The sum of these losses, weighted with the prior of nested dropout, is the expected loss of
+    nested dropout (Bao et al. 2020, eq. 6, without the factor ½); equal weights train
+    nested representations that are useful at every size.
 
     Parameters
     ----------
@@ -153,15 +153,15 @@ def prefix_losses(
         The latents.
     decoder : nn.Linear or callable
         For an `nn.Linear` with the default loss, all prefixes cost as much as one decoding,
-        through the Gram matrix of its columns. Any other decoder sees one batch of B samples for
-        each prefix, all in one call.
+        through the Gram matrix of its columns. Any other decoder is called once, on a batch of
+        B samples for each prefix.
     target : tensor of shape (B, …)
         Desired output of the decoder.
     prefixes : iterable of int, optional
         Lengths of the prefixes; all of 1, …, k by default.
     loss : callable, optional
-        From (prediction, target) to one number for each sample, or for each entry (these are
-        summed over a sample). The squared error by default.
+        From (prediction, target) to one number for each sample, or to one for each entry; these
+        are then summed over each sample. The squared error by default.
 
     Returns
     -------
@@ -237,8 +237,9 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
 
     The composition ``decoder(encoder(x))`` does not change, for any x. Afterwards the
     decoder's columns are orthonormal, the codes of the data are uncorrelated, and their
-    variances are in descending order: any prefix of the latents is the best one of its size. For
-    a linear autoencoder at any minimum of the plain loss these are the principal components,
+    variances are in descending order: the first b latents explain as much variance of the
+    decoder's output as any b latents can. For a linear autoencoder at any minimum of the
+    reconstruction loss, the decoder's columns are then the principal components,
     whichever rotation the training converged to (Bao et al. 2020, section 4).
 
     Parameters
@@ -254,7 +255,7 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
     -------
     tensor of shape (k,)
         Variance of the decoder's output along each of its columns, descending; 0 for latents
-        in excess of the number of its outputs.
+        beyond the number of its outputs.
 
     Examples
     --------
@@ -297,13 +298,13 @@ def _code_moment(encoder: Any, data: Any) -> Tensor:
         rows = batch.detach().to(encoder.weight.device)
         moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
     if moment is None or moment.weight < 2:
-        raise ValueError("data contains one row, expected at least two: one row has no variance.")
+        raise ValueError("data contains one row, expected at least two to compute variances.")
     weight = encoder.weight.detach().double()
     return weight @ moment.covariance @ weight.mT
 
 
 def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
-    """Write the rotated latents into both layers, with zeros for those in excess of the outputs."""
+    """Write the rotated latents into both layers; latents beyond the number of outputs are zero."""
     width = encoder.out_features
     encoder.weight.copy_(_padded(turn @ encoder.weight.double(), width))
     if encoder.bias is not None:

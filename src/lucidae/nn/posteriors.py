@@ -1,4 +1,4 @@
-"""Gaussian posteriors with diagonal, full or low-rank covariance, and the layer for them."""
+"""Gaussian posteriors (diagonal, full or low-rank covariance) and the layer that predicts them."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ class LowRankGaussian(NamedTuple):
 
         With D = diag(scale), log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F| by the determinant
         lemma. The second determinant is that of AᵀA with A = [D⁻¹F; I], so it is the squared
-        product of the diagonal of R in A = QR. Forming AᵀA first would lose the identity beside a
-        large factor.
+        product of the diagonal of R in A = QR. If F is large, forming AᵀA first would lose the
+        identity to rounding.
         """
         with without_autocast(self.mean):
             scaled = self.factor / self.scale[..., None]
@@ -224,14 +224,14 @@ class GaussianHead(nn.Module):
     -----
     Standard deviations s are the softplus of a prediction plus the floor, and start at 1. The
     off-diagonal part is predicted relative to them: a strictly lower triangular N with
-    L = diag(s)(I + cN/√k), or a k × rank matrix N with F = c diag(s)N/√rank. Adam moves all
-    predicted entries by about the same amount. Steps on the up to k entries of a row of L itself
-    would therefore change the standard deviation of that latent by about √k steps, whatever its
-    scale, and no latent could become precise. Relative to s and divided by √k, the change is
-    proportional to the scale of the latent.
+    L = diag(s)(I + cN/√k), or a k × rank matrix N with F = c diag(s)N/√rank. Adam changes all
+    predicted entries by about the same amount. If the up to k entries of a row of L were predicted
+    directly, one step would therefore change the standard deviation of that latent by about √k
+    times the step size, whatever its scale, and no latent could have a small variance. With
+    entries relative to s and divided by √k, the change is proportional to the scale of the latent.
 
-    The buffer `coupling` is c, usually 1. At 0 the latents are independent; a training that raises
-    it after some epochs continues from the optimum of a diagonal covariance.
+    The buffer `coupling` contains c, usually 1. If c = 0, the latents are independent; a training
+    that increases c after some epochs continues from the optimum of a diagonal covariance.
 
     Under autocast this layer computes in float32, from the half-precision features.
 

@@ -23,24 +23,24 @@ class RotationAugmented(torch.optim.Optimizer):
     Before each step the rotation of Bao et al. 2020, Algorithm 1 is added to the gradients: with
     the second moment Y of the outputs of `encoder` since the last step and
     A = ½(triu(Y, 1) − tril(Y, −1)), g₁ ← g₁ − AW₁ and g₂ ← g₂ + W₂A. To first order this does not
-    change the function of the network, whatever surrounds the bottleneck; the encoder's bias is
-    rotated too.
+    change the function of the network, for any layers around the bottleneck. The encoder's bias is
+    rotated, too.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Gradient descent with or without momentum, such as `torch.optim.SGD`, that holds the
-        weights of both layers. Optimizers that rescale each coordinate, such as Adam, are
-        refused.
+        Gradient descent with or without momentum, such as `torch.optim.SGD`; its parameters
+        must include the weights of both layers. Optimizers that rescale each coordinate, such as
+        Adam, raise an error.
     encoder : nn.Linear
         The layer whose outputs are the latents.
     decoder : nn.Linear
         The layer whose inputs are the latents.
     tied : bool or "auto", default="auto"
-        Keep ``decoder.weight`` equal to the transpose of ``encoder.weight``: both then follow
-        the mean of their directions. The untied rule has fixed points that are not aligned, and
-        discrete steps drift towards them. ``True`` ties the layers now (the decoder is
-        overwritten); ``"auto"`` ties layers that are transposes of each other at the start.
+        Keep ``decoder.weight`` equal to the transpose of ``encoder.weight``: both are then
+        updated by the mean of their two directions. The untied rule has fixed points that are not
+        aligned, and discrete steps drift towards them. ``True`` ties the layers now (the decoder
+        is overwritten); ``"auto"`` ties layers that are transposes of each other at the start.
     strength : float, default=1.0
         Factor of the rotation. The value 1 suits a loss that sums squared errors over features and
         averages them over samples; for s times that loss, use s.
@@ -140,8 +140,8 @@ class RotationAugmented(torch.optim.Optimizer):
         """Return the second moment of the codes since the last step."""
         if not self._codes:
             raise RuntimeError(
-                "step() was called, but nothing went through the encoder in training mode since "
-                "the last step: call the network and loss.backward() first."
+                "step() was called, but the encoder was not used in training mode since the last "
+                "step: call the network and loss.backward() first."
             )
         codes = torch.cat([part.reshape(-1, part.shape[-1]) for part in self._codes])
         codes = full_precision(codes).to(self.encoder.weight.dtype)
@@ -193,8 +193,8 @@ def refuse_rescaling(optimizer: Any) -> None:
         )
     if isinstance(optimizer, torch.optim.LBFGS | RotationAugmented):
         raise ValueError(
-            f"{name} was given, which needs the gradient of a loss; the rotation is not one. Use "
-            "torch.optim.SGD, with or without momentum."
+            f"{name} was given, which needs the gradient of a loss, but the rotation is not the "
+            "gradient of any loss. Use torch.optim.SGD, with or without momentum."
         )
 
 

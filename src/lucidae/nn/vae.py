@@ -1,4 +1,4 @@
-"""Gaussian variational autoencoders: their evidence, their noise variance, and two models."""
+"""Gaussian variational autoencoders: evidence lower bound, noise variance, and two models."""
 
 from __future__ import annotations
 
@@ -306,10 +306,10 @@ class VAE(nn.Module):
 class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
-    The model of Wipf 2023, eq. 5: encoder mean W_z x, one posterior covariance SSᵀ for all
-    samples. Its minima over the encoder are the energies that `lucidae.SparseVAE` minimises
-    directly, eq. 18 for a full and eq. 50 for a diagonal covariance; this module minimises them
-    by gradient descent, as in larger networks.
+    This is the model of Wipf 2023, eq. 5, with encoder mean W_z x and one posterior covariance SSᵀ
+    for all samples. Minimised over the encoder, its loss is, up to a factor and a constant, the
+    energy that `lucidae.SparseVAE` minimises directly (eq. 18 for a full, eq. 50 for a diagonal
+    covariance). This module minimises it by gradient descent, as larger networks are trained.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ def test_cells_name_the_noise_variance_only_where_it_is_fixed():
 
 def test_divergence_names_the_arm_and_the_seed():
     x, held_out = images()
-    with pytest.raises(ValueError, match="full arm of seed 3 diverged"):
+    with pytest.raises(ValueError, match="full covariance and seed 3 diverged"):
         train_arm(x * torch.nan, held_out, TINY, "full", 3)
 
 

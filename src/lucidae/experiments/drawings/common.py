@@ -1,4 +1,4 @@
-"""Style shared by the figures: colour and marker of a method, dash of an optimizer."""
+"""Style shared by the figures: colour and marker of a method, line style of an optimizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DASHES: dict[str, Any] = {"nesterov": "-", "adam": "--"}
 
 
 def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
-    """Return the style of a method: colour, marker and dash."""
+    """Return the style of a method: colour, marker and line style."""
     _, colour, marker = METHODS[method]
     return {
         "color": colour,

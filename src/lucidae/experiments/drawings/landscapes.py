@@ -135,7 +135,7 @@ def dropout(outcome: Outcome) -> Sequence[Block]:
             flat.set(title=f"λ = {cell.settings['strength']:g}", xlabel="u₁", ylabel="u₂")
         caption = (
             "The expected loss over both weights. Without dropout (top) the optima form a circle; "
-            "with dropout only the equalized ones (★) are optimal, and they move inwards."
+            "with dropout only equalized weights (★) are optimal, and the optima move inwards."
         )
         plot = Plot.of("dropout-landscape", figure, caption, numbers(outcome.curves))
     last = cells[-1]
@@ -191,7 +191,7 @@ def _pair() -> tuple[Any, Any]:
 
 
 def _pairs(count: int) -> tuple[Any, Any]:
-    """Return a figure with rows of one 3-D and one flat panel."""
+    """Return a figure in which every row has one 3-D panel and one 2-D panel."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 3.7 * count))

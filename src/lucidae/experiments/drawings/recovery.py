@@ -20,7 +20,7 @@ CRITERION_NAMES = {
 
 
 def recovery(outcome: Outcome) -> Sequence[Block]:
-    """Draw the success rates of the four methods, by the criterion and by another one."""
+    """Draw the success rates of the four methods by the support, or by rows and Frobenius norm."""
     setting = outcome.setting
     criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
     with drawing():
@@ -40,8 +40,8 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
         panels[0][0].set_ylabel("success rate")
         shared_legend(figure, panels[0][0])
         caption = (
-            f"Share of {setting.trials} random problems that each method solves; r = {setting.d} "
-            "is the limit of any method."
+            f"Share of {setting.trials} random problems that each method solves; no method can "
+            f"succeed beyond r = {setting.d}."
         )
         return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
 
@@ -79,7 +79,7 @@ def slices(outcome: Outcome) -> Sequence[Block]:
 
 
 def covariances(outcome: Outcome) -> Sequence[Block]:
-    """Draw error and active directions over the epochs, and images of both arms."""
+    """Draw error and active directions over the epochs, and images of both models."""
     titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))

@@ -85,8 +85,8 @@ def weights(outcome: Outcome) -> Sequence[Block]:
             "lae-weights",
             figure,
             "Cosines between principal directions (rows) and the decoder's columns; blue is −1, "
-            "red +1. A diagonal matrix: the components are found in order. One entry per row: they "
-            "are found in an arbitrary order.",
+            "red +1. A diagonal matrix means that the components are found in order, and one large "
+            "entry per row means that they are found in an arbitrary order.",
             numbers(outcome.curves),
         ),
         Plot.of(
@@ -193,7 +193,7 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
 
 
 def learning_rates(outcome: Outcome) -> Sequence[Block]:
-    """Draw the last alignment over the learning rates."""
+    """Draw the final axis-alignment distance against the learning rate."""
     setting = outcome.setting
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.0))

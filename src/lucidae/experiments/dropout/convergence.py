@@ -91,9 +91,9 @@ class Convergence:
         return {
             "network": f"{inputs} inputs, {outputs} outputs, "
             f"{listed(self.widths, ' and ')} hidden units",
-            "target": "random singular vectors, singular values falling as exp(−i/10)",
+            "target": "random singular vectors, singular values decrease as exp(−i/10)",
             "strengths": listed(self.strengths),
-            "steps": f"{self.n_steps}, {self.batch_size} fresh examples each",
+            "steps": f"{self.n_steps}, {self.batch_size} new examples each",
             "runs": f"{self.runs} for each width and strength",
         }
 

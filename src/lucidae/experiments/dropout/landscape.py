@@ -44,7 +44,7 @@ class Surfaces:
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 
     def curves(self, results: Results) -> Curves:
-        """Return norm, gap to the optimum and inequality of the end points, over the strengths."""
+        """Return norm, gap and inequality of the weights at the end points, over the strengths."""
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}
         curves = {name: Curve(self.strengths, figures) for name, figures in table.items()}

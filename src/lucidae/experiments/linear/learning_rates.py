@@ -60,7 +60,7 @@ class Search:
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:
-        """Return the last alignment over the rates, and its excess over the best at the used rate.
+        """Return final distances over the rates, and the excess at the rate in use over the best.
 
         A run that diverged counts as 1, the largest distance.
         """

@@ -27,7 +27,7 @@ from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
 from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
-"""Latents that nested dropout's geometric prior of ratio 0.9 reaches in a few epochs."""
+"""Prefix length that the geometric prior of ratio 0.9 rarely exceeds; used to estimate the cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class EpochsToAlignment:
 
 
 def exponent(sizes: Sequence[float], epochs: Any) -> float:
-    """Return the slope of log epochs over log size where they are finite, NaN below two points.
+    """Return the slope of log epochs over log size at finite points; NaN if fewer than two.
 
     Examples
     --------
@@ -153,7 +153,7 @@ EVERY_SIZE = (2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
 
 
 def slower(method: str, factor: float, at: int, says: str) -> Outweighs:
-    """Claim that a method and optimizer need so many times the epochs of RAG."""
+    """Claim that a method needs at least `factor` times as many epochs as RAG."""
     return Outweighs(f"epochs/{method}", "epochs/rag/nesterov", factor, at=at, says=says)
 
 

@@ -34,8 +34,9 @@ Solved = BatchSolution[Any]
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Solve the full-covariance VAE. Wipf 2023, eq. 18.
 
-    By MM. Where MM ends in a minimum that is not sparse and there is no noise, EM is run too: its
-    small steps find lower minima when r is close to d. The solution of lower energy is returned.
+    MM is run first. If there is no noise and MM ends in a minimum that is not sparse, EM is run
+    too: its small steps find lower minima when r is close to d. The solution of lower energy is
+    returned.
     """
     found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
     again = _not_sparse(Phi, X, noise, found.value)
@@ -63,7 +64,7 @@ def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.nd
 
 
 def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved:
-    """Return `first` with the problems of `index` replaced where `second` has less energy."""
+    """Return `first`, with the solutions of `second` at `index` where they have lower energy."""
     xp = namespace(first.value.energy)
     order = np.arange(len(first))
     better = to_numpy(second.value.energy) < to_numpy(first.value.energy)[index]

@@ -106,7 +106,7 @@ class Recovery:
         return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
 
     def curves(self, results: Results) -> Curves:
-        """Return the success rates over r by every criterion; the chosen one has no prefix."""
+        """Return the rates over r as ``criterion/method``, and as ``method`` for the chosen one."""
         curves = {}
         for method in self.methods:
             found = results.where(method=method)

@@ -39,10 +39,10 @@ class Design:
     training : TrainingSettings
         Its seed is replaced by each of `seeds`.
     seeds : tuple of int
-        One pair of runs for each.
+        For each seed, one model with full and one with diagonal covariance is trained.
     noise_variance : "learn" or float, default="learn"
-        γ, for values in [0, 1]. At its optimum it equals each arm's own error; a fixed number
-        gives both arms the same trade-off between error and KL.
+        γ, for values in [0, 1]. A learned γ equals the error of its own model; a fixed number
+        gives both models the same trade-off between error and KL.
 
     Examples
     --------
@@ -122,7 +122,7 @@ SOURCES: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits, "mn
 
 
 def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dict[str, Any]]:
-    """Return the settings of every run at a scale: both arms from each seed.
+    """Return the settings of every run at a scale: both covariances (``arm``) for each seed.
 
     Parameters
     ----------
@@ -134,8 +134,8 @@ def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dic
     Returns
     -------
     list of dict
-        JSON-safe. A γ that is learned is left out, as in cells that were measured before it could
-        be fixed.
+        JSON-safe. If γ is learned, the settings do not contain it, so that they equal those of
+        cells that were stored before γ could be fixed.
 
     Examples
     --------
@@ -204,7 +204,8 @@ def train_arm(
     ended = train(model, images, held_out, settings, callbacks=[bar])
     if ended.status is Status.DIVERGED:
         raise ValueError(
-            f"the {arm} arm of seed {seed} diverged: lower the learning rate of the design."
+            f"the training with {arm} covariance and seed {seed} diverged: lower the learning rate "
+            "of the design."
         )
     size = sum(parameter.numel() for parameter in model.parameters())
     history = dict(ended.history.values)

@@ -61,8 +61,8 @@ class TrainingSettings:
     compiled : bool, default=False
         Compile the training step with `torch.compile`.
     uncoupled : float, default=0.25
-        Share of the steps, at most a half, with independent latents; over half as many steps
-        more, their coupling rises to 1.
+        Share of the steps, at most one half, during which the latents are independent. After
+        that, the coupling increases to 1 over half as many steps.
     seed : int, default=0
         Seed of batches and noise.
 
@@ -107,7 +107,7 @@ class Training:
     Parameters
     ----------
     model : nn.Module
-        Whose forward pass returns an `Evidence`.
+        A model whose forward pass returns an `Evidence`.
     images : tensor of shape (n, …)
         Training data, on the model's device.
     held_out : tensor of shape (n', …)
@@ -236,7 +236,7 @@ def train(
     Parameters
     ----------
     model : nn.Module
-        Such as `VAE`; trained in place.
+        A model such as `VAE`; it is trained in place.
     images, held_out : tensors
         Training data and data for the evaluation, on the model's device.
     settings : TrainingSettings

@@ -56,11 +56,13 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
-    """Return remarks on columns without numbers, constant columns and different scales."""
+    """Return remarks on columns that are not numeric, constant columns and different scales."""
     remarks: list[Block] = []
     if table.left_out:
         names = ", ".join(table.left_out[:8]) + (", …" if len(table.left_out) > 8 else "")
-        remarks.append(Note(f"Columns left out because they contain no numbers: {names}."))
+        remarks.append(
+            Note(f"Columns left out because not all their entries are numbers: {names}.")
+        )
     spread = np.sqrt(np.diag(moment.covariance))
     constant = int(np.sum(spread == 0))
     if constant:

@@ -48,8 +48,8 @@ def _shrinkage(model: Any) -> Plot:
         "threshold": [float(model.threshold_)] * len(values),
     }
     caption = (
-        "Singular values of the data. The optimal network has the parts above the threshold; "
-        "directions below it are zero."
+        "Singular values of the data. In the optimal network the threshold is subtracted from "
+        "each of them; directions whose singular value is below it are zero."
     )
     figure = figures.shrinkage(values, float(model.threshold_))
     return Plot.of("shrinkage", figure, caption, numbers)
