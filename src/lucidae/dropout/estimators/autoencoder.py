@@ -289,7 +289,7 @@ class DropoutAutoencoder(
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows."""
         problem = data_problem(X, None, True, sample_weight)
-        return self._state.certificate_on(problem, type(self).__name__)
+        return self._state.certificate_on(problem, type(self).__name__, self._attributes_now())
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
