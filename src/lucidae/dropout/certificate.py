@@ -18,7 +18,7 @@ from lucidae.certificate import (
     does_not_apply,
     reported,
 )
-from lucidae.dropout.figures import DropoutFigures, Reported
+from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
@@ -79,14 +79,15 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         _curvature(figures, tolerance),
         *_attributes(figures),
     )
-    if figures.undecided > tolerance:
-        # The data do not determine the optimum, so nothing can be compared with it.
+    gap = _gap(figures, tolerance)
+    if figures.undecided > tolerance or (figures.gap is not None and gap.holds is None):
+        # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
         why = _lost(figures)
         compared = tuple(
             does_not_apply(claim.name, claim.statement, claim.reference, why) for claim in compared
         )
     conditioning = _conditioning(figures, tolerance)
-    return (_gap(figures, tolerance), *compared, conditioning, *_small_dropout(figures))
+    return (gap, *compared, conditioning, *_small_dropout(figures))
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
@@ -115,7 +116,6 @@ def _training() -> str:
 
 def _lost(figures: DropoutFigures) -> str:
     """Say what the conditioning of the inputs leaves undecided."""
-    source = "rows" if figures.from_rows else "second moment"
     dropped = (
         f" {figures.dropped} directions of the inputs cannot be told from constants."
         if figures.dropped
@@ -123,9 +123,9 @@ def _lost(figures: DropoutFigures) -> str:
     )
     remedy = "" if figures.from_rows else " Call fit, or lucidae.certify, with all rows at once."
     return (
-        f"Not decidable in float64: the {source} of the standardised inputs has the condition "
-        f"number {figures.condition:.1g}, which leaves {figures.gap_error:.1g} of E‖y‖² "
-        f"undecided.{dropped}{remedy}"
+        f"Not decidable in float64: rounding errors leave {figures.gap_error:.1g} of E‖y‖² open. "
+        f"The second moment of the standardised inputs has the condition number "
+        f"{figures.condition:.1g}.{dropped}{remedy}"
     )
 
 
@@ -264,18 +264,24 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Claim that the inputs determine the minimum within the tolerance."""
-    statement = "the inputs determine the minimum: the share of E‖y‖² that rounding leaves open"
+    """Claim that the gap is known within the tolerance."""
+    statement = "float64 determines the gap: the share of E‖y‖² that rounding leaves open"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
         why = "The factorised rows and their moment differ, so one of them is wrong."
         value = figures.inconsistency
         return Claim("conditioning", statement, reference, value, CONSISTENT, False, why)
-    share = figures.undecided
+    share = figures.gap_error
     if share > tolerance:
         why = _lost(figures)
         return Claim("conditioning", statement, reference, share, tolerance, None, why)
-    return at_most("conditioning", statement, reference, share, tolerance)
+    note = (
+        f"{figures.dropped} directions of the inputs count as constant: relative to the features, "
+        "their standard deviation is at the level of rounding errors."
+        if figures.dropped
+        else ""
+    )
+    return Claim("conditioning", statement, reference, share, tolerance, True, note)
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
@@ -306,7 +312,7 @@ def certificate_of(
     title: str,
     tied: bool = False,
     tolerance: float = CERTIFIED,
-    reported: Reported | None = None,
+    reported: ReportedAttributes | None = None,
 ) -> Certificate:
     """Return the certificate of weights on a problem; the arguments are those of `measure`."""
     check_problem(problem, weights)

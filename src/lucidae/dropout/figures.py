@@ -12,7 +12,7 @@ from lucidae.io.models import saved_as
 EPSILON = float(np.finfo(np.float64).eps)
 
 
-class Reported(NamedTuple):
+class ReportedAttributes(NamedTuple):
     """Attributes of an estimator that its certificate compares with the data.
 
     Attributes
@@ -117,7 +117,8 @@ class DropoutFigures:
     condition : float
         Condition number of the second moment of the standardised inputs, on their range.
     dropped : int
-        Number of directions that were treated as constant although no feature is constant there.
+        Number of directions that count as constant, besides features that are constant: their
+        standard deviation is at the level of rounding errors.
     from_rows : bool
         Whether a factorisation of the rows was available, instead of the moment alone.
     inconsistency : float

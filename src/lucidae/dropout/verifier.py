@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from lucidae.arrays import to_numpy
 from lucidae.dropout.differences import Slope, smallest_curvature
-from lucidae.dropout.figures import EPSILON, DropoutFigures, Reported
+from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
 from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.reduction import RANGE_FACTOR, Moments, Reduced, host, reduce_inputs
 
 Matrix = np.ndarray[Any, Any]
 
@@ -29,59 +29,13 @@ CERTIFIED = 1e-6
 """Gap to the optimum, relative to E‖y‖², up to which weights count as optimal. Distances are
 compared with its square root, since the gap is quadratic in them."""
 
-WHITE = 1e-8
-"""Inputs are white where no entry of their second moment differs more from the identity."""
-
-RANGE_FACTOR = 10.0
-"""Standardised inputs have m features of variance one. A pivot of their Cholesky factorisation
-below RANGE_FACTOR · m · ε is a rounding error of the moment."""
+CLEAR = 1e3
+"""The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
+by this factor."""
 
 BAND = 3.0
 """The rank is not judged where a singular value of the optimal product lies within this factor of
 the level that separates zero from nonzero."""
-
-
-class _Moments(NamedTuple):
-    """The problem on the host: E[yxᵀ], E[xxᵀ], E‖y‖², and F with FᵀF = E[(x, y)(x, y)ᵀ]."""
-
-    cross: Matrix
-    inputs: Matrix | None
-    energy: float
-    root: Matrix | None
-
-    @property
-    def white(self) -> bool:
-        if self.inputs is None:
-            return True
-        return bool(np.abs(self.inputs - np.eye(len(self.inputs))).max() <= WHITE)
-
-
-class _Reduced(NamedTuple):
-    """The problem in white coordinates, V' = `lower` V, and what was lost on the way.
-
-    Attributes
-    ----------
-    matrix, lower, floor
-        M, R and E‖y‖² − ‖M‖².
-    undecided : float
-        Bound on the error of the minimum.
-    blur : float
-        Bound on the error of M, in Frobenius norm.
-    doubts : array of shape (q,)
-        Relative errors of the rows of R.
-    condition, dropped, inconsistency
-        As in `DropoutFigures`.
-    """
-
-    matrix: Matrix
-    lower: Matrix | None
-    floor: float
-    undecided: float
-    blur: float
-    doubts: Matrix
-    condition: float
-    dropped: int
-    inconsistency: float
 
 
 class _Product(NamedTuple):
@@ -106,8 +60,8 @@ class _Optimum(NamedTuple):
 class _Case(NamedTuple):
     """Everything that the figures of one network are computed from."""
 
-    data: _Moments
-    reduced: _Reduced
+    data: Moments
+    reduced: Reduced
     left: Matrix
     right: Matrix
     inner: Matrix
@@ -134,7 +88,7 @@ def measure(
     *,
     tied: bool = False,
     tolerance: float = CERTIFIED,
-    reported: Reported | None = None,
+    reported: ReportedAttributes | None = None,
 ) -> DropoutFigures:
     """Return the figures of weights on a problem.
 
@@ -150,7 +104,7 @@ def measure(
         Whether both layers share their weights.
     tolerance : float, default=1e-6
         Gap to the optimum, relative to E‖y‖², up to which weights count as optimal.
-    reported : Reported, optional
+    reported : ReportedAttributes, optional
         Attributes of the estimator that found the weights.
 
     Returns
@@ -204,14 +158,14 @@ def measure(
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> _Case:
     """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
-    root = None if problem.root is None else _host(problem.root)
-    inputs = None if problem.inputs is None else _host(problem.inputs)
-    data = _Moments(_host(problem.cross), inputs, float(problem.energy), root)
-    left, right = _host(weights.left), _host(weights.right)
+    root = None if problem.root is None else host(problem.root)
+    inputs = None if problem.inputs is None else host(problem.inputs)
+    data = Moments(host(problem.cross), inputs, float(problem.energy), root)
+    left, right = host(weights.left), host(weights.right)
     known = not tied or data.white
     # Tied layers share their coordinates, so white inputs must not be reduced a second time.
     plain = tied and known
-    reduced = _reduce(data._replace(inputs=None, root=None) if plain else data)
+    reduced = reduce_inputs(data._replace(inputs=None, root=None) if plain else data)
     inner = right if reduced.lower is None else reduced.lower @ right
     target = (reduced.matrix + reduced.matrix.T) / 2 if plain else reduced.matrix
     optimum = _minimum(target, reduced, strength, left.shape[1], tied) if known else None
@@ -223,120 +177,8 @@ def _is_optimal(value: float, optimum: _Optimum | None, allowed: float, decided:
     return optimum is not None and decided and abs(value - optimum.value) <= allowed
 
 
-def _host(values: Any) -> Matrix:
-    return np.asarray(to_numpy(values), dtype=np.float64)
-
-
-def _reduce(data: _Moments) -> _Reduced:
-    """Reduce the problem to white inputs."""
-    if data.root is not None:
-        return _reduce_rows(data, data.root)
-    if data.inputs is None:
-        floor = data.energy - float((data.cross**2).sum())
-        return _Reduced(data.cross, None, floor, 0.0, 0.0, np.zeros(0), 1.0, 0, 0.0)
-    return _reduce_moment(data, data.inputs)
-
-
-def _reduce_moment(data: _Moments, inputs: Matrix) -> _Reduced:
-    """Reduce by the Cholesky factorisation of the standardised moment with diagonal pivoting.
-
-    The moment has errors of relative size η = O(ε), which the pivot pⱼ of a column magnifies by
-    1/pⱼ: relative to its length, a column of M is wrong by η/(2pⱼ), and by the error of E[yxᵀ] by
-    a further η√E‖y‖²/√pⱼ. Directions that were dropped can explain at most the floor.
-    """
-    size = len(inputs)
-    deviations = np.sqrt(np.clip(np.diag(inputs), 0.0, None))
-    constant = int((deviations == 0).sum())
-    deviations[deviations == 0] = 1.0
-    standard = inputs / np.outer(deviations, deviations)
-    factor, order, rank, _ = scipy.linalg.lapack.dpstrf(
-        standard, tol=RANGE_FACTOR * size * EPSILON, lower=0
-    )
-    # A zero matrix has rank 0; LAPACK then leaves the order unset.
-    order = np.arange(size) if rank == 0 else order - 1
-    triangle = np.triu(factor)[:rank]
-    cross = (data.cross / deviations)[:, order[:rank]]
-    matrix = scipy.linalg.solve_triangular(triangle[:, :rank], cross.T, trans="T").T
-    lower = np.zeros((rank, size))
-    lower[:, order] = triangle
-    floor = data.energy - float((matrix**2).sum())
-    pivots = np.diag(triangle[:, :rank]) ** 2
-    dropped = size - rank - constant
-    lengths = np.sqrt((matrix**2).sum(axis=0))
-    noise = (size + len(matrix) + 10) * EPSILON
-    wrong = noise * (lengths / (2 * pivots) + math.sqrt(data.energy) / np.sqrt(pivots))
-    undecided = float((2 * lengths * wrong + wrong**2).sum()) + noise * data.energy
-    lost = max(floor, 0.0) if dropped else 0.0
-    return _Reduced(
-        matrix,
-        lower * deviations,
-        floor,
-        undecided + lost,
-        math.sqrt(float((wrong**2).sum()) + lost),
-        noise * (1 / (2 * pivots) + 1 / np.sqrt(pivots)),
-        _condition(triangle) ** 2,
-        dropped,
-        0.0,
-    )
-
-
-def _reduce_rows(data: _Moments, root: Matrix) -> _Reduced:
-    """Reduce by the QR factorisation of the standardised columns of F with pivoting.
-
-    F has errors of relative size η = O(ε), which turn a column of the basis by η/Rⱼⱼ: the
-    condition number enters once, where in the moment it is squared. The rows themselves do not
-    resolve the directions that are dropped here, so that nothing was lost with them.
-    """
-    size = data.cross.shape[1]
-    inward, outward = root[:, :size], root[:, size:]
-    deviations = np.sqrt((inward**2).sum(axis=0))
-    deviations[deviations == 0] = 1.0
-    basis, triangle, order = scipy.linalg.qr(inward / deviations, mode="economic", pivoting=True)
-    pivots = np.abs(np.diag(triangle))
-    rank = int(
-        (pivots > RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)).sum()
-    )
-    basis, triangle, pivots = basis[:, :rank], triangle[:rank], pivots[:rank]
-    matrix = outward.T @ basis
-    rest = outward - basis @ matrix.T
-    lower = np.zeros((rank, size))
-    lower[:, order] = triangle
-    lengths = np.sqrt((matrix**2).sum(axis=0))
-    noise = (size + len(matrix) + 10) * EPSILON
-    wrong = noise * math.sqrt(data.energy) / pivots
-    return _Reduced(
-        matrix,
-        lower * deviations,
-        float((rest**2).sum()),
-        float((2 * lengths * wrong + wrong**2).sum()) + noise * data.energy,
-        float(np.linalg.norm(wrong)),
-        noise / pivots,
-        _condition(triangle) ** 2,
-        0,
-        _inconsistency(data, inward, outward, deviations),
-    )
-
-
-def _condition(triangle: Matrix) -> float:
-    """Return the condition number of a triangular factor of full row rank."""
-    if triangle.shape[0] == 0:
-        return 1.0
-    values = scipy.linalg.svdvals(triangle)
-    return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
-
-
-def _inconsistency(data: _Moments, inward: Matrix, outward: Matrix, deviations: Matrix) -> float:
-    """Return the largest difference of FᵀF from the moment, in units of standard deviations."""
-    assert data.inputs is not None
-    size = math.sqrt(data.energy) if data.energy > 0 else 1.0
-    on_inputs = (inward.T @ inward - data.inputs) / np.outer(deviations, deviations)
-    on_cross = (outward.T @ inward - data.cross) / deviations / size
-    on_outputs = (float((outward**2).sum()) - data.energy) / size**2
-    return max(*(float(np.abs(part).max()) for part in (on_inputs, on_cross)), abs(on_outputs))
-
-
 def _value(
-    data: _Moments, left: Matrix, right: Matrix, strength: float
+    data: Moments, left: Matrix, right: Matrix, strength: float
 ) -> tuple[float, float, Matrix]:
     """Return f, a bound on its rounding error, and the importance score of every unit.
 
@@ -386,9 +228,7 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
     return values[::-1], vectors[:, ::-1]
 
 
-def _minimum(
-    target: Matrix, reduced: _Reduced, strength: float, width: int, tied: bool
-) -> _Optimum:
+def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> _Optimum:
     """Return the minimum of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus the floor.
 
     It bounds f from below, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r. With α = (λ/r)Σ(sᵢ − α)₊ over the r
@@ -555,7 +395,9 @@ def _paper_bound(target: Matrix, width: int) -> float:
     return width * float(values[width - 1]) / excess if excess > 0 else math.inf
 
 
-def _attributes(reported: Reported | None, value: float, case: _Case) -> tuple[float, float] | None:
+def _attributes(
+    reported: ReportedAttributes | None, value: float, case: _Case
+) -> tuple[float, float] | None:
     """Return the largest relative difference of reported attributes from the data, and its error.
 
     The reported α and ρ are also compared with the singular values of the data:
@@ -567,7 +409,7 @@ def _attributes(reported: Reported | None, value: float, case: _Case) -> tuple[f
     layers = (case.left, case.right)
     values = optimum.singular_values
     top = float(values.max(initial=0.0)) or 1.0
-    given = _host(reported.singular_values)
+    given = host(reported.singular_values)
     count = min(len(given), len(values))
     # Singular values outside the range of the inputs may be given as zeros or left out.
     others = [float(part.max(initial=0.0)) for part in (given[count:], values[count:width])]
@@ -582,24 +424,41 @@ def _attributes(reported: Reported | None, value: float, case: _Case) -> tuple[f
         max(others) / top,
         (following - threshold) / top if rank < width else 0.0,
         (threshold - last) / top,
+        math.inf if len(given) > width else 0.0,
+        _outside_range(case),
     ]
     error = 8 * reported.precision + case.reduced.blur / top + case.reduced.undecided / scale
     if reported.layers is not None:
-        differences += [
-            _relative(_host(a), b) for a, b in zip(reported.layers, layers, strict=True)
-        ]
+        differences += [_relative(host(a), b) for a, b in zip(reported.layers, layers, strict=True)]
     if reported.coef is not None:
         product = layers[0] @ layers[1].T
-        coef, mean = _host(reported.coef).reshape(product.shape), _host(reported.mean)
+        coef, mean = host(reported.coef).reshape(product.shape), host(reported.mean)
         differences.append(_relative(coef, product))
         center, output_center = mean[: product.shape[1]], mean[product.shape[1] :]
         bias = output_center - coef @ center
         sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        away = np.abs(_host(reported.intercept).reshape(-1) - bias)
+        away = np.abs(host(reported.intercept).reshape(-1) - bias)
         differences.append(float(away.max()) / math.sqrt(scale))
         terms = (len(center) + 8) * max(reported.precision, EPSILON)
         error = max(error, terms * float(sizes.max()) / math.sqrt(scale))
     return max(differences), error
+
+
+def _outside_range(case: _Case) -> float:
+    """Return the share of V outside the range of the inputs, on which the loss does not depend.
+
+    The estimators return the weights of smallest norm, which have no such share. Where the range
+    is not clearly separated from what was dropped, it is not measured.
+    """
+    lower, right = case.reduced.lower, case.right
+    if lower is None or lower.shape[0] in (0, lower.shape[1]):
+        return 0.0
+    condition = case.reduced.condition
+    spread = condition if case.data.root is None else math.sqrt(condition)
+    if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
+        return 0.0
+    basis, _ = scipy.linalg.qr(lower.T, mode="economic")
+    return _relative(basis @ (basis.T @ right), right)
 
 
 def _relative(given: Matrix, expected: Matrix) -> float:

@@ -29,7 +29,7 @@ from lucidae.dropout.certificate import (
     measure,
 )
 from lucidae.dropout.estimators.network import hidden_width
-from lucidae.dropout.figures import Reported
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
@@ -80,9 +80,11 @@ class FactorizationState(FittedState):
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 
-def _reported(solution: ExactSolution) -> Reported:
+def _reported(solution: ExactSolution) -> ReportedAttributes:
     """Return the attributes that the certificate compares with the matrix."""
-    return Reported(solution.value, solution.rank, solution.threshold, solution.singular_values)
+    return ReportedAttributes(
+        solution.value, solution.rank, solution.threshold, solution.singular_values
+    )
 
 
 @saved_as(

@@ -17,7 +17,7 @@ from lucidae.arrays import Array, beside, like, machine_epsilon, to_numpy
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
 from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
-from lucidae.dropout.figures import Reported
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
@@ -262,9 +262,9 @@ class NetworkState(FittedState):
             reported=self.reported(attributes),
         )
 
-    def reported(self, attributes: Mapping[str, Any]) -> Reported:
+    def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
         """Return the attributes that the certificate compares with the data."""
-        return Reported(
+        return ReportedAttributes(
             attributes["objective_"],
             attributes["rank_"],
             attributes["threshold_"],

@@ -38,7 +38,7 @@ from lucidae.dropout.estimators.network import (
     upgraded_network,
     upgraded_sgd_estimator,
 )
-from lucidae.dropout.figures import Reported
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.path import SELECTIONS, cross_validate, fold_moments
@@ -100,7 +100,7 @@ class RegressionState(NetworkState):
             "intercept_": float(intercept[0]) if self.flat else like(intercept, self.ref),
         }
 
-    def reported(self, attributes: Mapping[str, Any]) -> Reported:
+    def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
         """Return the attributes that the certificate compares with the data."""
         mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
         return (
