@@ -95,7 +95,7 @@ class DropoutAutoencoder(
         Settings of SGD, as in `DropoutRegressor`.
     tol : float, default=1e-2
         Relative norm of the expected gradient at which SGD stops. The exact solver does not use
-        it.
+        it. The certificate of SGD allows a gap of `tol` to the optimum, but at most 0.02.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.

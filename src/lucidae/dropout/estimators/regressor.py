@@ -136,8 +136,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     training, has a global optimum in closed form: the least-squares map with its singular values
     (in the metric of the inputs) shrunk by one threshold and cut at rank r, spread evenly over
     the hidden units (Mianjy et al. 2018, Theorem 3.6). Inputs may be correlated, and their
-    covariance may be singular: eigenvalues below 10 · n_features · ε times the largest count as
-    zero.
+    covariance may be singular: directions whose variance is at the level of rounding errors,
+    10 · n_features · ε times the largest, count as constant.
 
     Parameters
     ----------
@@ -163,7 +163,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         Largest number of SGD steps.
     tol : float, default=1e-2
         Relative norm of the expected gradient, ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖) in white coordinates,
-        at which SGD stops. The exact solver does not use it.
+        at which SGD stops. The exact solver does not use it. The certificate of SGD allows a gap
+        of `tol` to the optimum, but at most 0.02.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
