@@ -51,6 +51,8 @@ _CORRELATED = (
     "Theorems 3.3 and 3.4 hold for separate layers, and for tied layers with white inputs: with "
     "tied layers and correlated inputs the optimum is in general not equalized."
 )
+_REMEDY = "Call fit, or lucidae.certify, with all rows at once: they have more digits than moments."
+_SEE = "float64 does not determine the gap: see the claim on conditioning."
 _NOT_KNOWN = "No closed form is known for tied weights with inputs that are not white."
 
 
@@ -82,9 +84,8 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     gap = _gap(figures, tolerance)
     if figures.undecided > tolerance or (figures.gap is not None and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
-        why = _lost(figures)
         compared = tuple(
-            does_not_apply(claim.name, claim.statement, claim.reference, why) for claim in compared
+            does_not_apply(claim.name, claim.statement, claim.reference, _SEE) for claim in compared
         )
     conditioning = _conditioning(figures, tolerance)
     return (gap, *compared, conditioning, *_small_dropout(figures))
@@ -103,7 +104,8 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     if gap < -tolerance or error > tolerance:
         # An error above the tolerance leaves room for a smaller loss, however small the gap is.
         if gap - error > tolerance:
-            return Claim("gap", statement, reference, gap, tolerance, False, _training(), error)
+            why = _training() if figures.from_rows else _REMEDY
+            return Claim("gap", statement, reference, gap, tolerance, False, why, error)
         return Claim("gap", statement, reference, gap, tolerance, None, _lost(figures), error)
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     advice = _saddle_advice(figures) if at_saddle else _training()
@@ -117,11 +119,11 @@ def _training() -> str:
 def _lost(figures: DropoutFigures) -> str:
     """Say what the conditioning of the inputs leaves undecided."""
     dropped = (
-        f" {figures.dropped} directions of the inputs cannot be told from constants."
+        f" Directions of the inputs that cannot be told from constants: {figures.dropped}."
         if figures.dropped
         else ""
     )
-    remedy = "" if figures.from_rows else " Call fit, or lucidae.certify, with all rows at once."
+    remedy = "" if figures.from_rows else f" {_REMEDY}"
     return (
         f"Not decidable in float64: rounding errors leave {figures.gap_error:.1g} of E‖y‖² open. "
         f"The second moment of the standardised inputs has the condition number "
@@ -276,8 +278,8 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
         why = _lost(figures)
         return Claim("conditioning", statement, reference, share, tolerance, None, why)
     note = (
-        f"{figures.dropped} directions of the inputs count as constant: relative to the features, "
-        "their standard deviation is at the level of rounding errors."
+        f"Directions of the inputs that count as constant: {figures.dropped}. Relative to the "
+        "features, their standard deviation is at the level of rounding errors."
         if figures.dropped
         else ""
     )

@@ -336,20 +336,23 @@ def _stationarity(case: _Case) -> tuple[float, Slope]:
 
     Separate layers are brought to white coordinates, and each unit to ‖uᵢ‖ = ‖v'ᵢ‖ where both are
     nonzero. Both are changes of coordinates that leave f as it is, and they make the figures
-    independent of the units of the inputs.
+    independent of the units of the inputs. M is scaled to norm one, and the weights by the root
+    of that factor.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
     if tied:
         shapes = (left.shape[0], right.shape[0], width)
-        slope = Slope(data.cross, data.inputs, strength, True, left.ravel(), shapes)
+        cross, inputs, point = data.cross, data.inputs, left.ravel()
     else:
         ratio = np.sqrt((inner**2).sum(axis=0)), np.sqrt((left**2).sum(axis=0))
         usable = (ratio[0] > 0) & (ratio[1] > 0)
         turn = np.sqrt(np.divide(ratio[0], ratio[1], out=np.ones(width), where=usable))
         point = np.concatenate([(left * turn).ravel(), (inner / turn).ravel()])
         shapes = (left.shape[0], inner.shape[0], width)
-        slope = Slope(case.reduced.matrix, None, strength, False, point, shapes)
+        cross, inputs = case.reduced.matrix, None
+    unit = float(np.linalg.norm(cross)) or 1.0
+    slope = Slope(cross / unit, inputs, strength, tied, point / math.sqrt(unit), shapes)
     size = (4 if tied else 2) * slope.size * float(np.linalg.norm(slope.point))
     return float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
 
