@@ -29,6 +29,8 @@ class ReportedAttributes(NamedTuple):
         ``left_`` and ``right_``.
     coef, intercept, mean : arrays, optional
         ``coef_``, ``intercept_``, and the mean of the rows [x | y].
+    rows : tuple of float, optional
+        The objective measured on the rows themselves, and its error.
     precision : float
         Rounding unit of the dtype in which the attributes are returned.
     """
@@ -41,6 +43,7 @@ class ReportedAttributes(NamedTuple):
     coef: Any = None
     intercept: Any = None
     mean: Any = None
+    rows: tuple[float, float] | None = None
     precision: float = EPSILON
 
 

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
-from lucidae.arrays import to_numpy
+from lucidae.arrays import Array, like, namespace, scalar, squared_norm, to_numpy
 from lucidae.dropout.figures import EPSILON
+from lucidae.dropout.objectives import Weights
 
 Matrix = np.ndarray[Any, Any]
 
@@ -23,6 +25,13 @@ WHITE = 1e-8
 RANGE_FACTOR = 10.0
 """Standardised inputs have m features of variance one. A pivot of their Cholesky factorisation
 below RANGE_FACTOR · m · ε is a rounding error of the moment."""
+
+
+ROWS = 4096
+"""Rows that `row_objective` converts to double precision at a time."""
+
+SPARSE_ROWS = 128
+"""Sparse rows that `row_objective` makes dense at a time."""
 
 
 class Moments(NamedTuple):
@@ -181,3 +190,86 @@ def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: M
     on_cross = (outward.T @ inward - data.cross) / deviations / size
     on_outputs = (float((outward**2).sum()) - data.energy) / size**2
     return max(*(float(np.abs(part).max()) for part in (on_inputs, on_cross)), abs(on_outputs))
+
+
+def row_objective(
+    X: Any, Y: Any, sample_weight: Array | None, weights: Weights, strength: float, centered: bool
+) -> tuple[float, float]:
+    """Return f of the weights measured on the rows, and a bound on its rounding error.
+
+    One pass finds the means, another the residuals and the hidden units of every row. No moment
+    is involved, so that a wrong moment is noticed.
+
+    Parameters
+    ----------
+    X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
+        Inputs and outputs.
+    sample_weight : array of shape (n,), optional
+        Frequencies of the rows.
+    weights : Weights
+        U and V.
+    strength : float
+        λ.
+    centered : bool
+        Whether inputs and outputs are centred at their means.
+
+    Returns
+    -------
+    value, error : float
+    """
+    left, right = weights
+    xp = namespace(left)
+    total = (
+        float(X.shape[0]) if sample_weight is None else scalar(xp.sum(like(sample_weight, left)))
+    )
+    centers = [0.0 * left[:, 0], 0.0 * right[:, 0]]
+    if centered:
+        for x, y, w in _row_blocks(X, Y, sample_weight, left):
+            centers = [
+                centers[0] + xp.sum(w * y, axis=0) / total,
+                centers[1] + xp.sum(w * x, axis=0) / total,
+            ]
+    loss, spread, inputs, incoming = 0.0, 0.0, 0.0, 0.0 * left[0, :]
+    for x, y, w in _row_blocks(X, Y, sample_weight, left):
+        x, y, w = x - centers[1], y - centers[0], w / total
+        hidden = x @ right
+        loss += scalar(squared_norm(xp.sqrt(w) * (y - hidden @ left.mT)))
+        incoming = incoming + xp.sum(w * hidden * hidden, axis=0)
+        spread, inputs = spread + scalar(xp.sum(w * y * y)), inputs + scalar(xp.sum(w * x * x))
+    return _with_error(loss, spread, inputs, host(incoming), host(left), host(right), strength)
+
+
+def _row_blocks(X: Any, Y: Any, sample_weight: Array | None, ref: Array) -> Any:
+    """Yield inputs, outputs and weights (as a column), dense and in double precision."""
+    step = SPARSE_ROWS if scipy.sparse.issparse(X) else ROWS
+    for start in range(0, X.shape[0], step):
+        rows = slice(start, start + step)
+        x, y = (
+            like(part[rows].toarray() if scipy.sparse.issparse(part) else part[rows, :], ref)
+            for part in (X, Y)
+        )
+        column = 0.0 * x[:, :1] + 1.0
+        if sample_weight is not None:
+            column = column * like(sample_weight[rows], ref)[:, None]
+        yield x, y, column
+
+
+def _with_error(
+    loss: float,
+    outputs: float,
+    inputs: float,
+    incoming: Matrix,
+    left: Matrix,
+    right: Matrix,
+    strength: float,
+) -> tuple[float, float]:
+    """Return f and its error; a hidden unit is wrong by at most d₂ · ε · ‖x‖‖vᵢ‖."""
+    noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
+    outgoing = (left**2).sum(axis=0)
+    value = loss + strength * float(outgoing @ incoming)
+    hidden = math.sqrt(inputs) * np.sqrt((right**2).sum(axis=0))
+    residual = math.sqrt(outputs) + float(np.sqrt(outgoing) @ hidden)
+    error = 2 * math.sqrt(loss) * residual + noise * residual**2
+    error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))
+    error += noise * strength * float(outgoing @ hidden**2) + value
+    return value, noise * error

@@ -431,6 +431,9 @@ def _attributes(
         _outside_range(case),
     ]
     error = 8 * reported.precision + case.reduced.blur / top + case.reduced.undecided / scale
+    if reported.rows is not None:
+        differences.append(abs(reported.rows[0] - value) / scale)
+        error += reported.rows[1] / scale
     if reported.layers is not None:
         differences += [_relative(host(a), b) for a, b in zip(reported.layers, layers, strict=True)]
     if reported.coef is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
 from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.reduction import row_objective
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
@@ -169,6 +170,8 @@ class NetworkState(FittedState):
         Relative gap to the optimum that the certificate allows.
     trained : TrainedNetwork or None
         The network that SGD found; None until the closed form has been computed.
+    row_objective : tuple of float or None
+        The objective measured on the rows of `fit`, and its error; None without rows.
     """
 
     moment: SecondMoment
@@ -177,6 +180,7 @@ class NetworkState(FittedState):
     ref: Array
     tolerance: float
     trained: TrainedNetwork | None
+    row_objective: tuple[float, float] | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -247,10 +251,14 @@ class NetworkState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the moment of the fit."""
-        return self.certificate_on(self.problem, title, self.attributes)
+        return self.certificate_on(self.problem, title, self.attributes, self.row_objective)
 
     def certificate_on(
-        self, problem: LinearProblem, title: str, attributes: Mapping[str, Any]
+        self,
+        problem: LinearProblem,
+        title: str,
+        attributes: Mapping[str, Any],
+        rows: tuple[float, float] | None,
     ) -> Certificate:
         """Return the certificate of the weights and the fitted attributes on a problem."""
         return certificate_of(
@@ -259,8 +267,15 @@ class NetworkState(FittedState):
             self.strength,
             title=title,
             tolerance=self.tolerance,
-            reported=self.reported(attributes),
+            reported=self.reported(attributes)._replace(rows=rows),
         )
+
+    def measured_on(
+        self, X: Any, Y: Any, sample_weight: Array | None, *, centered: bool
+    ) -> tuple[float, float]:
+        """Return the objective of the weights measured on rows, and its error."""
+        weights = Weights(*(like(part, self.moment.center) for part in self.network.weights))
+        return row_objective(X, Y, sample_weight, weights, self.strength, centered)
 
     def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
         """Return the attributes that the certificate compares with the data."""
@@ -331,6 +346,7 @@ def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
 
 def upgraded_network(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a state from those of lucidae 0.1.0, which did not store the gap."""
+    fields = {"row_objective": None} | fields
     if "outcome" not in fields:
         return fields
     trained = fields.pop("outcome")

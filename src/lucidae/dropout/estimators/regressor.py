@@ -25,7 +25,7 @@ from lucidae.arrays import (
 )
 from lucidae.base import Fitted, reference_array, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -46,7 +46,7 @@ from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_weights
+from lucidae.validation import check_choice, check_rows, check_weights
 
 
 @saved_as(
@@ -290,6 +290,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         state.root = row_problem(X, y, weights, moment, centered=state.centered).root
         if solver.needs_rows:
             state.train(X, as_columns(y), weights, settings)
+        columns = as_columns(y)
+        state.row_objective = state.measured_on(X, columns, weights, centered=state.centered)
         self._keep(state)
         return self
 
@@ -419,8 +421,14 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             raise ValueError(
                 "X was given without y; the certificate of a DropoutRegressor on data needs y too."
             )
-        problem = data_problem(X, y, bool(self.fit_intercept), sample_weight)
-        return self._state.certificate_on(problem, type(self).__name__, self._attributes_now())
+        X, centered = check_rows(X), bool(self.fit_intercept)
+        problem = data_problem(X, y, centered, sample_weight)
+        check_problem(problem, self._state.network.weights)
+        weights = check_weights(sample_weight, X)
+        rows = self._state.measured_on(X, as_columns(y), weights, centered=centered)
+        return self._state.certificate_on(
+            problem, type(self).__name__, self._attributes_now(), rows
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
