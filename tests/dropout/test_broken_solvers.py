@@ -12,10 +12,11 @@ closed form                                   112       16         24      72
 solver                                         65       17         35      13
 tied solver                                    28        3          7      18
 whitening                                     130       21         67      42
-factorised rows                                39        9         14      16
+factorised rows                                39       12         11      16
 equalizer                                      91        8         29      54
+moments                                        37       18         12       7
 objective                                      56       20          1      35
-all                                           521       94        177     250
+all                                           558      115        186     257
 ========================================  =======  =======  =========  ======
 """
 
@@ -35,6 +36,7 @@ from lucidae.dropout.equalize import (
     level_diagonal,
 )
 from lucidae.dropout.estimators.network import NetworkState
+from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.figures import ReportedAttributes
 from mutants import broken, mutants
 
@@ -130,8 +132,17 @@ def differs(found, healthy):
     return False
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Read the few rows of the problems in several blocks, as millions of rows would be."""
+    before = moments.BLOCK_ROWS, moments.ROOT_ROWS
+    moments.BLOCK_ROWS, moments.ROOT_ROWS = 16, 8
+    yield
+    moments.BLOCK_ROWS, moments.ROOT_ROWS = before
+
+
 @pytest.fixture(scope="module")
-def healthy():
+def healthy(small_blocks):
     return {name: result(fit()) for name, fit in FITS.items()}
 
 
@@ -181,6 +192,16 @@ FUNCTIONS = {
     ),
     "factorised rows": (moments.row_problem, moments.row_root, moments._joined, moments._weighted),
     "equalizer": (equalized_factors, level_diagonal, _plane_rotation, _rotated),
+    "moments": (
+        moments.joint_moment,
+        moments._block,
+        moments._has_weight,
+        objectives._second,
+        objectives.second_about,
+        objectives.LinearProblem.from_second.__func__,
+        objectives.LinearProblem.autoencoder.__func__,
+        RegressionState.centers,
+    ),
     "objective": (
         objectives.DropoutObjective.loss,
         objectives.DropoutObjective.importance,
