@@ -115,8 +115,7 @@ def test_tied_saddles_are_named_with_a_direction_of_descent(strength):
         certificate = certify_weights(point.factor, None, matrix=M, dropout=dropout)
         assert certificate["stationarity"].holds
         assert certificate["gap"].holds is (point.index == 0)
-        # At the minimum the gap is enough, and the curvature is not measured.
-        assert certificate["curvature"].holds is (False if point.index else None)
+        assert certificate["curvature"].holds is (point.index == 0)
         if point.index:
             advice = certificate["curvature"].advice
             assert "strict saddle" in advice

@@ -1,23 +1,14 @@
-"""Certificates of dropout networks: figures measured on weights, and the claims they support."""
+"""Claims about dropout networks, from the figures that `lucidae.dropout.verifier` measures."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import (
-    Array,
-    as_double,
-    is_array,
-    like,
-    namespace,
-    scalar,
-    squared_norm,
-    to_numpy,
-)
+from lucidae.arrays import as_double, is_array, like, to_numpy
 from lucidae.certificate import (
     Certificate,
     Claim,
@@ -27,276 +18,42 @@ from lucidae.certificate import (
     does_not_apply,
     reported,
 )
-from lucidae.dropout.equalize import product_svd
-from lucidae.dropout.landscape import classify, smallest_curvature
-from lucidae.dropout.moments import Whitened, joint_moment, whiten
-from lucidae.dropout.objectives import (
-    DropoutObjective,
-    LinearProblem,
-    Weights,
-    check_hidden_units,
-)
-from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd, solve_tied
-from lucidae.dropout.theory import small_dropout_bound, strength_of
-from lucidae.io.models import saved_as
+from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
+from lucidae.dropout.landscape import classify
+from lucidae.dropout.moments import joint_moment, row_problem
+from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
+from lucidae.dropout.theory import strength_of
+from lucidae.dropout.verifier import CERTIFIED, measure
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_number, check_rows, check_weights
 
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
-Vector = np.ndarray[Any, Any]
+LARGEST_GAP = 2e-2
+"""Largest gap that the certificate of a fit by SGD allows, whatever its `tol`: beyond two percent
+of E‖y‖² weights are not called a global minimum."""
 
-CERTIFIED = 1e-6
-"""Gap to the optimum, relative to E‖y‖², up to which weights count as optimal."""
+ATTRIBUTES = 1e-6
+"""Largest relative difference of a reported attribute from the data. The exact solver and the
+verifier agree to about 1e-12 on well-conditioned data, and attributes in float32 to 1e-7."""
 
-MOST_WEIGHTS = 20_000
-"""The curvature is measured for networks of up to this number of weights."""
+CONSISTENT = 1e-9
+"""Largest difference of the factorised rows from their moment, in units of standard deviations:
+above the rounding errors of 10⁶ rows, below any error that changes a certified gap."""
 
-
-@saved_as("lucidae.dropout.figures/1", formerly="lucidae.dropout.measurement:Measurement")
-@dataclass(frozen=True, slots=True)
-class DropoutFigures:
-    """Figures that `measure` found for given weights.
-
-    Parameters
-    ----------
-    strength, width, tied
-        λ, r, and whether both layers share their weights.
-    value : float
-        f, the expected dropout loss of the weights.
-    optimum : float or None
-        The global minimum of f; None if no closed form is known.
-    energy : float
-        E‖y‖².
-    stationarity : float
-        Norm of the gradient, relative to its scale.
-    relative_variance : float
-        Variance of the importance scores over their squared mean.
-    path_excess : float
-        Relative excess of the squared path norm over its minimum for the same product.
-    rank, optimal_rank : int
-        Numerical rank of the product, and that of the optimal one; None if it is not known.
-    product_distance : float or None
-        Relative distance to the optimal product; None if that is not known or not unique.
-    curvature : float or None
-        Smallest measured curvature, relative to ‖E[yxᵀ]‖; None if it was not measured.
-    reason : str
-        A sentence about the curvature: why it was not measured, or what its direction is.
-    paper_bound : float or None
-        The strength below which Mianjy et al. 2018, Theorem 4.3 applies; None where that theorem
-        makes no statement.
-    """
-
-    strength: float
-    width: int
-    tied: bool
-    value: float
-    optimum: float | None
-    energy: float
-    stationarity: float
-    relative_variance: float
-    path_excess: float
-    rank: int
-    optimal_rank: int | None
-    product_distance: float | None
-    curvature: float | None
-    reason: str
-    paper_bound: float | None
-
-    @property
-    def gap(self) -> float | None:
-        """(f − min f) / E‖y‖²."""
-        if self.optimum is None:
-            return None
-        return (self.value - self.optimum) / (self.energy if self.energy > 0 else 1.0)
-
-
-def measure(
-    problem: LinearProblem,
-    weights: Weights,
-    strength: float,
-    *,
-    tied: bool = False,
-    tolerance: float = CERTIFIED,
-    optimum: ExactSolution | None = None,
-) -> DropoutFigures:
-    """Return the figures of weights on a problem.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        Moments of the data.
-    weights : Weights
-        U and V, for the inputs of the problem.
-    strength : float
-        λ.
-    tied : bool, default=False
-        Whether both layers share their weights.
-    tolerance : float, default=1e-6
-        Gap to the optimum, relative to E‖y‖², up to which weights count as optimal.
-    optimum : ExactSolution, optional
-        The optimum, if it is known already.
-
-    Returns
-    -------
-    DropoutFigures
-    """
-    white = whiten(problem)
-    kind = (_TiedWhite if problem.is_white else _Tied) if tied else _Untied
-    network = kind(DropoutObjective(problem, strength), weights, white, tolerance)
-    known = optimum or network.optimum()
-    whitened = white.lower_weights(weights)
-    values = product_svd(*whitened)[1]
-    scores = to_numpy(network.objective.importance(weights))
-    stationarity = network.stationarity()
-    value = scalar(network.objective.value(weights))
-    if known is not None and value - known.value <= tolerance * problem.energy:
-        curvature, reason = None, "Not measured: the gap shows that this is a global minimum."
-    else:
-        curvature, reason = _measured_curvature(network, stationarity)
-    # The gap is quadratic in distances, so these are compared with the square root.
-    level = tolerance**0.5
-    return DropoutFigures(
-        strength,
-        network.width,
-        tied,
-        value,
-        known.value if known else None,
-        problem.energy,
-        stationarity,
-        _relative_variance(scores),
-        _path_excess(scores, values),
-        _numerical_rank(values, level),
-        _optimal_rank(known, level) if known else None,
-        _product_distance(whitened, white, known),
-        curvature,
-        reason,
-        network.paper_bound(),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Untied:
-    """A network whose layers have separate weights; the closed form is known for all inputs."""
-
-    objective: DropoutObjective
-    weights: Weights
-    white: Whitened
-    tolerance: float
-    tied = False
-
-    @property
-    def width(self) -> int:
-        return int(self.weights.left.shape[1])
-
-    def optimum(self) -> ExactSolution | None:
-        strength = self.objective.strength
-        triple = leading_svd(self.white.matrix, self.width + 1, strength)
-        return assemble(self.white, triple, strength, self.width)
-
-    def stationarity(self) -> float:
-        return scalar(self.objective.stationarity(self.weights))
-
-    def curvature(self) -> tuple[float | None, str]:
-        """Return the smallest curvature, or None, and a sentence about it."""
-        if sum(part.shape[0] * part.shape[1] for part in self.weights) > MOST_WEIGHTS:
-            return None, f"Not measured for networks of more than {MOST_WEIGHTS} weights."
-        curvature, _ = smallest_curvature(self.objective, self.weights, tied=self.tied)
-        return curvature, "lucidae.dropout.landscape.smallest_curvature returns the direction."
-
-    def paper_bound(self) -> float | None:
-        return None
-
-
-class _Tied(_Untied):
-    """A network with tied weights; for inputs that are not white no closed form is known."""
-
-    tied = True
-
-    def optimum(self) -> ExactSolution | None:
-        return None
-
-    def stationarity(self) -> float:
-        return scalar(self.objective.tied_stationarity(self.weights.left))
-
-
-class _TiedWhite(_Tied):
-    """A network with tied weights and white inputs (Mianjy et al. 2018, sections 2 and 4)."""
-
-    def optimum(self) -> ExactSolution | None:
-        return solve_tied(self.objective.problem.cross, self.objective.strength, self.width)
-
-    def curvature(self) -> tuple[float | None, str]:
-        verdict = classify(
-            self.weights.left,
-            self.objective.problem.cross,
-            self.objective.strength,
-            tolerance=self.tolerance,
-            critical=self.tolerance**0.5,
-        )
-        hint = " lucidae.dropout.landscape.classify returns the direction."
-        return verdict.curvature, verdict.reason + (hint if verdict.kind.is_saddle else "")
-
-    def paper_bound(self) -> float | None:
-        cross = self.objective.problem.cross
-        xp = namespace(cross)
-        eigenvalues = xp.flip(xp.linalg.eigvalsh((cross + cross.mT) / 2))
-        return small_dropout_bound(eigenvalues, self.width)
-
-
-def _measured_curvature(network: _Untied, stationarity: float) -> tuple[float | None, str]:
-    """Return the curvature relative to ‖E[yxᵀ]‖ at a critical point, and a sentence about it."""
-    if stationarity > network.tolerance**0.5:
-        return None, "Not measured: the gradient does not vanish, so this is not a critical point."
-    scale = scalar(squared_norm(network.objective.problem.cross)) ** 0.5 or 1.0
-    curvature, reason = network.curvature()
-    return None if curvature is None else curvature / scale, reason
-
-
-def _relative_variance(scores: Vector) -> float:
-    """Return the variance of the importance scores over their squared mean."""
-    mean = float(scores.mean())
-    return float((scores / mean).var()) if mean > 0 else 0.0
-
-
-def _path_excess(scores: Vector, values: Array) -> float:
-    """Return ψ₂² r / ‖UVᵀ‖_*² − 1, which is zero if the path norm is minimal for this product.
-
-    ψ₂² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖vᵢ‖ ≥ ‖UVᵀ‖_* always.
-    """
-    nuclear = float(to_numpy(values).sum())
-    if nuclear == 0.0:
-        return 0.0 if not scores.any() else float("inf")
-    return float(((scores / nuclear) ** 2).sum() * len(scores) - 1.0)
-
-
-def _numerical_rank(values: Array, level: float) -> int:
-    host = to_numpy(values)
-    return int((host > level * host[0]).sum()) if host.size and host[0] > 0 else 0
-
-
-def _optimal_rank(optimum: ExactSolution, level: float) -> int:
-    """Return the rank of the optimal product, counted by the same rule as that of the weights."""
-    kept = optimum.singular_values[: optimum.rank]
-    return _numerical_rank(kept - optimum.threshold, level)
-
-
-def _product_distance(
-    whitened: Weights, white: Whitened, optimum: ExactSolution | None
-) -> float | None:
-    """Return ‖UVᵀ − best‖ / ‖best‖ in white coordinates; None if the best is not unique."""
-    if optimum is None or not optimum.unique:
-        return None
-    xp = namespace(whitened.left)
-    best = white.lower_weights(optimum.weights)
-    product, reference = whitened.left @ whitened.right.mT, best.left @ best.right.mT
-    distance = scalar(xp.sqrt(squared_norm(product - reference)))
-    size = scalar(xp.sqrt(squared_norm(reference)))
-    return distance / size if size > 0 else distance
-
+UNCERTAIN_CURVATURE = 4.0
+"""The Hessian at weights of relative gradient norm g differs by about this multiple of g from that
+at the critical point nearby."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
+_CORRELATED = (
+    "Theorems 3.3 and 3.4 hold for separate layers, and for tied layers with white inputs: with "
+    "tied layers and correlated inputs the optimum is in general not equalized."
+)
+_REMEDY = "Call fit, or lucidae.certify, with all rows at once: they have more digits than moments."
+_SEE = "float64 does not determine the gap: see the claim on conditioning."
+_NOT_KNOWN = "No closed form is known for tied weights with inputs that are not white."
 
 
 def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
@@ -314,35 +71,84 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     -------
     tuple of Claim
     """
-    return (
-        _gap(figures, tolerance),
+    compared = (
+        _subgradient(figures, tolerance),
         _product(figures, tolerance),
         _equalized(figures, tolerance),
         _path_norm(figures, tolerance),
-        _rank(figures),
+        _rank(figures, tolerance),
         _stationarity(figures, tolerance),
         _curvature(figures, tolerance),
-        *_small_dropout(figures),
+        *_attributes(figures),
     )
+    gap = _gap(figures, tolerance)
+    if figures.undecided > tolerance or (figures.gap is not None and gap.holds is None):
+        # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
+        compared = tuple(
+            does_not_apply(claim.name, claim.statement, claim.reference, _SEE) for claim in compared
+        )
+    conditioning = _conditioning(figures, tolerance)
+    return (gap, *compared, conditioning, *_small_dropout(figures))
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
+    """Claim a gap between −tolerance and tolerance: below, the value or the bound is wrong."""
     reference = f"Mianjy et al. 2018, Theorem {'2.4' if figures.tied else '3.6'}"
     statement = "the expected dropout loss is its global minimum"
-    if figures.gap is None:
-        why = "No closed form is known for tied weights with inputs that are not white."
-        return does_not_apply("gap", statement, reference, why)
+    gap, error = figures.gap, figures.gap_error
+    if gap is None:
+        return does_not_apply("gap", statement, reference, _NOT_KNOWN)
+    if gap + error < -tolerance:
+        why = "The loss is below its lower bound, so one of them was computed wrongly."
+        return Claim("gap", statement, reference, gap, tolerance, False, why, error)
+    if gap < -tolerance or error > tolerance:
+        # An error above the tolerance leaves room for a smaller loss, however small the gap is.
+        if gap - error > tolerance:
+            why = _training() if figures.from_rows else _REMEDY
+            return Claim("gap", statement, reference, gap, tolerance, False, why, error)
+        return Claim("gap", statement, reference, gap, tolerance, None, _lost(figures), error)
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
-    advice = (
-        _saddle_advice(figures)
-        if at_saddle
-        else f"Train longer with a decreasing learning rate; {_EXACT}"
+    advice = _saddle_advice(figures) if at_saddle else _training()
+    return at_most("gap", statement, reference, gap, tolerance, advice, error=error)
+
+
+def _training() -> str:
+    return f"Train longer with a decreasing learning rate; {_EXACT}"
+
+
+def _lost(figures: DropoutFigures) -> str:
+    """Say what the conditioning of the inputs leaves undecided."""
+    dropped = (
+        f" Directions of the inputs that cannot be told from constants: {figures.dropped}."
+        if figures.dropped
+        else ""
     )
-    return at_most("gap", statement, reference, figures.gap, tolerance, advice)
+    remedy = "" if figures.from_rows else f" {_REMEDY}"
+    return (
+        f"Not decidable in float64: rounding errors leave {figures.gap_error:.1g} of E‖y‖² open. "
+        f"The second moment of the standardised inputs has the condition number "
+        f"{figures.condition:.1g}.{dropped}{remedy}"
+    )
 
 
 def _saddle_advice(figures: DropoutFigures) -> str:
     return f"The weights are at a strict saddle. {figures.reason}"
+
+
+def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
+    statement = "the product satisfies the optimality conditions of the convex relaxation"
+    reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
+    if figures.subgradient is None:
+        return does_not_apply("subgradient", statement, reference, _NOT_KNOWN)
+    return at_most(
+        "subgradient",
+        statement,
+        reference,
+        figures.subgradient,
+        math.sqrt(tolerance),
+        f"Some singular value of the product differs from the optimal one. {_EXACT}",
+        error=figures.error,
+    )
 
 
 def _product(figures: DropoutFigures, tolerance: float) -> Claim:
@@ -351,7 +157,7 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
     if figures.product_distance is None:
         why = (
             "The optimal product is not known, or it is not unique because the singular values "
-            "r and r + 1 are equal."
+            "r and r + 1 are equal within the tolerance."
         )
         return does_not_apply("product", statement, reference, why)
     return at_most(
@@ -361,34 +167,52 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
         figures.product_distance,
         math.sqrt(tolerance),
         f"The network computes a function that differs from the optimal one. {_EXACT}",
+        error=figures.error,
     )
 
 
 def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "all hidden units have equal importance (variance over squared mean)"
     reference = "Mianjy et al. 2018, Theorem 3.4"
-    if figures.strength == 0:
-        return does_not_apply("equalized", statement, reference, _NO_DROPOUT)
+    why = _why_not_equalized(figures)
+    if why:
+        return does_not_apply("equalized", statement, reference, why)
     advice = "lucidae.equalize_pair equalizes the units without changing the product."
-    variance = figures.relative_variance
-    return at_most("equalized", statement, reference, variance, tolerance, advice)
+    variance, error = figures.relative_variance, figures.error
+    return at_most("equalized", statement, reference, variance, tolerance, advice, error=error)
 
 
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "the path norm is the smallest that this product allows"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
-    if figures.strength == 0:
-        return does_not_apply("path_norm", statement, reference, _NO_DROPOUT)
+    why = _why_not_equalized(figures)
+    if why:
+        return does_not_apply("path_norm", statement, reference, why)
     advice = "lucidae.equalize_pair minimises it without changing the product."
-    return at_most("path_norm", statement, reference, figures.path_excess, tolerance, advice)
+    excess, error = figures.path_excess, figures.error
+    return at_most("path_norm", statement, reference, excess, tolerance, advice, error=error)
 
 
-def _rank(figures: DropoutFigures) -> Claim:
+def _why_not_equalized(figures: DropoutFigures) -> str:
+    """Say why the optimum need not be equalized; empty where it is."""
+    if figures.strength == 0:
+        return _NO_DROPOUT
+    return _CORRELATED if figures.tied and not figures.white else ""
+
+
+def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = f"at width {figures.width} the product has the rank of the optimal one"
     reference = "Mianjy et al. 2018, Theorem 3.6"
-    if figures.optimal_rank is None:
-        return does_not_apply("rank", statement, reference, "The optimal rank is not known.")
     rank, optimal = figures.rank, figures.optimal_rank
+    lowest, highest = figures.rank_band
+    if optimal is None or lowest is None or highest is None:
+        return does_not_apply("rank", statement, reference, "The optimal rank is not known.")
+    if rank != optimal and lowest <= rank <= highest:
+        why = (
+            f"A singular value of the optimal product is about {math.sqrt(tolerance):.1g} of the "
+            "largest, so that the numerical rank is not defined."
+        )
+        return Claim("rank", statement, reference, float(rank), float(optimal), None, why)
     advice = "" if rank == optimal else _rank_advice(rank > optimal)
     return Claim("rank", statement, reference, float(rank), float(optimal), not advice, advice)
 
@@ -407,6 +231,7 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
         figures.stationarity,
         math.sqrt(tolerance),
         f"Training has not converged. {_EXACT}",
+        error=figures.error,
     )
 
 
@@ -416,7 +241,49 @@ def _curvature(figures: DropoutFigures, tolerance: float) -> Claim:
     if figures.curvature is None or math.isnan(figures.curvature):
         return does_not_apply("curvature", statement, reference, figures.reason)
     level, advice = -math.sqrt(tolerance), _saddle_advice(figures)
-    return at_least("curvature", statement, reference, figures.curvature, level, advice)
+    error = UNCERTAIN_CURVATURE * figures.stationarity + figures.error
+    return at_least(
+        "curvature", statement, reference, figures.curvature, level, advice, error=error
+    )
+
+
+def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
+    """Claim that the attributes of the estimator are those of the data."""
+    if figures.attributes is None:
+        return ()
+    return (
+        at_most(
+            "attributes",
+            "objective_, rank_, threshold_ and singular_values_ agree with the data: "
+            "s_{ρ+1} ≤ α < s_ρ, or ρ = r",
+            "Mianjy et al. 2018, Theorem 3.6",
+            figures.attributes,
+            ATTRIBUTES,
+            "The attributes do not belong to these weights and data, or they were changed.",
+            error=figures.attributes_error,
+        ),
+    )
+
+
+def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
+    """Claim that the gap is known within the tolerance."""
+    statement = "float64 determines the gap: the share of E‖y‖² that rounding leaves open"
+    reference = "Higham 2002, sections 10.3 and 19.4"
+    if figures.inconsistency > CONSISTENT:
+        why = "The factorised rows and their moment differ, so one of them is wrong."
+        value = figures.inconsistency
+        return Claim("conditioning", statement, reference, value, CONSISTENT, False, why)
+    share = figures.gap_error
+    if share > tolerance:
+        why = _lost(figures)
+        return Claim("conditioning", statement, reference, share, tolerance, None, why)
+    note = (
+        f"Directions of the inputs that count as constant: {figures.dropped}. Relative to the "
+        "features, their standard deviation is at the level of rounding errors."
+        if figures.dropped
+        else ""
+    )
+    return Claim("conditioning", statement, reference, share, tolerance, True, note)
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
@@ -447,13 +314,28 @@ def certificate_of(
     title: str,
     tied: bool = False,
     tolerance: float = CERTIFIED,
-    optimum: ExactSolution | None = None,
+    reported: ReportedAttributes | None = None,
 ) -> Certificate:
     """Return the certificate of weights on a problem; the arguments are those of `measure`."""
     check_problem(problem, weights)
     weights = Weights(*(like(part, problem.cross) for part in weights))
-    figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, optimum=optimum)
-    return Certificate(title, claims(figures, tolerance))
+    figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, reported=reported)
+    figures = _explained(figures, problem, weights, tolerance)
+    return Certificate(title, claims(figures, tolerance), figures.evidence)
+
+
+def _explained(
+    figures: DropoutFigures, problem: LinearProblem, weights: Weights, tolerance: float
+) -> DropoutFigures:
+    """Add the words of `classify` to a saddle of tied weights; the figures stay as they are."""
+    at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
+    if not (figures.tied and figures.white and at_saddle):
+        return figures
+    verdict = classify(
+        weights.left, problem.cross, figures.strength, tolerance=tolerance, critical=math.inf
+    )
+    reason = f"{verdict.reason} lucidae.dropout.landscape.classify returns the direction."
+    return replace(figures, reason=reason)
 
 
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
@@ -556,6 +438,5 @@ def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> Lin
         moment = SecondMoment.of(X, sample_weight)
         return LinearProblem.autoencoder(moment, centered=fit_intercept)
     weights = check_weights(sample_weight, X)
-    return LinearProblem.from_moment(
-        joint_moment(X, Y, weights), X.shape[1], centered=fit_intercept
-    )
+    moment = joint_moment(X, Y, weights)
+    return row_problem(X, Y, weights, moment, centered=fit_intercept)

@@ -3,11 +3,16 @@
 Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M = E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square
 in E‖y − UVᵀx‖² gives the expected dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant
 E‖y‖² − ‖M‖². Where C is singular the reduction works on its range.
+
+From C the matrix M has errors of the order ε·cond(C). Where that is too much and the rows are
+there, they are factorised instead of their moment: `row_root` returns F with
+FᵀF = E[(x, y)(x, y)ᵀ], and from the singular value decomposition F_x = PSWᵀ follow M = F_yᵀP and
+B = WS⁻¹, with errors of the order ε·√cond(C).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -18,15 +23,18 @@ from lucidae.arrays import (
     Array,
     as_float,
     device,
+    diagonal,
     eigh_descending,
     eye_like,
     is_array,
+    is_numpy,
     largest,
     like,
     machine_epsilon,
     namespace,
     scalar,
     squared_norm,
+    svd_thin,
     where_set,
 )
 from lucidae.dropout.objectives import LinearProblem, Weights
@@ -38,6 +46,14 @@ BLOCK_ROWS = 16_384
 RANGE_FACTOR = 10.0
 """Eigenvalues of C below RANGE_FACTOR · d₂ · ε times the largest count as zero: rounding errors of
 the second moment have this size in directions outside the range of the inputs."""
+
+
+CONDITION = 1e6
+"""Condition number of C above which its eigendecomposition is not accurate enough. The error of
+M is about CONDITION · ε = 2e-10 there, far below the gap of 1e-6 that certificates allow."""
+
+ROOT_ROWS = 4096
+"""Rows that are factorised at a time; at least twice as many as there are columns are taken."""
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
@@ -72,6 +88,72 @@ def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
         return SecondMoment.of(joined, part)
     xp = namespace(X)
     return SecondMoment.of(xp.concat([X[rows, :], like(Y[rows, :], X)], axis=1), part)
+
+
+def row_problem(
+    X: Any,
+    Y: Any,
+    weights: Array | None,
+    moment: SecondMoment,
+    *,
+    centered: bool,
+) -> LinearProblem:
+    """Return the problem of rows [x | y], with `row_root` where their moment is ill-conditioned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 1.0], [2.0, 2.0 + 1e-7], [4.0, 4.0 - 1e-7]])
+    >>> moment = joint_moment(X, X[:, 0])
+    >>> row_problem(X, X[:, 0], None, moment, centered=True).root.shape
+    (3, 3)
+    """
+    problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
+    variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
+    if scalar(variances[0]) * CONDITION >= scalar(variances[-1]):
+        return problem
+    return replace(problem, root=row_root(X, as_columns(Y), weights, moment, centered=centered))
+
+
+def row_root(
+    X: Any, Y: Array, weights: Array | None, moment: SecondMoment, *, centered: bool
+) -> Array:
+    """Return the triangular factor F of centred rows [x | y], FᵀF = E[(x, y)(x, y)ᵀ].
+
+    Blocks of rows are joined to the factor of the rows before them and factorised again, so that
+    only one block is dense at a time. The mean is subtracted in its two parts, which preserves
+    deviations that are far smaller than the mean.
+    """
+    size = moment.n_features
+    step = max(ROOT_ROWS, 2 * size)
+    total = None
+    for start in range(0, X.shape[0], step):
+        rows = _joined(X, Y, slice(start, start + step), moment)
+        if centered:
+            rows = (rows - moment.center) - moment.offset
+        part = None if weights is None else like(weights[start : start + step], moment.center)
+        rows = rows / moment.weight**0.5 if part is None else _weighted(rows, part / moment.weight)
+        xp = namespace(rows)
+        total = _triangle(rows if total is None else xp.concat([total, rows], axis=0))
+    return total
+
+
+def _joined(X: Any, Y: Array, rows: slice, moment: SecondMoment) -> Array:
+    """Return some rows [x | y], dense and in double precision, beside the moment."""
+    inputs = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows, :]
+    parts = [like(inputs, moment.center), like(Y[rows, :], moment.center)]
+    return namespace(moment.center).concat(parts, axis=1)
+
+
+def _weighted(rows: Array, weights: Array) -> Array:
+    return rows * namespace(rows).sqrt(weights)[:, None]
+
+
+def _triangle(rows: Array) -> Array:
+    """Return the triangular factor of a QR factorisation; the orthogonal one is not needed."""
+    if is_numpy(rows):
+        return np.linalg.qr(rows, mode="r")
+    return namespace(rows).linalg.qr(rows)[1]
 
 
 def _has_weight(weights: Array | None, start: int) -> bool:
@@ -136,12 +218,75 @@ def whiten(problem: LinearProblem) -> Whitened:
     """
     if problem.inputs is None:
         return Whitened(problem.cross, None, None, 0.0)
+    if problem.root is not None:
+        return _whiten_rows(problem)
     # L = QΛ^½ on the range of C = QΛQᵀ, so B = QΛ^-½ satisfies BᵀCB = I, LᵀB = I and
     # M = E[yxᵀ]B. Outside the range E[yxᵀ] is zero, so nothing is lost.
     scales, directions = input_range(problem.inputs)
+    if _is_graded(problem.inputs):
+        return _whiten_standardised(problem)
     lift = directions / _nonzero(scales)
     matrix = problem.cross @ lift
     return Whitened(matrix, lift, directions * scales, _floor(problem, matrix))
+
+
+def _is_graded(inputs: Array) -> bool:
+    """Tell whether the variances of the features that vary differ by more than `CONDITION`."""
+    variances = diagonal(inputs)
+    top = largest(variances)
+    smallest = scalar(namespace(variances).min(where_set(variances, variances <= 0, top)))
+    return smallest * CONDITION < top
+
+
+def _whiten_standardised(problem: LinearProblem) -> Whitened:
+    """Whiten inputs divided by their standard deviations.
+
+    An entry cᵢⱼ of the moment has an error of the order ε√(cᵢᵢcⱼⱼ). In these units all errors have
+    the same size, and no feature is lost beside one of larger scale.
+    """
+    xp, inputs = namespace(problem.inputs), problem.inputs
+    deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
+    deviations = where_set(deviations, deviations == 0, 1.0)
+    scales, directions = input_range(inputs / (deviations[:, None] * deviations[None, :]))
+    lower = deviations[:, None] * directions * scales
+    lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
+    matrix = problem.cross @ lift
+    return Whitened(matrix, lift, lower, _floor(problem, matrix))
+
+
+def _in_range(lift: Array, lower: Array) -> Array:
+    """Return B projected on the range of C = LLᵀ, so that the weights are zero outside it.
+
+    Dividing by standard deviations moves the range of a singular C; CB stays as it is.
+    """
+    if lower.shape[0] == lower.shape[1]:
+        return lift
+    basis, _ = namespace(lower).linalg.qr(lower)
+    return basis @ (basis.mT @ lift)
+
+
+def _whiten_rows(problem: LinearProblem) -> Whitened:
+    """Whiten by the singular value decomposition of the standardised columns F_x of the factor.
+
+    With F_x = PSWᵀD and D the standard deviations, C = DWS²WᵀD, so that L = DWS and B = D⁻¹WS⁻¹.
+    """
+    root, size = problem.root, problem.cross.shape[1]
+    assert root is not None
+    xp = namespace(root)
+    inward, outward = root[:, :size], root[:, size:]
+    deviations = xp.sqrt(xp.sum(inward * inward, axis=0))
+    deviations = where_set(deviations, deviations == 0, 1.0)
+    P, scales, Wt = svd_thin(inward / deviations)
+    level = RANGE_FACTOR * size * machine_epsilon(scales) * largest(scales[:1])
+    count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
+    scales = where_set(scales, scales <= level, 0.0)[:count]
+    P, directions = P[:, :count], Wt[:count, :].mT
+    P = P * xp.astype(scales > 0, scales.dtype)
+    matrix = outward.mT @ P
+    lower = deviations[:, None] * directions * scales
+    lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
+    rest = outward - P @ matrix.mT
+    return Whitened(matrix, lift, lower, scalar(squared_norm(rest)))
 
 
 def input_range(inputs: Array) -> tuple[Array, Array]:

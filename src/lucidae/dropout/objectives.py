@@ -8,7 +8,7 @@ functions accept leading batch axes on the weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -63,6 +63,9 @@ class LinearProblem:
         C = E[x xᵀ]; None stands for the identity, the white inputs of the paper.
     energy : float
         E‖y‖².
+    root : array of shape (k, d2 + d1), optional
+        F with FᵀF = E[(x, y)(x, y)ᵀ], a triangular factor of the rows. The condition number of F
+        is the square root of that of the moment, so it is given where C is ill-conditioned.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class LinearProblem:
     cross: Array
     inputs: Array | None
     energy: float
+    root: Array | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Array) -> Self:
@@ -92,13 +96,20 @@ class LinearProblem:
         )
 
     @classmethod
-    def from_moment(cls, moment: SecondMoment, n_features: int, *, centered: bool = True) -> Self:
+    def from_moment(
+        cls,
+        moment: SecondMoment,
+        n_features: int,
+        *,
+        centered: bool = True,
+        root: Array | None = None,
+    ) -> Self:
         """Return the problem of rows [x | y] from their joint moment.
 
         Centred rows correspond to a network with a bias in both layers: the optimal biases
         remove the means of the hidden units and of the outputs.
         """
-        return cls.from_second(_second(moment, centered), n_features)
+        return replace(cls.from_second(_second(moment, centered), n_features), root=root)
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
@@ -158,8 +169,11 @@ class DropoutObjective:
 
     def loss(self, weights: Weights) -> Array:
         """Return E‖y − UVᵀx‖², the loss without dropout."""
-        # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         left, right = weights
+        if self.problem.root is not None:
+            outward = self.problem.root[:, right.shape[-2] :]
+            return squared_norm(outward - self._through_root(right) @ left.mT)
+        # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         inward = self.problem.through_inputs(right)
         fitted = trace((left.mT @ left) @ (right.mT @ inward))
         agreement = namespace(left).sum(left * (self.problem.cross @ right), axis=(-2, -1))
@@ -167,9 +181,12 @@ class DropoutObjective:
 
     def importance(self, weights: Weights) -> Array:
         """Return ‖uᵢ‖ √(vᵢᵀC vᵢ) per hidden unit (Mianjy et al. 2018, section 6)."""
-        inward = self.problem.through_inputs(weights.right)
         xp = namespace(weights.left)
-        incoming = xp.sum(weights.right * inward, axis=-2)
+        if self.problem.root is None:
+            inward = self.problem.through_inputs(weights.right)
+            incoming = xp.sum(weights.right * inward, axis=-2)
+        else:
+            incoming = xp.sum(self._through_root(weights.right) ** 2, axis=-2)
         outgoing = xp.sum(weights.left * weights.left, axis=-2)
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
@@ -248,6 +265,12 @@ class DropoutObjective:
         scale = 16 * squared_norm(self.problem.cross) * squared_norm(factor)
         xp = namespace(scale)
         return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
+
+    def _through_root(self, right: Array) -> Array:
+        """Return F_x V, whose squared columns are vᵢᵀC vᵢ without the square of F."""
+        root = self.problem.root
+        assert root is not None
+        return root[:, : right.shape[-2]] @ right
 
     def _loaded(self, gram: Array) -> Array:
         """Return G + λ diag(G): the expectation of the Gram matrix of masked, rescaled units."""

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import Array, beside, like, scalar, trace
 from lucidae.base import Fitted, checked_codes, reference_array, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -33,12 +33,15 @@ from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_weights
+from lucidae.validation import check_rows, check_weights
 
 
 @saved_as(
-    "lucidae.dropout.autoencoder.fitted/1",
-    formerly="lucidae.dropout.estimators._autoencoding:Autoencoding",
+    "lucidae.dropout.autoencoder.fitted/2",
+    formerly=(
+        "lucidae.dropout.estimators._autoencoding:Autoencoding",
+        "lucidae.dropout.autoencoder.fitted/1",
+    ),
     upgrade=upgraded_network,
 )
 @dataclass(eq=False)
@@ -95,7 +98,7 @@ class DropoutAutoencoder(
         Settings of SGD, as in `DropoutRegressor`.
     tol : float, default=1e-2
         Relative norm of the expected gradient at which SGD stops. The exact solver does not use
-        it.
+        it. The certificate of SGD allows a gap of `tol` to the optimum, but at most 0.02.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
@@ -189,6 +192,7 @@ class DropoutAutoencoder(
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
         if solver.needs_rows:
             state.train(X, X, weights, settings)
+        state.row_objective = state.measured_on(X, X, weights, centered=True)
         self._keep(state)
         return self
 
@@ -288,8 +292,14 @@ class DropoutAutoencoder(
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows."""
+        X = check_rows(X)
         problem = data_problem(X, None, True, sample_weight)
-        return self._state.certificate_on(problem, type(self).__name__)
+        check_problem(problem, self._state.network.weights)
+        weights = check_weights(sample_weight, X)
+        rows = self._state.measured_on(X, X, weights, centered=True)
+        return self._state.certificate_on(
+            problem, type(self).__name__, self._attributes_now(), rows
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, beside, like
+from lucidae.arrays import Array, as_double, beside, like, machine_epsilon
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -29,6 +29,7 @@ from lucidae.dropout.certificate import (
     measure,
 )
 from lucidae.dropout.estimators.network import hidden_width
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
@@ -76,7 +77,14 @@ class FactorizationState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors."""
-        return Certificate(title, claims(self.figures, CERTIFIED))
+        return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
+
+
+def _reported(solution: ExactSolution) -> ReportedAttributes:
+    """Return the attributes that the certificate compares with the matrix."""
+    return ReportedAttributes(
+        solution.value, solution.rank, solution.threshold, solution.singular_values
+    )
 
 
 @saved_as(
@@ -166,7 +174,7 @@ class DropoutFactorization(
         width = hidden_width(self.n_components, X.shape[1])
         problem = LinearProblem.from_matrix(as_double(X))
         solution = solve(problem, strength, width)
-        figures = measure(problem, solution.weights, strength, optimum=solution)
+        figures = measure(problem, solution.weights, strength, reported=_reported(solution))
         self._state = FactorizationState(solution, figures, strength, reference_array(X))
         return self
 
@@ -232,7 +240,18 @@ class DropoutFactorization(
             )
         state, title = self._state, type(self).__name__
         return certificate_of(
-            matrix_problem(X), state.solution.weights, state.strength, title=title
+            matrix_problem(X),
+            state.solution.weights,
+            state.strength,
+            title=title,
+            reported=_reported(state.solution)._replace(
+                objective=self.objective_,
+                rank=self.rank_,
+                threshold=self.threshold_,
+                singular_values=self.singular_values_,
+                layers=(self.left_, self.right_),
+                precision=machine_epsilon(state.ref),
+            ),
         )
 
     def __sklearn_tags__(self) -> Tags:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,14 @@ import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from lucidae.arrays import Array, beside, like, to_numpy
+from lucidae.arrays import Array, beside, like, machine_epsilon, to_numpy
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import CERTIFIED, certificate_of
+from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.reduction import row_objective
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
@@ -38,7 +40,8 @@ class SolverTraits:
         Whether it draws rows. If not, their moments are enough, so that it can be used in
         `partial_fit`.
     stops_at_tol : bool
-        Whether it stops at `tol`, which the certificate then allows as the gap.
+        Whether it stops at `tol`, which the certificate then allows as the gap, up to
+        `LARGEST_GAP`.
     """
 
     needs_rows: bool
@@ -46,7 +49,7 @@ class SolverTraits:
 
     def allowed_gap(self, tol: float) -> float:
         """Return the gap to the optimum, relative to E‖y‖², that the certificate allows."""
-        return max(float(tol), CERTIFIED) if self.stops_at_tol else CERTIFIED
+        return min(max(float(tol), CERTIFIED), LARGEST_GAP) if self.stops_at_tol else CERTIFIED
 
 
 SOLVERS = {
@@ -167,6 +170,8 @@ class NetworkState(FittedState):
         Relative gap to the optimum that the certificate allows.
     trained : TrainedNetwork or None
         The network that SGD found; None until the closed form has been computed.
+    row_objective : tuple of float or None
+        The objective measured on the rows of `fit`, and its error; None without rows.
     """
 
     moment: SecondMoment
@@ -175,6 +180,7 @@ class NetworkState(FittedState):
     ref: Array
     tolerance: float
     trained: TrainedNetwork | None
+    row_objective: tuple[float, float] | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -245,19 +251,41 @@ class NetworkState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the moment of the fit."""
-        return self.certificate_on(self.problem, title, self.network.optimum)
+        return self.certificate_on(self.problem, title, self.attributes, self.row_objective)
 
     def certificate_on(
-        self, problem: LinearProblem, title: str, optimum: ExactSolution | None = None
+        self,
+        problem: LinearProblem,
+        title: str,
+        attributes: Mapping[str, Any],
+        rows: tuple[float, float] | None,
     ) -> Certificate:
-        """Return the certificate of the weights on a problem, whose optimum may be known."""
+        """Return the certificate of the weights and the fitted attributes on a problem."""
         return certificate_of(
             problem,
             self.network.weights,
             self.strength,
             title=title,
             tolerance=self.tolerance,
-            optimum=optimum,
+            reported=self.reported(attributes)._replace(rows=rows),
+        )
+
+    def measured_on(
+        self, X: Any, Y: Any, sample_weight: Array | None, *, centered: bool
+    ) -> tuple[float, float]:
+        """Return the objective of the weights measured on rows, and its error."""
+        weights = Weights(*(like(part, self.moment.center) for part in self.network.weights))
+        return row_objective(X, Y, sample_weight, weights, self.strength, centered)
+
+    def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with the data."""
+        return ReportedAttributes(
+            attributes["objective_"],
+            attributes["rank_"],
+            attributes["threshold_"],
+            attributes["singular_values_"],
+            layers=(attributes["left_"], attributes["right_"]),
+            precision=machine_epsilon(self.ref),
         )
 
 
@@ -282,6 +310,10 @@ class NetworkMixin(CertifiedMixin):
     @property
     def _chosen_solver(self) -> SolverTraits:
         return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
+
+    def _attributes_now(self) -> dict[str, Any]:
+        """Return the fitted attributes as they are now, also those that a user has assigned."""
+        return {name: getattr(self, name) for name in self._state.attributes}
 
     def _keep(self, state: NetworkState) -> None:
         """Store a fit and compute its attributes; `partial_fit` computes them when first read."""
@@ -314,6 +346,9 @@ def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
 
 def upgraded_network(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a state from those of lucidae 0.1.0, which did not store the gap."""
+    fields = {"row_objective": None} | fields
+    if "outcome" not in fields:
+        return fields
     trained = fields.pop("outcome")
     return fields | {"tolerance": CERTIFIED if trained is None else 1e-2, "trained": trained}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from lucidae.arrays import (
 )
 from lucidae.base import Fitted, reference_array, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -37,20 +38,24 @@ from lucidae.dropout.estimators.network import (
     upgraded_network,
     upgraded_sgd_estimator,
 )
-from lucidae.dropout.moments import as_columns, joint_moment
+from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.path import SELECTIONS, cross_validate, fold_moments
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_weights
+from lucidae.validation import check_choice, check_rows, check_weights
 
 
 @saved_as(
-    "lucidae.dropout.regression.fitted/1",
-    formerly="lucidae.dropout.estimators._regression:Regression",
-    upgrade=upgraded_network,
+    "lucidae.dropout.regression.fitted/2",
+    formerly=(
+        "lucidae.dropout.estimators._regression:Regression",
+        "lucidae.dropout.regression.fitted/1",
+    ),
+    upgrade=lambda fields: {"root": None} | upgraded_network(fields),
 )
 @dataclass(eq=False)
 class RegressionState(NetworkState):
@@ -64,16 +69,21 @@ class RegressionState(NetworkState):
         Whether rows are centred, so that there is an intercept.
     flat : bool
         Whether y was one-dimensional.
+    root : array or None
+        Triangular factor of the rows, where their moment is ill-conditioned.
     """
 
     n_features: int
     centered: bool
     flat: bool
+    root: Array | None = None
 
     @property
     def problem(self) -> LinearProblem:
-        """The three moments on which the loss depends."""
-        return LinearProblem.from_moment(self.moment, self.n_features, centered=self.centered)
+        """The moments on which the loss depends."""
+        return LinearProblem.from_moment(
+            self.moment, self.n_features, centered=self.centered, root=self.root
+        )
 
     def solve(self) -> TrainedNetwork:
         """Return the exact optimum."""
@@ -89,6 +99,15 @@ class RegressionState(NetworkState):
             "coef_": like(coef[0, :] if self.flat else coef, self.ref),
             "intercept_": float(intercept[0]) if self.flat else like(intercept, self.ref),
         }
+
+    def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with the data."""
+        mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
+        return (
+            super()
+            .reported(attributes)
+            ._replace(coef=attributes["coef_"], intercept=attributes["intercept_"], mean=mean)
+        )
 
     def centers(self) -> tuple[Array, Array]:
         """Return the means of x and y; zeros without an intercept."""
@@ -117,8 +136,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     training, has a global optimum in closed form: the least-squares map with its singular values
     (in the metric of the inputs) shrunk by one threshold and cut at rank r, spread evenly over
     the hidden units (Mianjy et al. 2018, Theorem 3.6). Inputs may be correlated, and their
-    covariance may be singular: eigenvalues below 10 · n_features · ε times the largest count as
-    zero.
+    covariance may be singular: directions whose variance is at the level of rounding errors,
+    10 · n_features · ε times the largest, count as constant.
 
     Parameters
     ----------
@@ -144,7 +163,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         Largest number of SGD steps.
     tol : float, default=1e-2
         Relative norm of the expected gradient, ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖) in white coordinates,
-        at which SGD stops. The exact solver does not use it.
+        at which SGD stops. The exact solver does not use it. The certificate of SGD allows a gap
+        of `tol` to the optimum, but at most 0.02.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
@@ -188,7 +208,10 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     -----
     `sample_weight` are frequencies: weight 2 is the same as giving a row twice. The exact solver
     uses X only through its second moment, in double precision: a fit stores
-    (n_features + n_targets)² numbers for any number of rows, and a sparse X is never made dense.
+    (n_features + n_targets)² numbers for any number of rows, and a sparse X stays sparse. If the
+    condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
+    blocks, and is as accurate as least squares by a QR factorisation. `partial_fit` has only the
+    moment; where that is too little, the certificate says so.
 
     References
     ----------
@@ -264,8 +287,11 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         moment = self._choose_dropout(X, y, weights)
         state = self._unsolved(moment, y.ndim == 1, reference_array(X))
+        state.root = row_problem(X, y, weights, moment, centered=state.centered).root
         if solver.needs_rows:
             state.train(X, as_columns(y), weights, settings)
+        columns = as_columns(y)
+        state.row_objective = state.measured_on(X, columns, weights, centered=state.centered)
         self._keep(state)
         return self
 
@@ -395,8 +421,14 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             raise ValueError(
                 "X was given without y; the certificate of a DropoutRegressor on data needs y too."
             )
-        problem = data_problem(X, y, bool(self.fit_intercept), sample_weight)
-        return self._state.certificate_on(problem, type(self).__name__)
+        X, centered = check_rows(X), bool(self.fit_intercept)
+        problem = data_problem(X, y, centered, sample_weight)
+        check_problem(problem, self._state.network.weights)
+        weights = check_weights(sample_weight, X)
+        rows = self._state.measured_on(X, as_columns(y), weights, centered=centered)
+        return self._state.certificate_on(
+            problem, type(self).__name__, self._attributes_now(), rows
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

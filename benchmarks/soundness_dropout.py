@@ -1,0 +1,168 @@
+"""Compare certificates of the dropout family with brute force on random problems.
+
+    python -m benchmarks.soundness_dropout --count 10000
+
+Each problem is drawn at random: shape, rank, ties, scale, collinearity, dropout rate, width, and
+weights that are optimal, perturbed, rotated, a saddle, unequalized, or fitted to other data. The
+truth is the smallest of the losses that L-BFGS reaches from several starts, one of them the
+certified weights themselves. Three contradictions are counted: a gap that holds although L-BFGS
+finds a smaller loss, a gap that fails although no start improves it, and a bound that L-BFGS
+falls below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import time
+
+import numpy as np
+from scipy.optimize import minimize
+
+from lucidae.dropout import certify_weights, solve
+from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.objectives import LinearProblem, Weights
+
+TOLERANCE = 1e-6
+KINDS = ("optimal", "near", "far", "rotated", "saddle", "unequal", "scaled", "other data")
+
+
+def white(X, Y):
+    """Return M, the inverse of the whitening, and the loss of least squares, from rows."""
+    X, Y = X - X.mean(0), Y - Y.mean(0)
+    P, s, Wt = np.linalg.svd(X / np.sqrt(len(X)), full_matrices=False)
+    keep = s > 1e-13 * max(s[0], 1e-300)
+    P, s, Wt = P[:, keep], s[keep], Wt[keep]
+    M = (P.T @ Y / np.sqrt(len(X))).T
+    floor = max((Y**2).sum() / len(X) - (M**2).sum(), 0.0)
+    return M, Wt.T / s, Wt.T * s, floor
+
+
+def loss_and_slope(flat, M, strength, width):
+    """Return ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² and its gradient at flat weights."""
+    cut = M.shape[0] * width
+    U, V = flat[:cut].reshape(-1, width), flat[cut:].reshape(-1, width)
+    E, u, v = U @ V.T - M, (U * U).sum(0), (V * V).sum(0)
+    slopes = 2 * (E @ V + strength * U * v), 2 * (E.T @ U + strength * V * u)
+    return (E * E).sum() + strength * u @ v, np.concatenate([part.ravel() for part in slopes])
+
+
+def descended(M, strength, width, start):
+    """Return the loss that L-BFGS reaches from a start."""
+    options = {"maxiter": 3000, "maxfun": 6000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+    both = minimize(
+        loss_and_slope, start, (M, strength, width), "L-BFGS-B", jac=True, options=options
+    )
+    return float(both.fun)
+
+
+def draw_data(rng):
+    """Return rows (X, Y) of a random kind."""
+    features, outputs = rng.integers(1, 6, size=2)
+    n = int(rng.integers(2, 40))
+    X = rng.standard_normal((n, features)) * 10.0 ** rng.integers(-3, 4)
+    kind = rng.integers(6)
+    if kind == 0:
+        X = X @ rng.standard_normal((features, features))
+    elif kind == 1 and features > 1:
+        X[:, -1] = X[:, 0]
+    elif kind == 2:
+        X = X[:, :1] + 10.0 ** -rng.uniform(1, 9) * X
+    elif kind == 3:
+        X = np.round(X / np.abs(X).max() * 2)
+    elif kind == 4:
+        X = X * 10.0 ** rng.uniform(-4, 4, size=features)
+    rank = int(rng.integers(1, 1 + min(features, outputs)))
+    B = rng.standard_normal((features, rank)) @ rng.standard_normal((rank, outputs))
+    size = np.sqrt(((X - X.mean(0)) @ B).var(0).sum()) or 1.0
+    Y = X @ B + rng.choice([0.0, 1e-3, 0.3, 2.0]) * size * rng.standard_normal((n, outputs))
+    dtype = rng.choice([np.float64, np.float64, np.float32])
+    return X.astype(dtype), Y.astype(dtype)
+
+
+def draw_weights(rng, kind, X, Y, strength, width):
+    """Return weights of one of `KINDS` for original inputs."""
+    problem = data_problem(X, Y, True, None)
+    U, V = solve(problem, strength, width).weights
+    if kind == "near":
+        step = 10.0 ** -rng.uniform(2, 9)
+        U = U * (1 + step * rng.standard_normal(U.shape))
+    elif kind == "far":
+        U, V = (part * (1 + rng.standard_normal(part.shape)) for part in (U, V))
+    elif kind == "rotated":
+        Q = np.linalg.qr(rng.standard_normal((width, width)))[0]
+        U, V = U @ Q, V @ Q
+    elif kind == "unequal":
+        left, s, right = np.linalg.svd(U @ V.T, full_matrices=False)
+        U, V = np.zeros_like(U), np.zeros_like(V)
+        count = min(width, len(s))
+        U[:, :count], V[:, :count] = left[:, :count] * s[:count], right[:count].T
+    elif kind == "scaled":
+        U = U * (1 + rng.choice([1e-4, 0.1, 1.0]))
+    elif kind == "saddle":
+        M, lift, _, _ = white(np.float64(X), np.float64(Y))
+        left, s, right = np.linalg.svd(M, full_matrices=False)
+        s[rng.integers(len(s))] = 0.0
+        flat = LinearProblem.from_matrix((left * s) @ right)
+        U, V = solve(flat, strength, width).weights
+        V = lift @ V
+    elif kind == "other data":
+        U, V = solve(data_problem(X, rng.permutation(Y), True, None), strength, width).weights
+    return Weights(U, V)
+
+
+def judge(rng):
+    """Return the kind of weights, the verdict on the gap, and the kind of contradiction."""
+    X, Y = draw_data(rng)
+    width = int(rng.integers(1, 6))
+    dropout = float(rng.choice([0.0, 0.01, 0.2, 0.5, 0.9]))
+    strength = dropout / (1 - dropout)
+    kind = str(rng.choice(KINDS))
+    weights = draw_weights(rng, kind, X, Y, strength, width)
+    certificate = certify_weights(*weights, X, Y, dropout=dropout)
+    claim, bound = certificate["gap"], certificate.evidence["bound"]
+    rows = np.float64(X), np.float64(Y)
+    M, _, lower, floor = white(*rows)
+    energy = ((rows[1] - rows[1].mean(0)) ** 2).sum() / len(X) or 1.0
+    start = np.concatenate([weights.left.ravel(), (lower.T @ weights.right).ravel()])
+    value = loss_and_slope(start, M, strength, width)[0]
+    # L-BFGS stops at an absolute norm of the gradient, so M is scaled to norm one.
+    size = np.linalg.norm(M) or 1.0
+    start, unit = start / size**0.5, M / size
+    starts = [start + 1e-3 * rng.standard_normal(start.shape)]
+    starts += [0.5 * rng.standard_normal(start.shape) for _ in range(3)]
+    best = min(value, *(size**2 * descended(unit, strength, width, one) for one in starts))
+    gap = (value - best) / energy
+    contradiction = ""
+    if claim.holds and gap > 2 * TOLERANCE + claim.error:
+        contradiction = "false pass"
+    elif claim.holds is False and gap < TOLERANCE - claim.error:
+        contradiction = "false failure"
+    elif best + floor < bound - (TOLERANCE + certificate["conditioning"].value) * energy:
+        contradiction = "below the bound"
+    return kind, claim.holds, contradiction
+
+
+def main() -> None:
+    """Run the comparison and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    settings = parser.parse_args()
+    begin, found = time.perf_counter(), collections.Counter()
+    for number in range(settings.count):
+        kind, holds, contradiction = judge(np.random.default_rng([settings.seed, number]))
+        found[kind, holds] += 1
+        if contradiction:
+            found["contradicted", contradiction] += 1
+            print(f"problem {number} ({kind}): {contradiction}")
+    print(f"{settings.count} problems in {time.perf_counter() - begin:.0f} s")
+    for kind in KINDS:
+        counts = {verdict: found[kind, verdict] for verdict in (True, False, None)}
+        print(f"  {kind:<11} holds {counts[True]}, fails {counts[False]}, none {counts[None]}")
+    wrong = {name: count for (kind, name), count in found.items() if kind == "contradicted"}
+    print("  contradicted:", wrong or "never")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,501 @@
+"""Figures of dropout weights, computed from the weights and the data alone.
+
+Nothing here calls the solver, its closed forms or its whitening: every formula that both need
+stands a second time, by another route. The solver whitens the inputs by an eigendecomposition and
+decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
+factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
+bisection, and derivatives from finite differences that are exact for polynomials of degree four.
+
+Notation: with C = E[xxᵀ] = RᵀR, V' = RV and M = E[yxᵀ]R⁻¹ the expected dropout loss is
+f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖².
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from lucidae.dropout.differences import Slope, smallest_curvature
+from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
+from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.reduction import RANGE_FACTOR, Moments, Reduced, host, reduce_inputs
+
+Matrix = np.ndarray[Any, Any]
+
+CERTIFIED = 1e-6
+"""Gap to the optimum, relative to E‖y‖², up to which weights count as optimal. Distances are
+compared with its square root, since the gap is quadratic in them."""
+
+CLEAR = 1e3
+"""The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
+by this factor."""
+
+BAND = 3.0
+"""The rank is not judged where a singular value of the optimal product lies within this factor of
+the level that separates zero from nonzero."""
+
+
+class _Product(NamedTuple):
+    """The singular value decomposition of UV'ᵀ."""
+
+    left: Matrix
+    values: Matrix
+    right: Matrix
+
+
+class _Optimum(NamedTuple):
+    """The minimum over all products of rank at most r, and all its numbers."""
+
+    value: float
+    threshold: float
+    rank: int
+    singular_values: Matrix
+    tail: float
+    product: Matrix
+
+
+class _Case(NamedTuple):
+    """Everything that the figures of one network are computed from."""
+
+    data: Moments
+    reduced: Reduced
+    left: Matrix
+    right: Matrix
+    inner: Matrix
+    product: _Product
+    target: Matrix
+    optimum: _Optimum | None
+    strength: float
+    tied: bool
+
+    @property
+    def width(self) -> int:
+        return int(self.left.shape[1])
+
+    @property
+    def scale(self) -> float:
+        """E‖y‖², or 1 where the targets do not vary."""
+        return self.data.energy if self.data.energy > 0 else 1.0
+
+
+def measure(
+    problem: LinearProblem,
+    weights: Weights,
+    strength: float,
+    *,
+    tied: bool = False,
+    tolerance: float = CERTIFIED,
+    reported: ReportedAttributes | None = None,
+) -> DropoutFigures:
+    """Return the figures of weights on a problem.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Moments of the data, and the triangular factor of the rows where there is one.
+    weights : Weights
+        U and V, for the inputs of the problem.
+    strength : float
+        λ.
+    tied : bool, default=False
+        Whether both layers share their weights.
+    tolerance : float, default=1e-6
+        Gap to the optimum, relative to E‖y‖², up to which weights count as optimal.
+    reported : ReportedAttributes, optional
+        Attributes of the estimator that found the weights.
+
+    Returns
+    -------
+    DropoutFigures
+    """
+    case = _case(problem, weights, strength, tied)
+    optimum, level = case.optimum, math.sqrt(tolerance)
+    value, value_error, scores = _value(case.data, case.left, case.right, strength)
+    undecided = case.reduced.undecided / case.scale
+    stationarity, slope = _stationarity(case)
+    optimal = _is_optimal(value, optimum, tolerance * case.scale, undecided <= tolerance)
+    curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
+    attributes = _attributes(reported, value, case)
+    ideal = np.empty(0) if optimum is None else _shrunk(optimum)
+    rank = _count(case.product.values, level)
+    known = optimum is not None
+    return DropoutFigures(
+        strength=strength,
+        width=case.width,
+        tied=tied,
+        value=value,
+        optimum=None if optimum is None else optimum.value,
+        energy=case.data.energy,
+        stationarity=stationarity,
+        relative_variance=_relative_variance(scores),
+        path_excess=_path_excess(scores, case.product.values),
+        rank=rank,
+        optimal_rank=_count(ideal, level) if known else None,
+        product_distance=_distance(case, tolerance * case.scale),
+        curvature=curvature,
+        reason=reason,
+        paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
+        white=case.data.white,
+        rank_band=(_count(ideal, BAND * level), _count(ideal, level / BAND))
+        if known
+        else (None, None),
+        subgradient=_subgradient(case, rank) if known else None,
+        attributes=None if attributes is None else attributes[0],
+        attributes_error=0.0 if attributes is None else attributes[1],
+        gap_error=value_error / case.scale + undecided,
+        error=_inner_error(case),
+        undecided=undecided,
+        condition=case.reduced.condition,
+        dropped=case.reduced.dropped,
+        from_rows=case.data.root is not None,
+        inconsistency=case.reduced.inconsistency,
+        evidence=_evidence(value, scores, case),
+    )
+
+
+def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> _Case:
+    """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
+    root = None if problem.root is None else host(problem.root)
+    inputs = None if problem.inputs is None else host(problem.inputs)
+    data = Moments(host(problem.cross), inputs, float(problem.energy), root)
+    left, right = host(weights.left), host(weights.right)
+    known = not tied or data.white
+    # Tied layers share their coordinates, so white inputs must not be reduced a second time.
+    plain = tied and known
+    reduced = reduce_inputs(data._replace(inputs=None, root=None) if plain else data)
+    inner = right if reduced.lower is None else reduced.lower @ right
+    target = (reduced.matrix + reduced.matrix.T) / 2 if plain else reduced.matrix
+    optimum = _minimum(target, reduced, strength, left.shape[1], tied) if known else None
+    product = _decomposed(left, inner)
+    return _Case(data, reduced, left, right, inner, product, target, optimum, strength, tied)
+
+
+def _is_optimal(value: float, optimum: _Optimum | None, allowed: float, decided: bool) -> bool:
+    return optimum is not None and decided and abs(value - optimum.value) <= allowed
+
+
+def _value(
+    data: Moments, left: Matrix, right: Matrix, strength: float
+) -> tuple[float, float, Matrix]:
+    """Return f, a bound on its rounding error, and the importance score of every unit.
+
+    The error is that of the sums with all terms taken positive, times the unit roundoff and their
+    number of terms.
+    """
+    noise = (sum(data.cross.shape) + left.shape[1] + 10) * EPSILON
+    outgoing = (left**2).sum(axis=0)
+    if data.root is not None:
+        inward, outward = np.split(data.root, [data.cross.shape[1]], axis=1)
+        hidden, spread = inward @ right, np.abs(inward) @ np.abs(right)
+        residual, doubt = outward - hidden @ left.T, spread @ np.abs(left).T + np.abs(outward)
+        incoming, wrong = (hidden**2).sum(axis=0), (np.abs(hidden) * spread).sum(axis=0)
+        value = float((residual**2).sum() + strength * outgoing @ incoming)
+        error = 2 * float((np.abs(residual) * doubt).sum() + strength * outgoing @ wrong)
+        return (
+            value,
+            noise * (error + noise * float((doubt**2).sum()) + value),
+            np.sqrt(outgoing * incoming),
+        )
+    seen = right if data.inputs is None else data.inputs @ right
+    sizes = np.abs(right) if data.inputs is None else np.abs(data.inputs) @ np.abs(right)
+    incoming, wrong = (right * seen).sum(axis=0), (np.abs(right) * sizes).sum(axis=0)
+    agreement = float((left * (data.cross @ right)).sum())
+    fitted = float(((left.T @ left) * (right.T @ seen)).sum())
+    value = data.energy - 2 * agreement + fitted + float(strength * outgoing @ incoming)
+    sum_of_sizes = float(
+        data.energy
+        + 2 * (np.abs(left) * (np.abs(data.cross) @ np.abs(right))).sum()
+        + ((np.abs(left).T @ np.abs(left)) * (np.abs(right).T @ sizes)).sum()
+        + strength * outgoing @ wrong
+    )
+    return value, noise * sum_of_sizes, np.sqrt(outgoing * np.clip(incoming, 0.0, None))
+
+
+def _decomposed(left: Matrix, inner: Matrix) -> _Product:
+    """Return the singular value decomposition of UV'ᵀ from those of two triangular factors."""
+    first, upper = scipy.linalg.qr(left, mode="economic")
+    second, lower = scipy.linalg.qr(inner, mode="economic")
+    P, values, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False, lapack_driver="gesvd")
+    return _Product(first @ P, values, second @ Qt.T)
+
+
+def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
+    """Return eigenvalues, largest first, and eigenvectors by LAPACK's relatively robust route."""
+    values, vectors = scipy.linalg.eigh(symmetric, driver="evr")
+    return values[::-1], vectors[:, ::-1]
+
+
+def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> _Optimum:
+    """Return the minimum of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus the floor.
+
+    It bounds f from below, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r. With α = (λ/r)Σ(sᵢ − α)₊ over the r
+    largest singular values, X has the values (sᵢ − α)₊ and the minimum is
+    Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r} sᵢ² + rα²/λ. For tied weights M is symmetric and s are its
+    positive eigenvalues, since UUᵀ is positive semidefinite.
+    """
+    if tied:
+        values, vectors = _descending(target)
+        values, towards = np.clip(values, 0.0, None), vectors
+    else:
+        wide = target.shape[0] < target.shape[1]
+        _, vectors = _descending(target @ target.T if wide else target.T @ target)
+        towards = target.T @ vectors if wide else target @ vectors
+        # ‖Mw‖ is accurate where the eigenvalue of the Gram matrix, its square, is not.
+        values = np.sqrt((towards**2).sum(axis=0))
+        order = np.argsort(-values, kind="stable")
+        values, vectors, towards = values[order], vectors[:, order], towards[:, order]
+    leading, rest = values[:width], values[width:]
+    threshold = _threshold(leading, strength, width)
+    rank = int((leading > threshold).sum())
+    share = 1.0 - threshold / leading[:rank]
+    if tied:
+        product = (vectors[:, :rank] * (leading[:rank] - threshold)) @ vectors[:, :rank].T
+    elif wide:
+        product = (vectors[:, :rank] * share) @ towards[:, :rank].T
+    else:
+        product = (towards[:, :rank] * share) @ vectors[:, :rank].T
+    tail = float((rest**2).sum())
+    missed = float((reduced.matrix**2).sum() - (values**2).sum()) if tied else 0.0
+    value = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed + reduced.floor
+    if strength > 0:
+        value += width * threshold**2 / strength
+    return _Optimum(value, threshold, rank, values[: width + 1], tail, product)
+
+
+def _threshold(leading: Matrix, strength: float, width: int) -> float:
+    """Return α with α = (λ/r) Σ (sᵢ − α)₊ by bisection; the right side decreases in α."""
+    low, high = 0.0, float(leading.max(initial=0.0))
+    for _ in range(200):
+        middle = (low + high) / 2
+        if strength / width * float(np.clip(leading - middle, 0.0, None).sum()) > middle:
+            low = middle
+        else:
+            high = middle
+    return low if strength > 0 else 0.0
+
+
+def _shrunk(optimum: _Optimum) -> Matrix:
+    """Return the nonzero singular values of the optimal product."""
+    return optimum.singular_values[: optimum.rank] - optimum.threshold
+
+
+def _count(values: Matrix, level: float) -> int:
+    """Return the number of singular values above a level relative to the largest."""
+    largest = float(values.max(initial=0.0))
+    return int((values > level * largest).sum()) if largest > 0 else 0
+
+
+def _distance(case: _Case, allowed: float) -> float | None:
+    """Return ‖X − best‖ / ‖best‖; None where two products reach the minimum within tolerance."""
+    optimum, width = case.optimum, case.width
+    if optimum is None:
+        return None
+    if optimum.rank == width and len(optimum.singular_values) > width:
+        last, following = optimum.singular_values[width - 1 : width + 1]
+        if last**2 - following**2 <= allowed:
+            return None
+    return _relative(case.left @ case.inner.T, optimum.product)
+
+
+def _subgradient(case: _Case, rank: int) -> float:
+    """Return by how much the product violates its optimality conditions, relative to √E‖y‖².
+
+    With X = PΣQᵀ, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0
+    and no singular value of N exceeds α or, where X has the full rank r, the smallest singular
+    value α + σᵣ of M that it contains. For tied weights only the largest eigenvalue of N counts.
+    """
+    target, product, width = case.target, case.product, case.width
+    P, Q = product.left[:, :rank], product.right[:, :rank]
+    threshold = case.strength * float(product.values.sum()) / width
+    normal = target - (product.left * product.values) @ product.right.T - threshold * P @ Q.T
+    inside = max(float(np.linalg.norm(P.T @ normal)), float(np.linalg.norm(normal @ Q)))
+    outside = normal - P @ (P.T @ normal)
+    outside = outside - (outside @ Q) @ Q.T
+    if case.tied:
+        largest = _largest_eigenvalue((outside + outside.T) / 2)
+    else:
+        tall = outside.shape[0] >= outside.shape[1]
+        gram = outside.T @ outside if tall else outside @ outside.T
+        largest = math.sqrt(max(_largest_eigenvalue(gram), 0.0))
+    allowed = threshold + (float(product.values[rank - 1]) if 0 < rank == width else 0.0)
+    return max(inside, largest - allowed, 0.0) / math.sqrt(case.scale)
+
+
+def _largest_eigenvalue(symmetric: Matrix) -> float:
+    if len(symmetric) == 0:
+        return 0.0
+    last = len(symmetric) - 1
+    return float(scipy.linalg.eigh(symmetric, eigvals_only=True, subset_by_index=[last, last])[0])
+
+
+def _stationarity(case: _Case) -> tuple[float, Slope]:
+    """Return the relative norm of the gradient, and the gradient itself.
+
+    Separate layers are brought to white coordinates, and each unit to ‖uᵢ‖ = ‖v'ᵢ‖ where both are
+    nonzero. Both are changes of coordinates that leave f as it is, and they make the figures
+    independent of the units of the inputs. M is scaled to norm one, and the weights by the root
+    of that factor.
+    """
+    data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
+    strength, tied = case.strength, case.tied
+    if tied:
+        shapes = (left.shape[0], right.shape[0], width)
+        cross, inputs, point = data.cross, data.inputs, left.ravel()
+    else:
+        ratio = np.sqrt((inner**2).sum(axis=0)), np.sqrt((left**2).sum(axis=0))
+        usable = (ratio[0] > 0) & (ratio[1] > 0)
+        turn = np.sqrt(np.divide(ratio[0], ratio[1], out=np.ones(width), where=usable))
+        point = np.concatenate([(left * turn).ravel(), (inner / turn).ravel()])
+        shapes = (left.shape[0], inner.shape[0], width)
+        cross, inputs = case.reduced.matrix, None
+    unit = float(np.linalg.norm(cross)) or 1.0
+    slope = Slope(cross / unit, inputs, strength, tied, point / math.sqrt(unit), shapes)
+    size = (4 if tied else 2) * slope.size * float(np.linalg.norm(slope.point))
+    return float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
+
+
+def _relative_variance(scores: Matrix) -> float:
+    """Return the variance of the importance scores over their squared mean."""
+    mean = float(scores.mean())
+    return float(((scores / mean - 1.0) ** 2).mean()) if mean > 0 else 0.0
+
+
+def _path_excess(scores: Matrix, values: Matrix) -> float:
+    """Return ψ₂² r / ‖UV'ᵀ‖_*² − 1, which is zero if the path norm is minimal for this product.
+
+    ψ₂² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ ≥ ‖UV'ᵀ‖_* always.
+    """
+    nuclear = float(values.sum())
+    if nuclear == 0.0:
+        return 0.0 if not scores.any() else math.inf
+    return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0
+
+
+def _inner_error(case: _Case) -> float:
+    """Return a bound on the relative errors of ‖v'ᵢ‖ and M, which figures of both share."""
+    reduced, right, inner = case.reduced, case.right, case.inner
+    noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
+    if reduced.lower is None:
+        return float(8 * noise)
+    wrong = noise * (np.abs(reduced.lower) @ np.abs(right))
+    wrong += reduced.doubts[:, None] * np.abs(inner)
+    sizes = np.sqrt((wrong**2).sum(axis=0))
+    lengths = np.sqrt((inner**2).sum(axis=0))
+    ratios = np.divide(sizes, lengths, out=np.zeros(len(sizes)), where=lengths > 0)
+    target = float(np.linalg.norm(reduced.matrix)) or 1.0
+    return float(8 * (noise + ratios.max() + reduced.blur / target))
+
+
+def _paper_bound(target: Matrix, width: int) -> float:
+    """Return r s_r / Σ_{i≤r} (sᵢ − s_r), the strength at which the rank falls below r."""
+    values = np.clip(scipy.linalg.eigvalsh(target)[::-1], 0.0, None)
+    if len(values) < width or values[width - 1] <= 10 * len(values) * EPSILON * values[0]:
+        return 0.0
+    excess = float((values[:width] - values[width - 1]).sum())
+    return width * float(values[width - 1]) / excess if excess > 0 else math.inf
+
+
+def _attributes(
+    reported: ReportedAttributes | None, value: float, case: _Case
+) -> tuple[float, float] | None:
+    """Return the largest relative difference of reported attributes from the data, and its error.
+
+    The reported α and ρ are also compared with the singular values of the data:
+    s_{ρ+1} ≤ α < s_ρ, or ρ = r.
+    """
+    optimum, scale, width = case.optimum, case.scale, case.width
+    if reported is None or optimum is None:
+        return None
+    layers = (case.left, case.right)
+    values = optimum.singular_values
+    top = float(values.max(initial=0.0)) or 1.0
+    given = host(reported.singular_values)
+    count = min(len(given), len(values))
+    # Singular values outside the range of the inputs may be given as zeros or left out.
+    others = [float(part.max(initial=0.0)) for part in (given[count:], values[count:width])]
+    rank, threshold = reported.rank, float(reported.threshold)
+    following = float(values[rank]) if rank < min(len(values), width) else 0.0
+    last = float(values[rank - 1]) if 0 < rank <= len(values) else math.inf
+    last = -math.inf if rank > min(len(values), width) else last
+    differences = [
+        abs(reported.objective - value) / scale,
+        abs(threshold - optimum.threshold) / top,
+        float(np.abs(given[:count] - values[:count]).max(initial=0.0)) / top,
+        max(others) / top,
+        (following - threshold) / top if rank < width else 0.0,
+        (threshold - last) / top,
+        math.inf if len(given) > width else 0.0,
+        _outside_range(case),
+    ]
+    error = 8 * reported.precision + case.reduced.blur / top + case.reduced.undecided / scale
+    if reported.rows is not None:
+        differences.append(abs(reported.rows[0] - value) / scale)
+        error += reported.rows[1] / scale
+    if reported.layers is not None:
+        differences += [_relative(host(a), b) for a, b in zip(reported.layers, layers, strict=True)]
+    if reported.coef is not None:
+        product = layers[0] @ layers[1].T
+        coef, mean = host(reported.coef).reshape(product.shape), host(reported.mean)
+        differences.append(_relative(coef, product))
+        center, output_center = mean[: product.shape[1]], mean[product.shape[1] :]
+        bias = output_center - coef @ center
+        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
+        away = np.abs(host(reported.intercept).reshape(-1) - bias)
+        differences.append(float(away.max()) / math.sqrt(scale))
+        terms = (len(center) + 8) * max(reported.precision, EPSILON)
+        error = max(error, terms * float(sizes.max()) / math.sqrt(scale))
+    return max(differences), error
+
+
+def _outside_range(case: _Case) -> float:
+    """Return the share of V outside the range of the inputs, on which the loss does not depend.
+
+    The estimators return the weights of smallest norm, which have no such share. Where the range
+    is not clearly separated from what was dropped, it is not measured.
+    """
+    lower, right = case.reduced.lower, case.right
+    if lower is None or lower.shape[0] in (0, lower.shape[1]):
+        return 0.0
+    condition = case.reduced.condition
+    spread = condition if case.data.root is None else math.sqrt(condition)
+    if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
+        return 0.0
+    basis, _ = scipy.linalg.qr(lower.T, mode="economic")
+    return _relative(basis @ (basis.T @ right), right)
+
+
+def _relative(given: Matrix, expected: Matrix) -> float:
+    """Return the relative distance of an array from the expected one."""
+    if given.shape != expected.shape:
+        return math.inf
+    size = float(np.linalg.norm(expected)) or 1.0
+    return float(np.linalg.norm(given - expected)) / size
+
+
+def _evidence(value: float, scores: Matrix, case: _Case) -> dict[str, Any]:
+    """Return the numbers from which a reader can compute the figures again."""
+    reduced, optimum = case.reduced, case.optimum
+    found = {
+        "strength": case.strength,
+        "width": case.width,
+        "energy": case.data.energy,
+        "value": value,
+        "importance": scores,
+        "product_singular_values": case.product.values,
+        "floor": reduced.floor,
+        "target_squared_norm": float((reduced.matrix**2).sum()),
+        "condition": reduced.condition,
+        "dropped_directions": reduced.dropped,
+    }
+    if optimum is None:
+        return found
+    return found | {
+        "bound": optimum.value,
+        "singular_values": optimum.singular_values,
+        "threshold": optimum.threshold,
+        "rank": optimum.rank,
+        "tail": optimum.tail,
+    }

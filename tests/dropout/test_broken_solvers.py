@@ -1,0 +1,298 @@
+"""Solvers and closed forms broken on purpose: the certificate of the fit itself notices.
+
+Every mutant that `tests/mutants.py` generates of the functions below is run on the problems of
+`FITS`, one after the other, until a result changes. A mutant *crashed* if a fit raised, is
+*unchanged* if no fit changed beyond tolerance, and otherwise *changed*: then the certificate of
+the first changed fit must not hold. None survives:
+
+========================================  =======  =======  =========  ======
+functions                                 mutants  crashed  unchanged  caught
+========================================  =======  =======  =========  ======
+closed form                                   112       16         24      72
+solver                                         65       17         35      13
+tied solver                                    28        3          7      18
+whitening                                     130       21         67      42
+factorised rows                                39       12         11      16
+equalizer                                      91        8         29      54
+moments                                        37       18         12       7
+objective                                      56       20          1      35
+all                                           558      115        186     257
+========================================  =======  =======  =========  ======
+"""
+
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
+from lucidae.dropout import LinearProblem, moments, objectives, solvers, theory
+from lucidae.dropout.certificate import certificate_of
+from lucidae.dropout.equalize import (
+    _plane_rotation,
+    _rotated,
+    equalized_factors,
+    level_diagonal,
+)
+from lucidae.dropout.estimators.network import NetworkState
+from lucidae.dropout.estimators.regressor import RegressionState
+from lucidae.dropout.figures import ReportedAttributes
+from mutants import broken, mutants
+
+RNG = np.random.default_rng(12)
+X = RNG.standard_normal((40, 5)) @ RNG.standard_normal((5, 5)) + [3.0, 0.0, -2.0, 1.0, 0.0]
+Y = X @ RNG.standard_normal((5, 4)) + 0.5 * RNG.standard_normal((40, 4))
+COLLINEAR = X[:, :1] + 1e-6 * X
+COLLINEAR_Y = COLLINEAR @ RNG.standard_normal((5, 4)) + RNG.standard_normal((40, 4))
+FREQUENCIES = RNG.integers(0, 4, size=40).astype(float)
+SINGULAR = np.column_stack([X, X[:, 0] - X[:, 1], np.ones(40)])
+GRADED = X * [1e-6, 1.0, 1e4, 1.0, 1.0]
+
+
+def stream(inputs, outputs):
+    model = DropoutRegressor(2, dropout=0.3)
+    for start in range(0, len(inputs), 10):
+        model.partial_fit(inputs[start : start + 10], outputs[start : start + 10])
+    return model
+
+
+FITS = {
+    "rank below the width": lambda: DropoutRegressor(4, dropout=0.7).fit(X, Y),
+    "rank equal to the width": lambda: DropoutRegressor(2, dropout=0.1).fit(X, Y),
+    "no dropout": lambda: DropoutRegressor(3, dropout=0.0).fit(X, Y),
+    "wide": lambda: DropoutRegressor(7, dropout=0.2, fit_intercept=False).fit(X, Y),
+    "collinear": lambda: DropoutRegressor(3, dropout=0.2).fit(COLLINEAR, COLLINEAR_Y, FREQUENCIES),
+    "singular": lambda: DropoutRegressor(3, dropout=0.2).fit(SINGULAR, Y),
+    "graded": lambda: stream(GRADED, Y),
+    "autoencoder": lambda: DropoutAutoencoder(3, dropout=0.2).fit(X),
+    "factorization": lambda: DropoutFactorization(3, dropout=0.3).fit(X),
+    "gram": lambda: fitted_by_gram(),
+    "one target": lambda: DropoutRegressor(1, dropout=0.5).fit(X, Y[:, 0]),
+    "tied": lambda: TiedFit(np.diag([4.0, 3.0, 1.0, -2.0]) + np.triu(X[:4, :4]) / 5, 0.3, 3),
+}
+
+
+class TiedFit:
+    """The tied optimum in the shape of a fitted estimator; no estimator shares its weights."""
+
+    def __init__(self, matrix, strength, width):
+        found = solvers.solve_tied(matrix, strength, width)
+        self.left_, self.right_ = found.weights
+        self.objective_, self.rank_, self.threshold_ = found.value, found.rank, found.threshold
+        self.singular_values_ = found.singular_values
+        attributes = ReportedAttributes(
+            found.value, found.rank, found.threshold, found.singular_values
+        )
+        self.certificate_ = certificate_of(
+            LinearProblem.from_matrix(matrix),
+            found.weights,
+            strength,
+            title="tied",
+            tied=True,
+            reported=attributes,
+        )
+
+
+def fitted_by_gram():
+    """Fit through the Gram matrix, which is used for large matrices only."""
+    before = solvers.SMALLEST_FAST, solvers.FEW
+    solvers.SMALLEST_FAST, solvers.FEW = 3, 1
+    try:
+        return DropoutFactorization(2, dropout=0.3).fit(X)
+    finally:
+        solvers.SMALLEST_FAST, solvers.FEW = before
+
+
+def result(model):
+    """Return what a user reads from a fit: figures, and the function that it computes."""
+    values = np.zeros(8)
+    values[: len(model.singular_values_)] = model.singular_values_
+    return {
+        "objective": np.array([model.objective_]),
+        "rank": np.array([float(model.rank_)]),
+        "threshold": np.array([model.threshold_]),
+        "singular values": values,
+        "product": model.left_ @ model.right_.T,
+        "intercept": np.atleast_1d(getattr(model, "intercept_", 0.0)),
+    }
+
+
+TOLERANCES = {"product": 3e-3, "intercept": 3e-3}
+
+
+def differs(found, healthy):
+    """Tell whether a result differs beyond what a certificate of tolerance 1e-6 resolves."""
+    for name, expected in healthy.items():
+        size = max(np.abs(expected).max(), 1e-12)
+        if found[name].shape != expected.shape:
+            return True
+        if not np.abs(found[name] - expected).max() <= TOLERANCES.get(name, 3e-6) * size:
+            return True
+    return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Read the few rows of the problems in several blocks, as millions of rows would be."""
+    before = moments.BLOCK_ROWS, moments.ROOT_ROWS
+    moments.BLOCK_ROWS, moments.ROOT_ROWS = 16, 8
+    yield
+    moments.BLOCK_ROWS, moments.ROOT_ROWS = before
+
+
+@pytest.fixture(scope="module")
+def healthy(small_blocks):
+    return {name: result(fit()) for name, fit in FITS.items()}
+
+
+def outcome(healthy):
+    """Return crashed, unchanged, caught, or the name of the fit whose certificate holds."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for name, fit in FITS.items():
+            try:
+                model = fit()
+                changed = differs(result(model), healthy[name])
+            except Exception:
+                return "crashed"
+            if changed:
+                return "caught" if model.certificate_.holds is not True else f"SURVIVED in {name}"
+    return "unchanged"
+
+
+FUNCTIONS = {
+    "closed form": (
+        theory.shrink,
+        theory.optimal_rank,
+        theory._excess,
+        theory.rank_tolerance,
+        theory.optimal_value,
+    ),
+    "solver": (
+        solvers.assemble,
+        solvers.solve,
+        solvers.leading_svd,
+        solvers._faint,
+        solvers._gram_svd,
+        solvers._signs,
+        solvers._value_after,
+    ),
+    "tied solver": (solvers.solve_tied,),
+    "whitening": (
+        moments.whiten,
+        moments._whiten_standardised,
+        moments._whiten_rows,
+        moments._in_range,
+        moments.input_range,
+        moments.principal_problem,
+        moments._nonzero,
+        moments._floor,
+        moments._is_graded,
+    ),
+    "factorised rows": (moments.row_problem, moments.row_root, moments._joined, moments._weighted),
+    "equalizer": (equalized_factors, level_diagonal, _plane_rotation, _rotated),
+    "moments": (
+        moments.joint_moment,
+        moments._block,
+        moments._has_weight,
+        objectives._second,
+        objectives.second_about,
+        objectives.LinearProblem.from_second.__func__,
+        objectives.LinearProblem.autoencoder.__func__,
+        RegressionState.centers,
+    ),
+    "objective": (
+        objectives.DropoutObjective.loss,
+        objectives.DropoutObjective.importance,
+        objectives.DropoutObjective.regularizer,
+        objectives.DropoutObjective.value,
+    ),
+}
+
+
+@pytest.mark.parametrize("group", FUNCTIONS)
+def test_no_mutant_that_changes_a_result_is_certified(group, healthy, record_property):
+    counts, survivors = Counter(), []
+    for function in FUNCTIONS[group]:
+        for words, code in mutants(function):
+            with broken(function, code):
+                found = outcome(healthy)
+            counts[found.split()[0]] += 1
+            if found.startswith("SURVIVED"):
+                survivors.append(f"{words}: {found}")
+    total = sum(counts.values())
+    row = f"{group:<40}  {total:>7}  {counts['crashed']:>7}  {counts['unchanged']:>9}"
+    print(f"\n{row}  {counts['caught']:>6}")
+    record_property("caught", counts["caught"])
+    assert not survivors, "\n".join(survivors)
+    assert counts["caught"] >= 3
+
+
+def off_by_one_rank(values, strength, width):
+    rank = ORIGINAL_SHRINK(values, strength, width).rank - 1
+    kept = values[:rank]
+    threshold = strength * kept.sum() / (width + strength * rank)
+    shrunk = np.where(np.arange(len(values)) < rank, values - threshold, 0.0)
+    return theory.Shrinkage(rank, float(threshold), shrunk)
+
+
+def wrong_threshold(factor):
+    def shrink(values, strength, width):
+        found = ORIGINAL_SHRINK(values, strength, width)
+        threshold = factor * found.threshold
+        return theory.Shrinkage(found.rank, threshold, np.clip(values - threshold, 0.0, None))
+
+    return shrink
+
+
+def unshrunk(values, strength, width):
+    found = ORIGINAL_SHRINK(values, strength, width)
+    kept = np.where(np.arange(len(values)) < found.rank, values, 0.0)
+    return found._replace(values=kept)
+
+
+ORIGINAL_SHRINK = theory.shrink
+
+
+@pytest.mark.parametrize("name", [name for name in FITS if name != "no dropout"])
+@pytest.mark.parametrize(
+    "shrink",
+    [off_by_one_rank, wrong_threshold(1.01), wrong_threshold(0.9), wrong_threshold(0.0), unshrunk],
+)
+def test_a_wrong_rank_or_threshold_is_noticed(name, shrink, monkeypatch):
+    monkeypatch.setattr(solvers, "shrink", shrink)
+    assert FITS[name]().certificate_.holds is not True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model._state.network.weights.left.__imul__(1.01),
+        lambda model: model.coef_.__imul__(5.0),
+        lambda model: model.intercept_.__iadd__(1.0),
+        lambda model: model.singular_values_.__imul__(1.001),
+        lambda model: model._state._attributes.update(threshold_=model.threshold_ * 1.001),
+        lambda model: model._state._attributes.update(rank_=model.rank_ - 1),
+        lambda model: model._state._attributes.update(objective_=model.objective_ * 0.99),
+    ],
+)
+def test_stale_or_changed_state_is_noticed(change):
+    model = DropoutRegressor(3, dropout=0.3).fit(X, Y)
+    change(model)
+    assert model.certificate_.holds is False
+    again = DropoutRegressor(3, dropout=0.3).fit(X, Y)
+    change(again)
+    assert certify(again, X, Y).holds is False
+
+
+def test_weights_of_an_earlier_fit_are_noticed(monkeypatch):
+    earlier = DropoutRegressor(3, dropout=0.3).fit(X[:20], Y[:20])._state.network
+    monkeypatch.setattr(NetworkState, "network", property(lambda _: earlier))
+    assert DropoutRegressor(3, dropout=0.3).fit(X, Y).certificate_.holds is False
+
+
+def test_an_attribute_that_a_user_assigned_is_noticed():
+    model = DropoutRegressor(3, dropout=0.3).fit(X, Y)
+    model.coef_ = 5 * model.coef_
+    assert certify(model, X, Y)["attributes"].holds is False
