@@ -203,7 +203,7 @@ def certify_dropout(
     if not biased:
         return certificate
     claim = _bias_claim(linear1, linear2, inputs, outputs, strength_of(dropout), tolerance)
-    return Certificate(certificate.title, (*certificate.claims, claim))
+    return Certificate(certificate.title, (*certificate.claims, claim), certificate.evidence)
 
 
 def _bias_claim(
