@@ -219,15 +219,13 @@ def products(weights: AnyWeights, covariance: Covariance) -> Products:
     return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
 
 
-def ritz_spectrum(
-    covariance: Covariance, k: int, like: Array, *, n_iter: int = 8, extra: int = 8
-) -> Spectrum:
+def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:
     """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
 
-    Ritz values never exceed the true eigenvalues; `extra` columns make the leading ones accurate.
+    Ritz values never exceed the true eigenvalues.
     """
     xp = namespace(like)
-    width = min(k + extra, covariance.n_features)
+    width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate
     rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
     for _ in range(n_iter):
         basis, _ = xp.linalg.qr(rows.mT)
@@ -270,9 +268,6 @@ class Source(Protocol):
     def spectrum(self, k: int | None) -> Spectrum | None:
         """Return the leading `k` eigenpairs (all by default), None where not affordable."""
 
-    def ritz(self, k: int) -> Spectrum:
-        """Estimate the leading eigenpairs by power iterations."""
-
 
 @dataclass(frozen=True)
 class MomentSource:
@@ -299,10 +294,6 @@ class MomentSource:
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the leading `k` eigenpairs, all by default."""
         return Spectrum(*covariance_spectrum(self.covariance.matrix, k), self.moment.trace)
-
-    def ritz(self, k: int) -> Spectrum:
-        """Estimate the leading eigenpairs by power iterations."""
-        return ritz_spectrum(self.covariance, k, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +335,6 @@ class RowsSource:
             return None
         found = spectrum_of_rows(self.rows, self.mean, self.weights, self.weight)
         return _padded(found, k)
-
-    def ritz(self, k: int) -> Spectrum:
-        """Estimate the leading eigenpairs by power iterations over the rows."""
-        return ritz_spectrum(self.covariance, k, self.mean)
 
 
 def _check_squares(source: RowsSource) -> None:

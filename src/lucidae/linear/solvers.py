@@ -63,7 +63,8 @@ def _needed_spectrum(options: Options, source: Source, solver: str) -> Spectrum 
         return source.spectrum(_one_more(wanted, source))
     if solver == "stochastic":
         if options.needs_spectrum:
-            return source.ritz(resolve_components(wanted, source, None))
+            k = resolve_components(wanted, source, None)
+            return ritz_spectrum(source.covariance, k, source.mean)
         return None
     if options.needs_spectrum or not isinstance(wanted, int):
         return source.spectrum(None)
