@@ -36,8 +36,8 @@ from lucidae.validation import check_choice, check_integer, check_number
 
 Vector = np.ndarray[Any, Any]
 
-NEGLIGIBLE = 1e-8
-"""Norm below which weights are compared with this norm instead."""
+SMALLEST_NORM = 1e-8
+"""Smallest norm of the weights with which the stopping rule compares a direction."""
 
 
 @saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
@@ -83,11 +83,11 @@ class Method:
 def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) -> Array:
     """Return ‖direction‖ / (scale · ‖weights‖), Frobenius norms over all weights.
 
-    It is 0 at a fixed point and of order 1 at a random start. Weights of a norm below `NEGLIGIBLE`
-    are compared with that norm, because all latents may be zero at the optimum.
+    It is 0 at a fixed point and of order 1 at a random start. A norm of the weights below
+    `SMALLEST_NORM` is replaced by it, because all latents may be zero at the optimum.
     """
     size = frobenius(weights)
-    size = where_set(size, size < NEGLIGIBLE, NEGLIGIBLE)
+    size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
     return frobenius(rule.direction(weights, covariance)) / (scale * size)
 
 

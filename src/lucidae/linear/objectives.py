@@ -28,7 +28,7 @@ from lucidae.io.models import reads, saved_as
 from lucidae.linear.data import Covariance, Products, products
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradient
-from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.theory import zero_latents
 from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
 from lucidae.validation import check_number
@@ -37,8 +37,6 @@ Vector = np.ndarray[Any, Any]
 
 NOISE_FLOOR = 1e-6
 """Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
-
-_TINY = float(np.finfo(float).tiny)
 
 
 class Objective(Rule):
@@ -160,7 +158,7 @@ class Objective(Rule):
         spectrum : Spectrum
             The leading eigenpairs.
         """
-        return max(spectrum.trace, _TINY)
+        return max(spectrum.trace, TINY)
 
     def unit(self, covariance: Covariance) -> float:  # noqa: ARG002
         """Return the unit of length in which the data are measured for automatic step sizes.

@@ -19,6 +19,9 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import fix_signs
 from lucidae.io.models import saved_as
 
+TINY = float(np.finfo(float).tiny)
+"""The smallest normal number, a lower limit of sizes by which figures are divided."""
+
 
 @saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
 @dataclass(frozen=True, slots=True)
