@@ -301,14 +301,31 @@ class NonUniformL2(Objective):
 
 
 def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
-    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, and the remaining probability for b = k."""
+    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, and the remaining probability for b = k.
+
+    Parameters
+    ----------
+    k : int
+        Number of latents.
+    ratio : float, default=0.9
+        The ratio ρ of neighbouring probabilities, in (0, 1).
+
+    Returns
+    -------
+    ndarray of shape (k,)
+
+    Examples
+    --------
+    >>> geometric_prior(3, ratio=0.5)
+    array([0.5 , 0.25, 0.25])
+    """
     prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
     prior[-1] = ratio ** (k - 1)
     return prior
 
 
 def uniform_prior(k: int) -> Vector:
-    """Return the prior of Oftadeh et al. (2020)."""
+    """Return p_B(b) = 1/k, the prior of Oftadeh et al. (2020)."""
     return np.full(k, 1.0 / k)
 
 
