@@ -242,39 +242,13 @@ STORED_FEATURES = 1024
 """Largest m whose second moment is stored after `fit`, for `partial_fit`: eight mebibytes."""
 
 
-class Source(Protocol):
-    """Interface of the data of a fit: mean, total weight and second moment."""
-
-    @property
-    def mean(self) -> Array:
-        """Mean of the rows."""
-
-    @property
-    def weight(self) -> float:
-        """Total weight of the rows."""
-
-    @property
-    def covariance(self) -> Covariance:
-        """Products with the second moment."""
-
-    @property
-    def moment(self) -> SecondMoment | None:
-        """The second moment itself, where it was formed."""
-
-    @property
-    def affordable(self) -> bool:
-        """Whether the spectrum can be computed: m or n is at most `EXACT_FEATURES`."""
-
-    def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading `k` eigenpairs (all by default), None where not affordable."""
-
-
 @dataclass(frozen=True)
 class MomentSource:
     """Data given by their second moment."""
 
     moment: SecondMoment
-    affordable = True
+
+    affordable = True  # whether the spectrum can be computed
 
     @property
     def mean(self) -> Array:
@@ -375,6 +349,10 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
     zeros = zeros_like_shape((extra,), spectrum.values)
     vectors = xp.concat([spectrum.vectors, completed[:, found:]], axis=1)
     return Spectrum(xp.concat([spectrum.values, zeros]), vectors, spectrum.trace)
+
+
+Source = MomentSource | RowsSource
+"""The data of a fit: mean, total weight, products with the second moment, and its spectrum."""
 
 
 def source_of(X: Any, weights: Array | None, solver: str) -> Source:
