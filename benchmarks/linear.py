@@ -30,7 +30,7 @@ from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.solvers import solve_gradient
-from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
+from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 
@@ -146,7 +146,8 @@ def best_epoch(measure: Callable[[], float], repeats: int = 5) -> float:
 def training(X: np.ndarray) -> None:
     centred = X - X.mean(axis=0)
     moment = SecondMoment.of(X)
-    covariance, spectrum = DenseCovariance(moment.covariance), spectrum_of_moment(moment)
+    covariance = DenseCovariance(moment.covariance)
+    spectrum = Spectrum(*moment.spectrum(), moment.trace)
     start = start_of(X.shape[1])
     single, double = (TorchTraining(centred, start, t) for t in (torch.float32, torch.float64))
     peers = best_medians({"single": single.step, "double": double.step}, repeats=3)
@@ -202,7 +203,7 @@ def streamed(estimator: LinearAutoencoder | IncrementalPCA, X: np.ndarray) -> np
 
 
 def streaming(X: np.ndarray) -> None:
-    axes = spectrum_of_moment(SecondMoment.of(X), K).vectors
+    _, axes = SecondMoment.of(X).spectrum(K)
     found: dict[str, np.ndarray] = {}
 
     def ours() -> None:
@@ -260,7 +261,7 @@ def small_fit() -> None:
 
 
 def hessian(X: np.ndarray) -> None:
-    values = spectrum_of_moment(SecondMoment.of(X)).values
+    values, _ = SecondMoment.of(X).spectrum()
     point = AlignedPoint.nonuniform(values, best_penalties(values, K))
     elapsed = best_medians({"blocks": lambda: hessian_eigenvalues(point)}, repeats=5)["blocks"]
     tracemalloc.start()

@@ -35,8 +35,7 @@ from lucidae.arrays import (
     to_numpy,
     weighted_sum,
 )
-from lucidae.arrays.eigen import fix_signs as fix_signs
-from lucidae.arrays.eigen import leading_eigenpairs
+from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.io.models import saved_as
 from lucidae.validation import check_integer, check_rows, check_weights

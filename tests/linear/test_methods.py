@@ -1,11 +1,13 @@
 """The table of methods and the checked arguments."""
 
 import inspect
+import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
-from lucidae import LinearAutoencoder
+from lucidae import LinearAutoencoder, load, save
 from lucidae.linear.methods import METHODS, MethodSettings, Options, make_method
 
 
@@ -28,3 +30,32 @@ def test_arguments_are_checked_with_the_defaults_of_the_estimator():
     assert {n: p.default for n, p in checked.parameters.items()} == {
         n: p.default for n, p in given.parameters.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("method", "tag"),
+    [
+        ("plain", "lucidae.linear.rule.gradient/1"),
+        ("linear_vae", "lucidae.linear.rule.variational/1"),
+    ],
+)
+def test_a_file_that_holds_descent_as_a_rule_of_its_own_loads(method, tag, tmp_path):
+    """Files of earlier versions hold a rule whose only field is the objective."""
+    X = np.random.default_rng(0).standard_normal((30, 5))
+    fitted = LinearAutoencoder(2, method=method).fit(X)
+    path = tmp_path / "model.npz"
+    save(fitted, path)
+    with np.load(path) as file:
+        arrays = dict(file)
+
+    def older(record):
+        if "rule" in record:
+            record["rule"] = {"record": tag, "fields": {"objective": record["rule"]}}
+        return record
+
+    header = json.dumps(json.loads(str(arrays.pop("header")), object_hook=older))
+    assert tag in header
+    np.savez(path, header=header, **arrays)
+    loaded = load(path)
+    assert_array_equal(loaded.decoder_, fitted.decoder_)
+    assert loaded.certificate_.summary() == fitted.certificate_.summary()

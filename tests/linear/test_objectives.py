@@ -16,9 +16,9 @@ from lucidae.linear.objectives import (
     NonUniformL2,
     Reconstruction,
     geometric_prior,
-    keep_probabilities,
     uniform_prior,
 )
+from lucidae.linear.rules import keep_probabilities
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights, map_fields
 

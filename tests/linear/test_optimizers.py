@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings, largest_stable_product
+from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
 
 
 @pytest.mark.parametrize("optimizer", ["gradient_descent", "heavy_ball", "nesterov"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
 def test_the_largest_stable_product_is_where_a_parabola_starts_to_diverge(optimizer, momentum):
-    limit = largest_stable_product(optimizer, momentum)
+    limit = OPTIMIZERS[optimizer].largest_stable_product(momentum)
     for factor, stable in ((0.99, True), (1.01, False)):
         rule = OPTIMIZERS[optimizer](factor * limit, momentum)
         state = rule.start(_Line(np.array([1.0])))

@@ -138,7 +138,7 @@ def axis_error(atoms, axes):
 @pytest.mark.parametrize("name", ["rag", "gha", "brockett", "nonuniform_l2"])
 def test_misalignment_decays_at_the_predicted_rate(name, values):
     method = make_method(name, MethodSettings(np.linspace(0.1, 0.5, 2), geometric_prior(2), None))
-    predicted = method.alignment_rate(np.array(values), 2)
+    predicted = method.rule.alignment_rate(np.array(values), 2)
     assert_allclose(local_rate(name, values, 2), predicted, rtol=0.02)
 
 
@@ -150,4 +150,5 @@ def test_rag_aligns_at_half_of_the_eigengap():
 
 def test_methods_that_do_not_align_have_no_rate():
     for name in ("plain", "uniform_l2"):
-        assert make_method(name, settings_of(np.full(K, 0.1))).alignment_rate(VALUES, K) is None
+        rule = make_method(name, settings_of(np.full(K, 0.1))).rule
+        assert rule.alignment_rate(VALUES, K) is None

@@ -100,7 +100,7 @@ def test_the_curvature_bounds_the_hessian_at_the_optimum(name):
         [(direction(step * e) - direction(-step * e)) / (2 * step) for e in np.eye(size)], axis=1
     )
     steepest = np.max(np.abs(np.linalg.eigvals(jacobian)))
-    assert steepest <= 1.001 * method.curvature(spectrum)
+    assert steepest <= 1.001 * method.rule.curvature(spectrum)
 
 
 def test_stiffness_of_no_variance_is_harmless():

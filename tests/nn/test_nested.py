@@ -11,7 +11,8 @@ from extras import require
 torch = require("torch")
 
 from lucidae.linear.data import DenseCovariance
-from lucidae.linear.objectives import ExpectedNestedDropout, keep_probabilities
+from lucidae.linear.objectives import ExpectedNestedDropout
+from lucidae.linear.rules import keep_probabilities
 from lucidae.linear.weights import UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import NestedDropout, order_dimensions, prefix_losses

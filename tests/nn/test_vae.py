@@ -12,7 +12,7 @@ torch = require("torch")
 
 from lucidae import SecondMoment, SparseVAE
 from lucidae.linear.objectives import LinearVAE
-from lucidae.linear.spectrum import spectrum_of_moment
+from lucidae.linear.spectrum import Spectrum
 from lucidae.nn import (
     VAE,
     DictionaryVAE,
@@ -123,7 +123,8 @@ def test_linear_vae_reaches_probabilistic_pca_and_reports_a_justified_collapse()
         optimizer.zero_grad()
         model(x).loss.backward()
         optimizer.step()
-    spectrum = spectrum_of_moment(SecondMoment.of(X))
+    moment = SecondMoment.of(X)
+    spectrum = Spectrum(*moment.spectrum(), moment.trace)
     optimum = LinearVAE(noise=0.2).minimum(spectrum, 3)
     model.eval()
     with torch.no_grad():

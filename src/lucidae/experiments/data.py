@@ -13,7 +13,7 @@ from lucidae import datasets
 from lucidae.arrays import like
 from lucidae.experiments.device import reference
 from lucidae.linear.penalties import best_penalties, paper_penalties
-from lucidae.linear.spectrum import Spectrum, spectrum_of_moment
+from lucidae.linear.spectrum import Spectrum
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_choice
 
@@ -88,7 +88,8 @@ def centred_rows(name: str) -> Matrix:
 
 @lru_cache(maxsize=4)
 def _spectrum(name: str) -> Spectrum:
-    return spectrum_of_moment(SecondMoment.of(centred_rows(name)))
+    moment = SecondMoment.of(centred_rows(name))
+    return Spectrum(*moment.spectrum(), moment.trace)
 
 
 def spectrum(name: str, device: str = "cpu") -> Spectrum:

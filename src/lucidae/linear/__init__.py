@@ -28,7 +28,6 @@ from lucidae.linear.penalties import (
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
-    GradientRule,
     NestedDropoutRule,
     RotationAugmentedRule,
     Rule,
@@ -42,7 +41,6 @@ __all__ = [
     "BrockettRule",
     "ExpectedNestedDropout",
     "GeneralizedHebbianRule",
-    "GradientRule",
     "LinearAutoencoder",
     "LinearVAE",
     "Method",

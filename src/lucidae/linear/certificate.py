@@ -157,9 +157,9 @@ def measure(
         spectrum_known=spectrum is not None,
         subspace=subspace,
         alignment=alignment,
-        rise=_rise(method, weights, covariance) if method.orders else None,
+        rise=_rise(method, weights, covariance) if method.expected().orders else None,
         stationarity=_stationarity(method, weights, covariance, spectrum),
-        balance=_imbalance(weights) if method.balanced else None,
+        balance=_imbalance(weights) if method.expected().balanced else None,
         **figures,
     )
 
@@ -231,7 +231,7 @@ def _conditioning(method: Method, values: Vector) -> float | None:
 def _epochs(
     method: Method, values: Vector, k: int, learning_rate: float | None, momentum: float
 ) -> float | None:
-    rate = method.alignment_rate(values, k)
+    rate = method.expected().alignment_rate(values, k)
     if rate is None or learning_rate is None:
         return None
     return predicted_epochs(rate, learning_rate, momentum, DISTANCE)
@@ -274,7 +274,7 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
 def _alignment_claim(figures: LinearFigures) -> Claim:
     statement = "each latent is one principal direction" + _bounded(figures)
     reference, alignment = f"{_DEFINITIONS} 7.1", figures.alignment
-    if not figures.method.aligns:
+    if not figures.method.expected().aligns:
         why = (
             f"Method {figures.method.name!r} determines the latents only up to a rotation; the "
             f"measured distance is {alignment:.3g}."
@@ -486,7 +486,7 @@ def certify_weights(
         _weights(rows, columns, source.mean, method.tied), noise_variance
     )
     training = options.training
-    rate = None if spectrum is None else training.rate(method.curvature(spectrum))
+    rate = None if spectrum is None else training.rate(method.rule.curvature(spectrum))
     figures = measure(method, weights, source.covariance, spectrum, training, rate)
     return Certificate(f"weights(method={method.name!r})", claims(figures))
 

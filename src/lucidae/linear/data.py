@@ -219,15 +219,13 @@ def products(weights: AnyWeights, covariance: Covariance) -> Products:
     return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
 
 
-def ritz_spectrum(
-    covariance: Covariance, k: int, like: Array, *, n_iter: int = 8, extra: int = 8
-) -> Spectrum:
+def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:
     """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
 
-    Ritz values never exceed the true eigenvalues; `extra` columns make the leading ones accurate.
+    Ritz values never exceed the true eigenvalues.
     """
     xp = namespace(like)
-    width = min(k + extra, covariance.n_features)
+    width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate
     rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
     for _ in range(n_iter):
         basis, _ = xp.linalg.qr(rows.mT)
@@ -244,42 +242,13 @@ STORED_FEATURES = 1024
 """Largest m whose second moment is stored after `fit`, for `partial_fit`: eight mebibytes."""
 
 
-class Source(Protocol):
-    """Interface of the data of a fit: mean, total weight and second moment."""
-
-    @property
-    def mean(self) -> Array:
-        """Mean of the rows."""
-
-    @property
-    def weight(self) -> float:
-        """Total weight of the rows."""
-
-    @property
-    def covariance(self) -> Covariance:
-        """Products with the second moment."""
-
-    @property
-    def moment(self) -> SecondMoment | None:
-        """The second moment itself, where it was formed."""
-
-    @property
-    def affordable(self) -> bool:
-        """Whether the spectrum can be computed: m or n is at most `EXACT_FEATURES`."""
-
-    def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading `k` eigenpairs (all by default), None where not affordable."""
-
-    def ritz(self, k: int) -> Spectrum:
-        """Estimate the leading eigenpairs by power iterations."""
-
-
 @dataclass(frozen=True)
 class MomentSource:
     """Data given by their second moment."""
 
     moment: SecondMoment
-    affordable = True
+
+    affordable = True  # whether the spectrum can be computed
 
     @property
     def mean(self) -> Array:
@@ -299,10 +268,6 @@ class MomentSource:
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the leading `k` eigenpairs, all by default."""
         return Spectrum(*covariance_spectrum(self.covariance.matrix, k), self.moment.trace)
-
-    def ritz(self, k: int) -> Spectrum:
-        """Estimate the leading eigenpairs by power iterations."""
-        return ritz_spectrum(self.covariance, k, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +310,6 @@ class RowsSource:
         found = spectrum_of_rows(self.rows, self.mean, self.weights, self.weight)
         return _padded(found, k)
 
-    def ritz(self, k: int) -> Spectrum:
-        """Estimate the leading eigenpairs by power iterations over the rows."""
-        return ritz_spectrum(self.covariance, k, self.mean)
-
 
 def _check_squares(source: RowsSource) -> None:
     """Refuse rows that are not finite or whose squares are out of range, as a moment does."""
@@ -388,6 +349,10 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
     zeros = zeros_like_shape((extra,), spectrum.values)
     vectors = xp.concat([spectrum.vectors, completed[:, found:]], axis=1)
     return Spectrum(xp.concat([spectrum.values, zeros]), vectors, spectrum.trace)
+
+
+Source = MomentSource | RowsSource
+"""The data of a fit: mean, total weight, products with the second moment, and its spectrum."""
 
 
 def source_of(X: Any, weights: Array | None, solver: str) -> Source:

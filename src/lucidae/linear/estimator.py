@@ -163,7 +163,7 @@ class LinearState(FittedState):
         weights = map_fields(lambda rows: like(rows, source.mean), outcome.weights)
         rate = outcome.learning_rate
         if rate is None and spectrum is not None and spectrum.trace > 0.0:
-            rate = training.rate(outcome.method.curvature(spectrum.leading(k)))
+            rate = training.rate(outcome.method.rule.curvature(spectrum.leading(k)))
         figures = measure(outcome.method, weights, source.covariance, spectrum, training, rate)
         return Certificate(f"{title}(method={self.options.method!r})", claims(figures))
 

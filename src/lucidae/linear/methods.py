@@ -25,11 +25,9 @@ from lucidae.linear.penalties import nonuniform_penalties, uniform_penalties
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
-    GradientRule,
     NestedDropoutRule,
     RotationAugmentedRule,
     Rule,
-    VariationalRule,
     brockett_ranks,
 )
 from lucidae.linear.spectrum import Spectrum
@@ -38,8 +36,8 @@ from lucidae.validation import check_choice, check_integer, check_number
 
 Vector = np.ndarray[Any, Any]
 
-NEGLIGIBLE = 1e-8
-"""Norm below which weights are compared with this norm instead."""
+SMALLEST_NORM = 1e-8
+"""Smallest norm of the weights with which the stopping rule compares a direction."""
 
 
 @saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
@@ -52,7 +50,7 @@ class Method:
     name : str
         The public name.
     rule : Rule
-        The direction that is followed.
+        The direction that is followed; the objective itself for gradient descent.
     objective : Objective
         The loss whose global minimum is the method's optimum; for rules that are not the gradient
         of any loss, the reconstruction loss, which their fixed points minimise.
@@ -65,25 +63,9 @@ class Method:
     objective: Objective
     tied: bool = False
 
-    @property
-    def aligns(self) -> bool:
-        """Whether theory promises that each latent is one principal direction."""
-        return self.expected().rule.aligns
-
-    @property
-    def orders(self) -> bool:
-        """Whether theory promises latents in descending order of variance."""
-        return self.expected().rule.orders
-
-    @property
-    def balanced(self) -> bool:
-        """Whether theory promises W₁W₁ᵀ = W₂ᵀW₂."""
-        return self.expected().rule.balanced
-
-    def expected(self) -> Method:
-        """Return the method whose rule is the expectation of this one's, if that one samples."""
-        rule = self.rule.expected(self.objective)
-        return self if rule is self.rule else Method(self.name, rule, self.objective, self.tied)
+    def expected(self) -> Rule:
+        """Return the rule that is followed in expectation: `rule` itself unless it samples."""
+        return self.rule.expected(self.objective)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
         """Return first weights of the method's kind from rows of both layers."""
@@ -97,28 +79,16 @@ class Method:
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted
 
-    def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature near the optimum, from the leading eigenvalues."""
-        return self.rule.curvature(spectrum)
 
-    def scale(self, spectrum: Spectrum) -> float:
-        """Return the size with which the stopping rule compares a direction."""
-        return self.rule.scale(spectrum)
-
-    def alignment_rate(self, values: Vector, k: int) -> float | None:
-        """Return the slowest local decay of misalignment per unit of time; None if not known."""
-        return self.expected().rule.alignment_rate(np.asarray(values, dtype=float), k)
-
-
-def relative_direction(method: Method, weights: Any, covariance: Any, scale: Any) -> Array:
+def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) -> Array:
     """Return ‖direction‖ / (scale · ‖weights‖), Frobenius norms over all weights.
 
-    It is 0 at a fixed point and of order 1 at a random start. Weights of a norm below `NEGLIGIBLE`
-    are compared with that norm, because all latents may be zero at the optimum.
+    It is 0 at a fixed point and of order 1 at a random start. A norm of the weights below
+    `SMALLEST_NORM` is replaced by it, because all latents may be zero at the optimum.
     """
     size = frobenius(weights)
-    size = where_set(size, size < NEGLIGIBLE, NEGLIGIBLE)
-    return frobenius(method.rule.direction(weights, covariance)) / (scale * size)
+    size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
+    return frobenius(rule.direction(weights, covariance)) / (scale * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,16 +216,32 @@ register_method(
     rule=lambda s: NestedDropoutRule(s.prior, s.rng),
 )
 register_method("expected_nested_dropout", objective=lambda s: ExpectedNestedDropout(s.prior))
-register_method(
-    "linear_vae", objective=lambda _: LinearVAE(), rule=lambda _: VariationalRule(LinearVAE())
-)
+register_method("linear_vae", objective=lambda _: LinearVAE())
 
 
 def make_method(name: str, settings: MethodSettings) -> Method:
-    """Return the method `name`; a tying that contradicts its rule is refused."""
+    """Return a method by name; a tying that contradicts its rule is refused.
+
+    Parameters
+    ----------
+    name : str
+        A key of `METHODS`.
+    settings : MethodSettings
+        Penalties, prior, generator and tying.
+
+    Returns
+    -------
+    Method
+
+    Examples
+    --------
+    >>> settings = MethodSettings(np.zeros(2), geometric_prior(2), np.random.default_rng(0))
+    >>> make_method("rag", settings).tied
+    True
+    """
     entry = method_entry(name)
     objective = entry.objective(settings)
-    rule = GradientRule(objective) if entry.rule is None else entry.rule(settings)
+    rule = objective if entry.rule is None else entry.rule(settings)
     return Method(name, rule, objective, _tied(name, rule, settings.tied))
 
 

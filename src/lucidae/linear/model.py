@@ -28,9 +28,10 @@ from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance
 from lucidae.linear.methods import Method
+from lucidae.linear.spectrum import TINY
 from lucidae.linear.weights import orthonormal_rows
 
-NEGLIGIBLE = 1e-8
+ZERO_LATENT = 1e-8
 """A latent counts as zero when its decoder column is shorter than this share of the longest one, or
 when the product of the lengths of its encoder row and decoder column is below this number."""
 
@@ -130,14 +131,11 @@ class Model:
         Otherwise data of deficient rank would have an infinite likelihood.
         """
         values, vectors = eigh_descending(self.inside)
-        floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, _TINY)
+        floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, TINY)
         inside = (vectors * where_set(values, values < floor, floor)) @ vectors.mT
         if self.basis.shape[0] == self.basis.shape[1]:
             return inside, None
         return inside, max(self.noise_variance, floor)
-
-
-_TINY = float(np.finfo(float).tiny)
 
 
 def _minus_diagonal(A: Array, value: float) -> Array:
@@ -194,7 +192,7 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
     reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
     gains = norms * reach
-    zero = (norms <= NEGLIGIBLE * xp.max(norms)) | (gains <= NEGLIGIBLE)
+    zero = (norms <= ZERO_LATENT * xp.max(norms)) | (gains <= ZERO_LATENT)
     unit = atoms / where_set(norms, zero, 1.0)[:, None]
     return where_set(unit, zero[:, None], 0.0), ~to_numpy(zero)
 

@@ -6,7 +6,7 @@ All values follow the scaling L = tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), wit
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,11 @@ from lucidae.arrays import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.io.models import saved_as
+from lucidae.io.models import reads, saved_as
 from lucidae.linear.data import Covariance, Products, products
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
-from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradient
+from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.theory import zero_latents
 from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
 from lucidae.validation import check_number
@@ -37,36 +38,73 @@ Vector = np.ndarray[Any, Any]
 NOISE_FLOOR = 1e-6
 """Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
 
-_TINY = float(np.finfo(float).tiny)
 
-
-class Objective(ABC):
+class Objective(Rule):
     """A loss of the weights and the second moment, and what theory says about its minimum.
 
     A new objective defines `value` and `gradient`, and `minimizer` and `minimum` where a closed
     form is known. The other members are the questions that solvers and certificates ask; their
     defaults promise nothing.
+
+    Attributes
+    ----------
+    gap_statement : str
+        What the claim `gap` states.
+    has_penalties : bool
+        Whether latents can be zero at the minimum because their penalty is too large.
     """
 
     __slots__ = ()
 
     gap_statement = "the loss is its global minimum (excess over the total variance)"
-    """What the claim `gap` states."""
+    has_penalties = False
 
     @abstractmethod
     def value(self, weights: Any, covariance: Covariance) -> Array:
-        """Return the loss, one per run."""
+        """Return the loss, one per run.
+
+        Parameters
+        ----------
+        weights : UntiedWeights, TiedWeights or VariationalWeights
+            Both layers, (…, k, m); leading axes are independent runs.
+        covariance : Covariance
+            Products with the second moment.
+        """
 
     @abstractmethod
     def gradient(self, weights: Any, covariance: Covariance) -> Any:
-        """Return the gradient in the form of the weights."""
+        """Return the gradient in the form of the weights: see `weights.gather`.
+
+        Parameters
+        ----------
+        weights, covariance
+            As for `value`.
+        """
+
+    def direction(self, weights: Any, covariance: Covariance) -> Any:
+        """Return the gradient."""
+        return self.gradient(weights, covariance)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> Any:  # noqa: ARG002
-        """Return weights at a global minimum; None where no closed form is known."""
+        """Return weights at a global minimum; None where no closed form is known.
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            The leading eigenpairs, at least k of them.
+        k : int
+            Number of latents.
+        """
         return None
 
     def minimum(self, spectrum: Spectrum, k: int) -> float | None:  # noqa: ARG002
-        """Return the global minimum of the loss; None where it is not known."""
+        """Return the global minimum of the loss; None where it is not known.
+
+        Parameters
+        ----------
+        spectrum, k
+            As for `minimizer`.
+        """
         return None
 
     @property
@@ -74,67 +112,76 @@ class Objective(ABC):
         """Whether a closed form of the global minimum is known."""
         return type(self).minimizer is not Objective.minimizer
 
-    @property
-    def aligns(self) -> bool:
-        """Whether theory promises that each latent is one principal direction at the minimum."""
-        return False
-
-    @property
-    def orders(self) -> bool:
-        """Whether theory promises latents in descending order of variance (see `latent_order`)."""
-        return self.aligns
-
-    @property
-    def balanced(self) -> bool:
-        """Whether W₁W₁ᵀ = W₂ᵀW₂ at every global minimum."""
-        return False
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether latents can be zero at the minimum because their penalty is too large."""
-        return False
-
-    @property
-    def tying(self) -> str:
-        """How the layers may be tied: see `Rule.tying`."""
-        return "optional"
-
     def latent_order(self, k: int) -> Vector:
-        """Return the indices of the latents in the order in which their variances descend."""
+        """Return the indices of the latents in the order in which their variances descend.
+
+        Parameters
+        ----------
+        k : int
+            Number of latents.
+        """
         return np.arange(k)
 
     def zero_latents(self, values: Vector) -> Vector:  # noqa: ARG002
-        """Return the latents, counted from 1, that are zero at the minimum."""
+        """Return the latents, counted from 1, that are zero at the minimum.
+
+        Parameters
+        ----------
+        values : ndarray of shape (q,)
+            The leading eigenvalues, descending, at least k of them.
+        """
         return np.empty(0, dtype=int)
 
     def hessian_eigenvalues(self, values: Vector) -> Vector | None:  # noqa: ARG002
-        """Return the eigenvalues of the Hessian at the minimum, ascending; None if not known."""
+        """Return the eigenvalues of the Hessian at the minimum, ascending; None if not known.
+
+        Parameters
+        ----------
+        values : ndarray of shape (m,)
+            All eigenvalues of the second moment, descending.
+        """
         return None
 
-    def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature near the minimum, from the leading eigenvalues.
-
-        At a balanced minimum the reconstruction loss has the largest curvature 4σ₁².
-        """
-        return 4 * scalar(spectrum.values[0])
-
-    def scale(self, spectrum: Spectrum) -> float:
-        """Return the size with which the stopping rule compares a gradient."""
-        return self.curvature(spectrum)
+    def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
+        """Return the smallest non-zero eigenvalue of the Hessian, where the objective aligns."""
+        curvatures = self.hessian_eigenvalues(values)
+        if curvatures is None or not self.aligns:
+            return None
+        positive = curvatures[curvatures > 1e-12 * curvatures[-1]]
+        return float(positive[0]) if positive.size else 0.0
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number by which the claim `gap` divides the excess over the minimum."""
-        return max(spectrum.trace, _TINY)
+        """Return the number by which the claim `gap` divides the excess over the minimum.
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            The leading eigenpairs.
+        """
+        return max(spectrum.trace, TINY)
 
     def unit(self, covariance: Covariance) -> float:  # noqa: ARG002
         """Return the unit of length in which the data are measured for automatic step sizes.
 
         It is 1 for objectives that scale with the data as a whole.
+
+        Parameters
+        ----------
+        covariance : Covariance
+            Products with the second moment.
         """
         return 1.0
 
     def completed(self, weights: Any, noise_variance: float | None) -> Any:  # noqa: ARG002
-        """Return the weights of this objective from an encoder and a decoder alone."""
+        """Return the weights of this objective from an encoder and a decoder alone.
+
+        Parameters
+        ----------
+        weights : UntiedWeights or TiedWeights
+            Both layers.
+        noise_variance : float or None
+            The observation variance, where the objective has one.
+        """
         return weights
 
 
@@ -168,18 +215,6 @@ class Reconstruction(Objective):
         return spectrum.noise(k) * (spectrum.n_features - k)
 
 
-def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
-    """Return the gradients of L with respect to W₁ and W₂ᵀ."""
-    # In place: at these sizes a new array costs more than the arithmetic that fills it.
-    encoder = data.gram @ data.encoded
-    encoder -= data.decoded
-    encoder *= 2
-    atoms = data.code_moment @ weights.atoms
-    atoms -= data.encoded
-    atoms *= 2
-    return encoder, atoms
-
-
 @saved_as("lucidae.linear.nonuniform_l2/1", formerly="lucidae.linear.objectives:NonUniformL2")
 @dataclass(frozen=True, slots=True)
 class NonUniformL2(Objective):
@@ -192,6 +227,9 @@ class NonUniformL2(Objective):
     """
 
     penalties: Array
+
+    balanced = True  # at every stationary point: Bao et al. 2020, Theorem 1
+    has_penalties = True
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the loss."""
@@ -214,7 +252,8 @@ class NonUniformL2(Objective):
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
         values, vectors = spectrum.values[:k], spectrum.vectors[:, :k]
         rows = vectors.mT * namespace(values).sqrt(self.squared_lengths(values))[:, None]
-        assigned = namespace(rows).take(rows, _index_like(order, rows), axis=0)
+        xp = namespace(rows)
+        assigned = xp.take(rows, xp.asarray(order, device=rows.device), axis=0)
         return UntiedWeights(assigned, assigned)
 
     def squared_lengths(self, values: Array) -> Array:
@@ -240,16 +279,6 @@ class NonUniformL2(Objective):
         """Whether no two penalties are equal; latents with equal penalties can rotate freely."""
         return bool(np.all(np.diff(np.sort(to_numpy(self.penalties))) > 0.0))
 
-    @property
-    def balanced(self) -> bool:
-        """True: the penalty makes every stationary point balanced. Bao et al. 2020, Theorem 1."""
-        return True
-
-    @property
-    def has_penalties(self) -> bool:
-        """True."""
-        return True
-
     def latent_order(self, k: int) -> Vector:  # noqa: ARG002
         """Return the latents by ascending penalty: the smallest has the largest variance."""
         return np.argsort(to_numpy(self.penalties))
@@ -271,25 +300,32 @@ class NonUniformL2(Objective):
         return namespace(ref).sqrt(like(self.penalties, ref))[..., :, None]
 
 
-def _index_like(order: Any, ref: Array) -> Array:
-    return namespace(ref).asarray(order, device=ref.device)
-
-
-def keep_probabilities(prior: Array) -> Array:
-    """Return pᵢ, the probability that nested dropout keeps unit i, from p_B. Bao et al. 2020, C."""
-    xp = namespace(prior)
-    return xp.flip(xp.cumulative_sum(xp.flip(prior)))
-
-
 def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
-    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, and the remaining probability for b = k."""
+    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, and the remaining probability for b = k.
+
+    Parameters
+    ----------
+    k : int
+        Number of latents.
+    ratio : float, default=0.9
+        The ratio ρ of neighbouring probabilities, in (0, 1).
+
+    Returns
+    -------
+    ndarray of shape (k,)
+
+    Examples
+    --------
+    >>> geometric_prior(3, ratio=0.5)
+    array([0.5 , 0.25, 0.25])
+    """
     prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
     prior[-1] = ratio ** (k - 1)
     return prior
 
 
 def uniform_prior(k: int) -> Vector:
-    """Return the prior of Oftadeh et al. (2020)."""
+    """Return p_B(b) = 1/k, the prior of Oftadeh et al. (2020)."""
     return np.full(k, 1.0 / k)
 
 
@@ -371,6 +407,9 @@ class LinearVAE(Objective):
     noise: float | None = None
 
     gap_statement = "−ELBO is the negative log-likelihood of the optimum (excess per feature)"
+    aligns = True  # the diagonal posterior breaks the rotational symmetry
+    orders = False  # any permutation of the latents has the same ELBO
+    tying = "refused"
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
         """Return −ELBO."""
@@ -402,6 +441,18 @@ class LinearVAE(Objective):
         log_noise = (m - misfit) / 2 if self.noise is None else 0.0 * misfit
         return VariationalWeights(encoder, atoms, log_variances, log_noise)
 
+    def start(self, encoder: Array, atoms: Array, tied: bool) -> VariationalWeights:  # noqa: ARG002
+        """Return first weights with posterior and noise variances of 1."""
+        k = encoder.shape[-2]
+        zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
+        return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
+
+    def retract(self, weights: VariationalWeights) -> VariationalWeights:
+        """Return the weights with the noise variance at `NOISE_FLOOR` or above."""
+        floor = math.log(NOISE_FLOOR)
+        low = weights.log_noise < floor
+        return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
+
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
         """Return probabilistic PCA: W = U(S² − s²I)₊^½, V = (WᵀW + s²I)⁻¹Wᵀ."""
         xp, values = namespace(spectrum.values), spectrum.values[:k]
@@ -428,21 +479,6 @@ class LinearVAE(Objective):
         outside = (m - k) * math.log(noise) + rest / noise
         return (m * math.log(2 * math.pi) + inside + outside) / 2
 
-    @property
-    def aligns(self) -> bool:
-        """True: the diagonal posterior breaks the rotational symmetry."""
-        return True
-
-    @property
-    def orders(self) -> bool:
-        """False: any permutation of the latents has the same ELBO."""
-        return False
-
-    @property
-    def tying(self) -> str:
-        """The encoder and the decoder differ at the optimum."""
-        return "refused"
-
     def curvature(self, spectrum: Spectrum) -> float:
         """Return about σ₁⁴/s² (encoder) or 1/s² (decoder), whichever is larger, plus m/2 (noise).
 
@@ -452,6 +488,14 @@ class LinearVAE(Objective):
         noise = self.noise or spectrum.noise(spectrum.values.shape[0])
         floor = max(noise, NOISE_FLOOR)
         return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
+
+    def n_eigenvalues(self, k: int) -> int:
+        """Return k: the noise variance follows from all leading eigenvalues."""
+        return k
+
+    def steepening(self, start: Any) -> float:  # noqa: ARG002
+        """Return 1: the ELBO is not quartic."""
+        return 1.0
 
     def scale(self, spectrum: Spectrum) -> float:
         """Return the number of features, which is the size of the loss itself.
@@ -490,3 +534,12 @@ class LinearVAE(Objective):
         variances = xp.exp(weights.log_variances)[..., 0]
         spread = xp.sum(variances * diagonal(data.gram), axis=-1)
         return reconstruction(weights, data, trace) + spread
+
+
+@reads("lucidae.linear.rule.gradient/1")
+@reads("lucidae.linear.rule.variational/1")
+@reads("lucidae.linear.rules:Descent")
+@reads("lucidae.linear.rules:VariationalDescent")
+def _descended(fields: dict[str, Any]) -> Any:
+    """Return the objective, which earlier files hold inside a rule of its own."""
+    return fields["objective"]

@@ -5,6 +5,7 @@ A learning rate is a number, or an array that broadcasts over (runs, k, m), one 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,20 +22,30 @@ ADAM_RATE = 3e-3
 """Automatic step of Adam, which does not depend on the scale of the loss."""
 
 
+@dataclass(frozen=True, slots=True)
 class Optimizer(ABC):
-    """An update of weights along a direction; made from a rate and a momentum."""
+    """An update of weights along a direction.
 
-    __slots__ = ()
+    Parameters
+    ----------
+    rate : float or array
+        The step size.
+    momentum : float
+        The momentum μ, which optimizers without momentum ignore.
+
+    Attributes
+    ----------
+    uses_momentum : bool
+        Whether the momentum has an effect.
+    commutes_with_rotations : bool
+        Whether an update commutes with a rotation of the features.
+    """
+
+    rate: Any
+    momentum: float = 0.9
 
     uses_momentum = False
-    """Whether the momentum that it is made from has an effect."""
-
     commutes_with_rotations = True
-    """Whether an update commutes with a rotation of the features."""
-
-    @abstractmethod
-    def __init__(self, rate: Any, momentum: float = 0.9) -> None:
-        """Take a rate and a momentum, which those without momentum ignore."""
 
     @abstractmethod
     def start(self, weights: Any) -> Any:
@@ -44,10 +55,15 @@ class Optimizer(ABC):
     def update(self, state: Any, direction: Any, scale: float = 1.0) -> Any:
         """Return the next state; `scale` multiplies the rate."""
 
-    @classmethod
+    @staticmethod
     @abstractmethod
+    def largest_stable_product(momentum: float) -> float:
+        """Return the largest rate times curvature at which a quadratic does not diverge."""
+
+    @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return the step size for a bound on the curvature."""
+        """Return the step size for a bound on the curvature: half of the largest stable one."""
+        return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
 @saved_as("lucidae.linear.optimizer.plain/1", formerly="lucidae.linear.optimizers:Plain")
@@ -79,9 +95,6 @@ class AdamState(NamedTuple):
 class GradientDescent(Optimizer):
     """w ← w − αg; the momentum is ignored."""
 
-    rate: Any
-    momentum: float = 0.0
-
     def start(self, weights: Any) -> DescentState:
         """Return the first state."""
         return DescentState(weights)
@@ -91,18 +104,16 @@ class GradientDescent(Optimizer):
         rate = self.rate * scale
         return DescentState(map_fields(lambda w, g: w - rate * g, state.weights, direction))
 
-    @classmethod
-    def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step."""
-        return SAFETY * largest_stable_product("gradient_descent", momentum) / curvature
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
+        """Return 2."""
+        return 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class HeavyBall(Optimizer):
-    """v ← μv + g; w ← w − αv (Polyak 1964)."""
+class MomentumOptimizer(Optimizer):
+    """An optimizer with the velocity v ← μv + g, which starts at 0."""
 
-    rate: Any
-    momentum: float = 0.9
+    __slots__ = ()
 
     uses_momentum = True
 
@@ -110,13 +121,30 @@ class HeavyBall(Optimizer):
         """Return the first state."""
         return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
+    def _velocity(self, state: MomentumState, direction: Any) -> Any:
+        return map_fields(self._accumulate, state.velocity, direction)
+
+    def _accumulate(self, velocity: Any, direction: Any) -> Any:
+        """Return μv + g in one new array: at these sizes a second one costs more than the sum."""
+        total = self.momentum * velocity
+        total += direction
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyBall(MomentumOptimizer):
+    """v ← μv + g; w ← w − αv (Polyak 1964)."""
+
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
         """Return the next state."""
-        rate, momentum = self.rate * scale, self.momentum
-        velocity = map_fields(lambda v, g: _accumulate(momentum, v, g), state.velocity, direction)
-        return MomentumState(
-            map_fields(lambda w, v: w - rate * v, state.weights, velocity), velocity
-        )
+        rate, velocity = self.rate * scale, self._velocity(state, direction)
+        moved = map_fields(lambda w, v: w - rate * v, state.weights, velocity)
+        return MomentumState(moved, velocity)
+
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:
+        """Return 2(1 + μ)."""
+        return 2 * (1 + momentum)
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
@@ -125,50 +153,31 @@ class HeavyBall(Optimizer):
 
 
 @dataclass(frozen=True, slots=True)
-class Nesterov(Optimizer):
+class Nesterov(MomentumOptimizer):
     """v ← μv + g; w ← w − α(g + μv), in the form that PyTorch uses."""
-
-    rate: Any
-    momentum: float = 0.9
-
-    uses_momentum = True
-
-    def start(self, weights: Any) -> MomentumState:
-        """Return the first state."""
-        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
         """Return the next state."""
-        rate, momentum = self.rate * scale, self.momentum
-        velocity = map_fields(lambda v, g: _accumulate(momentum, v, g), state.velocity, direction)
+        rate, velocity = self.rate * scale, self._velocity(state, direction)
 
         def move(w: Any, g: Any, v: Any) -> Any:
-            ahead = _accumulate(momentum, v, g)
+            ahead = self._accumulate(v, g)
             ahead *= -rate
             ahead += w
             return ahead
 
         return MomentumState(map_fields(move, state.weights, direction, velocity), velocity)
 
-    @classmethod
-    def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step."""
-        return SAFETY * largest_stable_product("nesterov", momentum) / curvature
-
-
-def _accumulate(momentum: float, velocity: Any, direction: Any) -> Any:
-    """Return μv + g in one new array: at these sizes a second one costs more than the sum."""
-    total = momentum * velocity
-    total += direction
-    return total
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:
+        """Return 2(1 + μ)/(1 + 2μ)."""
+        return 2 * (1 + momentum) / (1 + 2 * momentum)
 
 
 @dataclass(frozen=True, slots=True)
 class Adam(Optimizer):
     """Kingma & Ba (2015), with bias correction; it scales each coordinate; momentum is ignored."""
 
-    rate: Any
-    momentum: float = 0.0
     decay_first: float = 0.9
     decay_second: float = 0.999
     floor: float = 1e-8
@@ -195,6 +204,11 @@ class Adam(Optimizer):
 
         return AdamState(map_fields(move, state.weights, first, second), first, second, steps)
 
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
+        """Return infinity: no step is longer than about the rate, whatever the curvature."""
+        return math.inf
+
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:  # noqa: ARG003
         """Return a fixed step: weights are of order one, and so are Adam's steps over the rate."""
@@ -208,16 +222,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": Adam,
 }
 """The optimizers by name; each is made from (rate, momentum)."""
-
-
-def largest_stable_product(optimizer: str, momentum: float) -> float:
-    """Return the largest rate times curvature at which a quadratic does not diverge."""
-    limits = {
-        "gradient_descent": 2.0,
-        "heavy_ball": 2 * (1 + momentum),
-        "nesterov": 2 * (1 + momentum) / (1 + 2 * momentum),
-    }
-    return limits[optimizer]
 
 
 @saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")

@@ -226,7 +226,21 @@ def _positive_descending(values: Vector) -> Vector:
 
 
 def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
-    """Return one penalty per latent from the argument `l2`; `values` are needed for ``"auto"``."""
+    """Return one penalty per latent.
+
+    Parameters
+    ----------
+    l2 : "auto" or array-like of shape (k,)
+        The argument of `LinearAutoencoder`; ``"auto"`` stands for `best_penalties`.
+    values : ndarray of shape (q,) or None
+        Eigenvalues, descending; needed for ``"auto"`` alone.
+    k : int
+        Number of latents.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+    """
     if isinstance(l2, str):
         return best_penalties(_required(values), k)
     penalties = np.atleast_1d(np.asarray(l2, dtype=float))

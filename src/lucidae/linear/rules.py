@@ -1,16 +1,16 @@
-"""Update rules: gradient descent, rules that are not the gradient of any loss, nested dropout.
+"""Update rules: their interface, rules that are not the gradient of any loss, nested dropout.
 
-A rule has a `direction`, which an optimizer uses as it would use a gradient.
+A rule has a `direction`, which an optimizer uses as it would use a gradient. The objectives, whose
+direction is their gradient, are in `lucidae.linear.objectives`.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,24 +20,16 @@ from lucidae.arrays import (
     namespace,
     scalar,
     to_numpy,
-    where_set,
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
-from lucidae.linear.data import Covariance, RowsCovariance, products
-from lucidae.linear.objectives import (
-    NOISE_FLOOR,
-    Objective,
-    keep_probabilities,
-    reconstruction_gradient,
-)
+from lucidae.linear.data import Covariance, Products, RowsCovariance, products
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import inner_gap, outer_gap
 from lucidae.linear.weights import (
     AnyWeights,
     TiedWeights,
     UntiedWeights,
-    VariationalWeights,
     orthonormal_rows,
 )
 
@@ -53,25 +45,49 @@ NO_ADAM: Mapping[str, str] = {
 
 
 class Rule(ABC):
-    """A direction of descent for weights, and what solvers and certificates ask about it.
+    """A direction of descent, and what theory promises about where it leads.
 
-    A new rule defines `direction`. The other members have defaults, which promise nothing.
+    A new rule defines `direction`. The other members are the questions that solvers and
+    certificates ask; their defaults promise nothing. An `Objective` is the rule whose direction is
+    its gradient.
+
+    Attributes
+    ----------
+    balanced : bool
+        Whether W₁W₁ᵀ = W₂ᵀW₂ at the fixed points that theory promises.
+    needs_rows : bool
+        Whether a direction needs rows rather than their second moment.
+    tying : str
+        How the layers may be tied. ``"optional"``: untied unless ``tied=True`` is given;
+        ``"default"``: tied unless ``tied=False`` is given; ``"required"``: the rule has one set of
+        weights; ``"refused"``: encoder and decoder differ at the optimum.
+    refused_optimizers : mapping of str to str
+        Optimizers with which the rule does not work, each with the reason.
     """
 
     __slots__ = ()
 
+    balanced = False
+    needs_rows = False
+    tying = "optional"
+    refused_optimizers: ClassVar[Mapping[str, str]] = {}
+
     @abstractmethod
     def direction(self, weights: Any, covariance: Any) -> Any:
-        """Return what the optimizer uses as a gradient, in the form of the weights."""
+        """Return what an optimizer uses as a gradient.
 
-    def retract(self, weights: Any) -> Any:
-        """Return the weights after a step, moved back to the set on which the rule is defined."""
-        return weights
+        Parameters
+        ----------
+        weights : UntiedWeights, TiedWeights or VariationalWeights
+            Both layers, (…, k, m); leading axes are independent runs.
+        covariance : Covariance
+            Products with the second moment; `RowsCovariance` for a rule that needs rows.
 
-    @property
-    def summary(self) -> str:
-        """The first line of the documentation, for `lucidae list`."""
-        return _first_line(type(self))
+        Returns
+        -------
+        weights
+            In the form of the given ones: see `weights.gather`.
+        """
 
     @property
     def aligns(self) -> bool:
@@ -84,53 +100,85 @@ class Rule(ABC):
         return self.aligns
 
     @property
-    def balanced(self) -> bool:
-        """Whether W₁W₁ᵀ = W₂ᵀW₂ at the fixed points that theory promises."""
-        return False
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether a direction needs rows rather than their second moment."""
-        return False
-
-    @property
-    def tying(self) -> str:
-        """How the layers may be tied.
-
-        ``"optional"``: untied unless ``tied=True`` is given; ``"default"``: tied unless
-        ``tied=False`` is given; ``"required"``: the rule has one set of weights; ``"refused"``:
-        encoder and decoder differ at the optimum.
-        """
-        return "optional"
-
-    @property
-    def refused_optimizers(self) -> Mapping[str, str]:
-        """Optimizers with which the rule does not work, each with the reason."""
-        return {}
+    def summary(self) -> str:
+        """The first line of the documentation, for `lucidae list`."""
+        return (inspect.getdoc(type(self)) or "").partition("\n")[0]
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> Any:
-        """Return first weights from given rows of both layers; tied weights take the encoder's."""
+        """Return first weights.
+
+        Parameters
+        ----------
+        encoder, atoms : arrays of shape (…, k, m)
+            Rows of both layers.
+        tied : bool
+            Whether both layers share one array, which is then the encoder's.
+        """
         weights = TiedWeights(encoder) if tied else UntiedWeights(encoder, atoms)
         return self.retract(weights)
 
-    def expected(self, objective: Objective) -> Rule:  # noqa: ARG002
-        """Return the rule that a sampling rule follows in expectation; others are their own."""
+    def retract(self, weights: Any) -> Any:
+        """Return the weights after a step, moved back to the set on which the rule is defined.
+
+        Parameters
+        ----------
+        weights : weights
+            As the optimizer returns them.
+        """
+        return weights
+
+    def expected(self, objective: Rule) -> Rule:  # noqa: ARG002
+        """Return the rule that this one follows in expectation: itself unless it samples.
+
+        Parameters
+        ----------
+        objective : Objective
+            The loss whose gradient the rule samples.
+        """
         return self
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
-        """Return a source of the random numbers that a sampling rule needs, None for others."""
+        """Return a source of the random numbers of nested dropout, None for other rules.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            The generator.
+        n_rows : int
+            Rows of the batch.
+        """
         return None
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature near the optimum, from the leading eigenvalues."""
+        """Return a bound on the curvature near the optimum, for the automatic step size.
+
+        At a balanced minimum the reconstruction loss has the largest curvature 4σ₁².
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            The leading eigenpairs, `n_eigenvalues` of them.
+        """
         return 4 * scalar(spectrum.values[0])
 
     def n_eigenvalues(self, k: int) -> int:  # noqa: ARG002
-        """Return how many leading eigenvalues `curvature` reads for k latents."""
+        """Return how many leading eigenvalues `curvature` reads.
+
+        Parameters
+        ----------
+        k : int
+            Number of latents.
+        """
         return 1
 
     def scale(self, spectrum: Spectrum) -> float:
-        """Return the size with which the stopping rule compares a direction."""
+        """Return the size with which the stopping rule compares a direction.
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            As for `curvature`.
+        """
         return self.curvature(spectrum)
 
     def steepening(self, start: Any) -> float:
@@ -139,18 +187,39 @@ class Rule(ABC):
         The loss is quartic: along W₁ = W₂ᵀ of norm w it has the curvature (6w² − 2)σ₁², and 4σ₁²
         at the minimum (w = 1), a ratio of (3w² − 1)/2. The factor 4 in place of 3/2 leaves a margin
         for momentum that overshoots.
+
+        Parameters
+        ----------
+        start : weights
+            The first weights.
         """
         norm = namespace(start.encoder).linalg.matrix_norm
         size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
         return max(1.0, 4.0 * size**2 - 3.0)
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the slowest local decay of misalignment per unit of time; None if not known."""
+        """Return the slowest local decay of misalignment per unit of time; None if not known.
+
+        Parameters
+        ----------
+        values : ndarray of shape (q,)
+            Eigenvalues, descending; at least the first k, all of them for an objective.
+        k : int
+            Number of latents.
+        """
         return None
 
 
-def _first_line(documented: type) -> str:
-    return (inspect.getdoc(documented) or "").partition("\n")[0]
+def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
+    """Return the gradients of L with respect to W₁ and W₂ᵀ."""
+    # In place: at these sizes a new array costs more than the arithmetic that fills it.
+    encoder = data.gram @ data.encoded
+    encoder -= data.decoded
+    encoder *= 2
+    atoms = data.code_moment @ weights.atoms
+    atoms -= data.encoded
+    atoms *= 2
+    return encoder, atoms
 
 
 def rotation_generator(code_moment: Array) -> Array:
@@ -162,86 +231,6 @@ def rotation_generator(code_moment: Array) -> Array:
     return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
 
 
-@saved_as("lucidae.linear.rule.gradient/1", formerly="lucidae.linear.rules:Descent")
-@dataclass(frozen=True, slots=True)
-class GradientRule(Rule):
-    """Gradient descent on an objective, which answers all questions."""
-
-    objective: Any
-
-    def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient."""
-        gradient: AnyWeights = self.objective.gradient(weights, covariance)
-        return gradient
-
-    @property
-    def summary(self) -> str:
-        """The first line of the objective's documentation."""
-        return _first_line(type(self.objective))
-
-    @property
-    def aligns(self) -> bool:
-        """As the objective."""
-        return bool(self.objective.aligns)
-
-    @property
-    def orders(self) -> bool:
-        """As the objective."""
-        return bool(self.objective.orders)
-
-    @property
-    def balanced(self) -> bool:
-        """As the objective."""
-        return bool(self.objective.balanced)
-
-    @property
-    def tying(self) -> str:
-        """As the objective."""
-        return str(self.objective.tying)
-
-    def curvature(self, spectrum: Spectrum) -> float:
-        """Return the curvature of the objective."""
-        return float(self.objective.curvature(spectrum))
-
-    def scale(self, spectrum: Spectrum) -> float:
-        """Return the scale of the objective's gradient."""
-        return float(self.objective.scale(spectrum))
-
-    def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the smallest non-zero eigenvalue of the Hessian, where the objective aligns."""
-        curvatures = self.objective.hessian_eigenvalues(values)
-        if curvatures is None or not self.objective.aligns:
-            return None
-        positive = curvatures[curvatures > 1e-12 * curvatures[-1]]
-        return float(positive[0]) if positive.size else 0.0
-
-
-@saved_as("lucidae.linear.rule.variational/1", formerly="lucidae.linear.rules:VariationalDescent")
-@dataclass(frozen=True, slots=True)
-class VariationalRule(GradientRule):
-    """Gradient descent on the negative ELBO with a lower limit of the noise variance."""
-
-    def retract(self, weights: VariationalWeights) -> VariationalWeights:
-        """Return the weights with the noise variance at its lower limit or above."""
-        floor = math.log(NOISE_FLOOR)
-        low = weights.log_noise < floor
-        return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
-
-    def start(self, encoder: Array, atoms: Array, tied: bool) -> VariationalWeights:  # noqa: ARG002
-        """Return first weights with posterior and noise variances of 1."""
-        k = encoder.shape[-2]
-        zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
-        return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
-
-    def n_eigenvalues(self, k: int) -> int:
-        """Return k: the noise variance follows from all leading eigenvalues."""
-        return k
-
-    def steepening(self, start: Any) -> float:  # noqa: ARG002
-        """Return 1: the ELBO is not quartic."""
-        return 1.0
-
-
 @saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
 class RotationAugmentedRule(Rule):
@@ -250,6 +239,11 @@ class RotationAugmentedRule(Rule):
     With `UntiedWeights` it is the paper's form, whose discrete steps drift away from balance and
     which has fixed points that are not aligned; with `TiedWeights` it has neither defect.
     """
+
+    aligns = True  # Bao et al. 2020, Theorem 5
+    balanced = True
+    tying = "default"
+    refused_optimizers = NO_ADAM
 
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ."""
@@ -260,26 +254,6 @@ class RotationAugmentedRule(Rule):
         encoder -= turn @ weights.encoder
         atoms -= turn @ weights.atoms
         return weights.gather(encoder, atoms)
-
-    @property
-    def aligns(self) -> bool:
-        """True. Bao et al. 2020, Theorem 5."""
-        return True
-
-    @property
-    def balanced(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def tying(self) -> str:
-        """Tied unless the paper's untied form is asked for."""
-        return "default"
-
-    @property
-    def refused_optimizers(self) -> Mapping[str, str]:
-        """Adam."""
-        return NO_ADAM
 
     def alignment_rate(self, values: Vector, k: int) -> float:
         """Return min(g/2, σ_k² − σ_{k+1}²), g the smallest gap among the first k eigenvalues.
@@ -294,31 +268,16 @@ class RotationAugmentedRule(Rule):
 class GeneralizedHebbianRule(Rule):
     """W ← W + α(WΣ − tril(WΣWᵀ)W), Sanger's rule; Oja's rule when k = 1."""
 
+    aligns = True
+    balanced = True
+    tying = "required"
+    refused_optimizers = NO_ADAM
+
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return tril(WΣWᵀ)W − WΣ."""
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
-
-    @property
-    def aligns(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def balanced(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def tying(self) -> str:
-        """The rule has one set of weights."""
-        return "required"
-
-    @property
-    def refused_optimizers(self) -> Mapping[str, str]:
-        """Adam."""
-        return NO_ADAM
 
     def curvature(self, spectrum: Spectrum) -> float:
         """Return 2σ₁², with which Sanger's rule contracts along the first component."""
@@ -347,6 +306,11 @@ class BrockettRule(Rule):
 
     ranks: Array
 
+    aligns = True
+    balanced = True
+    tying = "required"
+    refused_optimizers = NO_ADAM
+
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return minus the Riemannian gradient, as rows.
 
@@ -364,26 +328,6 @@ class BrockettRule(Rule):
     def retract(self, weights: TiedWeights) -> TiedWeights:
         """Return the orthonormal rows of the QR retraction."""
         return TiedWeights(orthonormal_rows(weights.encoder))
-
-    @property
-    def aligns(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def balanced(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def tying(self) -> str:
-        """The rule has one set of weights."""
-        return "required"
-
-    @property
-    def refused_optimizers(self) -> Mapping[str, str]:
-        """Adam."""
-        return NO_ADAM
 
     def curvature(self, spectrum: Spectrum) -> float:
         """Return 4d₁σ₁²."""
@@ -421,6 +365,8 @@ class NestedDropoutRule(Rule):
 
     prior: Array
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
         """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
@@ -466,14 +412,9 @@ class NestedDropoutRule(Rule):
         atoms = (kept * share).mT @ kept @ far - through
         return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
 
-    @property
-    def needs_rows(self) -> bool:
-        """True."""
-        return True
-
-    def expected(self, objective: Objective) -> Rule:
-        """Return gradient descent on the expected loss."""
-        return GradientRule(objective)
+    def expected(self, objective: Rule) -> Rule:
+        """Return the expected loss, whose gradient is sampled."""
+        return objective
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:
         """Return a source of the numbers from which prefix lengths follow."""
@@ -483,6 +424,12 @@ class NestedDropoutRule(Rule):
         """Keep unit i where the number drawn is at least P(length < i)."""
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
+
+
+def keep_probabilities(prior: Array) -> Array:
+    """Return pᵢ, the probability that nested dropout keeps unit i, from p_B. Bao et al. 2020, C."""
+    xp = namespace(prior)
+    return xp.flip(xp.cumulative_sum(xp.flip(prior)))
 
 
 def prefix_thresholds(prior: Array) -> Array:

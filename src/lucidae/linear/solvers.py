@@ -63,7 +63,8 @@ def _needed_spectrum(options: Options, source: Source, solver: str) -> Spectrum 
         return source.spectrum(_one_more(wanted, source))
     if solver == "stochastic":
         if options.needs_spectrum:
-            return source.ritz(resolve_components(wanted, source, None))
+            k = resolve_components(wanted, source, None)
+            return ritz_spectrum(source.covariance, k, source.mean)
         return None
     if options.needs_spectrum or not isinstance(wanted, int):
         return source.spectrum(None)
@@ -183,12 +184,12 @@ def stiffness(method: Method, covariance: Covariance, start: Any, noise: float =
     """
     k = method.rule.n_eigenvalues(start.encoder.shape[-2])
     spectrum = ritz_spectrum(covariance, k, start.encoder)
-    top, curvature = scalar(spectrum.values[0]), method.curvature(spectrum)
+    top, curvature = scalar(spectrum.values[0]), method.rule.curvature(spectrum)
     if curvature <= 0.0:
         return Stiffness(1.0, 1.0)  # no variance: any step is stable
     sampled = noise * spectrum.trace / top if top > 0.0 else 0.0
     factor = MARGIN * (1.0 + sampled) * method.rule.steepening(start)
-    return Stiffness(factor * curvature, method.scale(spectrum))
+    return Stiffness(factor * curvature, method.rule.scale(spectrum))
 
 
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
@@ -232,7 +233,7 @@ def solve_gradient(
         step,
         optimizer.start(start),
         stop=Below(
-            lambda state: relative_direction(method, state.weights, covariance, stiff.scale),
+            lambda state: relative_direction(method.rule, state.weights, covariance, stiff.scale),
             training.tol,
         ),
         limit=training.max_iter,

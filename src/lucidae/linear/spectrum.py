@@ -1,4 +1,4 @@
-"""Leading eigenpairs of a second moment, from the moment itself or from few rows."""
+"""Leading eigenpairs of a second moment, and their computation from few rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from lucidae.arrays import (
     namespace,
     svd_thin,
 )
+from lucidae.arrays.eigen import fix_signs
 from lucidae.io.models import saved_as
-from lucidae.moments import SecondMoment, fix_signs
+
+TINY = float(np.finfo(float).tiny)
+"""The smallest normal number, a lower limit of sizes by which figures are divided."""
 
 
 @saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
@@ -61,11 +64,6 @@ class Spectrum:
         xp = namespace(self.values)
         floor = machine_epsilon(self.values) * self.n_features * self.values[0]
         return int(xp.sum(xp.astype(self.values > floor, xp.int64)))
-
-
-def spectrum_of_moment(moment: SecondMoment, k: int | None = None) -> Spectrum:
-    """Return the leading `k` eigenpairs (all by default) of a second moment."""
-    return Spectrum(*moment.spectrum(k), moment.trace)
 
 
 def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:

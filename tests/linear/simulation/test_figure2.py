@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import load_digits, load_mnist
 from lucidae.linear.simulation import Plan, Run, simulate
-from lucidae.linear.spectrum import spectrum_of_moment
+from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import zero_latents
 
 PENALTIES = np.linspace(0.1, 0.9, 20) ** 2
@@ -24,7 +24,7 @@ RATES = {  # Table 2, Nesterov
 def alignment(moment, name, rate, n_epochs, grid, k, penalties):
     """Train as the paper does (untied, Nesterov 0.9, start 1e-4) and return the curve."""
     settings = {"penalties": penalties, "init_scale": 1e-4, "record_at": grid}
-    plan = Plan(spectrum_of_moment(moment), k, n_epochs, **settings)
+    plan = Plan(Spectrum(*moment.spectrum(), moment.trace), k, n_epochs, **settings)
     (trajectory,) = simulate([Run(name, "nesterov", rate, seed=0, tied=False)], plan)
     return dict(zip(trajectory.epochs.tolist(), trajectory.values["alignment"], strict=True))
 

@@ -20,7 +20,7 @@ def test_the_predicted_epochs_are_those_of_a_simulation():
     run = Run("rag", "nesterov", 0.002, seed=1)
     near, far = (float(epochs_to_alignment([run], plan, t, 1)[0]) for t in (1e-3, 1e-6))
     method = make_method("rag", MethodSettings(np.zeros(2), geometric_prior(2), None))
-    rate = method.alignment_rate(spectrum.values, 2)
+    rate = method.rule.alignment_rate(spectrum.values, 2)
     assert_allclose(far - near, predicted_epochs(rate, 0.002, 0.9, 1e-6, 1e-3), rtol=0.05)
 
 

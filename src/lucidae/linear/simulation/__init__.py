@@ -24,6 +24,26 @@ def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
 
     Runs that share method, optimizer and tying are stepped together, whatever their rates and
     seeds.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Method, optimizer, step size, seed and tying of each run.
+    plan : Plan
+        Spectrum, number of latents and of epochs, and what else the runs share.
+
+    Returns
+    -------
+    list of Trajectory
+        One per run.
+
+    Examples
+    --------
+    >>> from lucidae.linear import Spectrum
+    >>> plan = Plan(Spectrum(np.array([3.0, 1.0]), np.eye(2), 4.0), k=1, n_epochs=200)
+    >>> (trajectory,) = simulate([Run("rag", "nesterov", 0.01)], plan)
+    >>> bool(trajectory.values["alignment"][-1] < 1e-3)
+    True
     """
     results: dict[int, Trajectory] = {}
     for group in _groups(runs):
@@ -37,8 +57,21 @@ def epochs_to_alignment(
 ) -> np.ndarray[Any, Any]:
     """Return how many epochs each run needs to an axis-alignment distance of `target`.
 
-    A run is no longer stepped once it has reached the target. The answer is exact to `check_every`
-    epochs; it is NaN for runs that reach the limit of epochs first, or diverge.
+    A run is no longer stepped once it has reached the target.
+
+    Parameters
+    ----------
+    runs, plan
+        As for `simulate`.
+    target : float, default=0.3
+        The distance to reach.
+    check_every : int, default=10
+        Epochs between two measurements, to which the answer is exact.
+
+    Returns
+    -------
+    ndarray of shape (n_runs,)
+        NaN for runs that reach the limit of epochs first, or diverge.
     """
     epochs = np.full(len(runs), np.nan)
     for group in _groups(runs):

@@ -58,8 +58,8 @@ class Ensemble:
         self.method = _method(runs[0], plan, rng)
         check_optimizer(self.method, runs[0].optimizer)
         self.in_eigenbasis = self.optimizer.commutes_with_rotations and not self._needs_rows
-        self.axes = self._axes()
-        self.full = self._full()
+        self.full, basis = self._basis()
+        self.axes = basis[:, : plan.k]
         self.whole, self.numbers = self._masked(rng)
         self.batches = None if self.numbers else self._batches(rng)
 
@@ -67,14 +67,11 @@ class Ensemble:
     def _needs_rows(self) -> bool:
         return self.method.rule.needs_rows or self.plan.batch_size is not None
 
-    def _axes(self) -> Array:
-        basis = eye_like(len(self.values), self.values) if self.in_eigenbasis else self.vectors
-        return basis[:, : self.plan.k]
-
-    def _full(self) -> Covariance:
+    def _basis(self) -> tuple[Covariance, Array]:
+        """Return Σ and its eigenvectors in the basis in which the runs are stepped."""
         if self.in_eigenbasis:
-            return EigenbasisCovariance(self.values)
-        return DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
+            return EigenbasisCovariance(self.values), eye_like(len(self.values), self.values)
+        return DenseCovariance((self.vectors * self.values) @ self.vectors.mT), self.vectors
 
     def _rows(self) -> Array:
         if self.plan.rows is None:
