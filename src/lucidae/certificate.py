@@ -115,9 +115,7 @@ class Claim:
         }
 
 
-UNDECIDABLE = (
-    "The figure has a rounding error of up to ±{error:.1g}, so the claim cannot be decided."
-)
+UNDECIDABLE = "The figure has a rounding error of up to ±{error:.1g} in float64, so the claim cannot be decided."
 
 
 def at_most(
