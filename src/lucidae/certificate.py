@@ -115,7 +115,9 @@ class Claim:
         }
 
 
-UNDECIDABLE = "The figure has a rounding error of up to ±{error:.1g} in float64, so the claim cannot be decided."
+UNDECIDABLE = (
+    "The figure has a rounding error of up to ±{error:.1g}, so float64 does not decide the claim."
+)
 
 
 def at_most(

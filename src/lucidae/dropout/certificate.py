@@ -188,7 +188,7 @@ def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     why = _why_not_equalized(figures)
     if why:
         return does_not_apply("path_norm", statement, reference, why)
-    advice = "lucidae.equalize_pair minimises it without changing the product."
+    advice = "lucidae.equalize_pair minimises the path norm without changing the product."
     excess, error = figures.path_excess, figures.error
     return at_most("path_norm", statement, reference, excess, tolerance, advice, error=error)
 
@@ -201,7 +201,7 @@ def _why_not_equalized(figures: DropoutFigures) -> str:
 
 
 def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = f"at width {figures.width} the product has the rank of the optimal one"
+    statement = f"the product has the rank of the optimal product of width {figures.width}"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     rank, optimal = figures.rank, figures.optimal_rank
     lowest, highest = figures.rank_band
@@ -236,7 +236,7 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _curvature(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "no direction of negative curvature: not a saddle"
+    statement = "the Hessian has no negative eigenvalue, so the point is not a strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
         return does_not_apply("curvature", statement, reference, figures.reason)
@@ -287,7 +287,7 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Report the bound of Theorem 4.3, which its conclusion turned out not to need."""
+    """Report the bound of Theorem 4.3; its conclusion also holds without the bound."""
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound

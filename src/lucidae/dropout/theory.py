@@ -64,11 +64,14 @@ def strength_of(dropout: float) -> float:
 
 def checked_dropout(dropout: float) -> float:
     """Return a probability in [0, 1) as a float; anything else is an error."""
-    dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
+    try:
+        dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
+    except ValueError:
+        dropped = 1.0
     if dropped == 1.0:
         raise ValueError(
-            "dropout=1 was given, expected a probability in [0, 1): if every unit is dropped, the "
-            "network is constant. Use a smaller probability."
+            f"dropout={dropout!r} was given, expected a probability in [0, 1); if every unit is "
+            "dropped, the network is constant."
         )
     return dropped
 

@@ -82,7 +82,7 @@ class DropoutAutoencoder(
 
     The target is the input itself. At the optimum the reconstruction lies in the span of the
     leading principal components, whose standard deviations are all reduced by the same threshold,
-    and all hidden units have equal importance, so that the loss of any one of them costs the same
+    and all hidden units have equal importance, so that dropping any one of them has the same effect
     (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
 
     Parameters

@@ -159,7 +159,7 @@ class NetworkState(FittedState):
     Parameters
     ----------
     moment : SecondMoment
-        Moment of the rows, with the targets behind the features if there are any.
+        Moment of the rows, with the targets after the features if there are any.
     strength : float
         λ.
     width : int
@@ -327,7 +327,7 @@ class NetworkMixin(CertifiedMixin):
 
 
 def merges_moments(estimator: Any) -> bool:
-    """Tell scikit-learn that `partial_fit` exists: an AttributeError hides it.
+    """Tell scikit-learn that `partial_fit` is available; an AttributeError means that it is not.
 
     An unknown solver does not hide it, so that calling it says what is wrong.
     """

@@ -46,7 +46,7 @@ from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_rows, check_weights
+from lucidae.validation import check_rows, check_weights
 
 
 @saved_as(
@@ -116,7 +116,7 @@ class RegressionState(NetworkState):
 
 
 def _streams(estimator: Any) -> bool:
-    """Tell scikit-learn whether `partial_fit` exists: an AttributeError hides it."""
+    """Tell scikit-learn whether `partial_fit` is available; an AttributeError means no."""
     if isinstance(estimator.dropout, str):
         raise AttributeError(
             f"partial_fit cannot cross-validate dropout={estimator.dropout!r}: give a number."
@@ -389,7 +389,12 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if not isinstance(self.dropout, str):
             self.dropout_, self.cv_ = checked_dropout(self.dropout), None
             return joint_moment(X, y, weights)
-        select = SELECTIONS[check_choice(self.dropout, "dropout", SELECTIONS)]
+        if self.dropout not in SELECTIONS:
+            named = " or ".join(repr(name) for name in SELECTIONS)
+            raise ValueError(
+                f"dropout={self.dropout!r} was given, expected a probability in [0, 1) or {named}."
+            )
+        select = SELECTIONS[self.dropout]
         columns = as_columns(y)
         width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
         folds = fold_moments(X, columns, weights, self.cv)
