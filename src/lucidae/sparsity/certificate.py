@@ -120,9 +120,6 @@ def _noise_variance(figures: SparseFigures) -> Claim:
         "floor": "the energy is stationary in the noise variance",
         "cv": "the noise variance is the error of predicting held-out rows",
     }.get(rule, "the noise variance is the one that was asked for")
-    if rule == "floor":
-        why = "Learning took the noise variance to its floor: the evidence has its infimum at 0."
-        return does_not_apply(name, statement, reference, why)
     if rule == "cv":
         why = "Held-out rows are predicted once, in the fit; the certificate does not repeat it."
         return does_not_apply(name, statement, reference, why)
@@ -130,7 +127,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
         why = NOT_MEASURED if rule else "It was given with the coefficients."
         why = NO_NOISE if figures.violation is None else why
         return does_not_apply(name, statement, reference, why)
-    learned = rule == "learn"
+    learned = rule in ("learn", "floor")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
     advice = "Raise max_iter." if learned else "Fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
@@ -138,6 +135,9 @@ def _noise_variance(figures: SparseFigures) -> Claim:
     claim = at_most(
         name, statement, reference, figures.noise_distance, threshold, advice, error=error
     )
+    if rule == "floor" and claim.holds:
+        why = "Learning took the noise variance to its floor: the evidence has its infimum at 0."
+        return does_not_apply(name, statement, reference, why)
     return _reachable(claim, figures.reach) if learned else claim
 
 

@@ -144,7 +144,7 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
     -------
     SparseFigures
     """
-    stored = max(machine_epsilon(fit.coef), _precision(fit.relevance))
+    stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         to_numpy(sample.dictionary).astype(np.float64),
         to_numpy(sample.responses).astype(np.float64),
@@ -152,7 +152,7 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
         sample.intercept,
     )
     fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
-    rows = _weighted(plain)
+    rows = _weighted(plain, model.labels)
     U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
     figures = _figures_of_fit(rows, U, title)
     if fit.noise is None:
@@ -186,10 +186,6 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
     )
 
 
-def _precision(values: Any) -> float:
-    return 0.0 if values is None else machine_epsilon(values)
-
-
 def _none_is_zero(value: Figure) -> float:
     return 0.0 if value is None else value
 
@@ -203,7 +199,7 @@ def _shifted(noise: float, rows: Weighted) -> float:
     return float(np.ldexp(noise, -2 * rows.shift))
 
 
-def _weighted(sample: Sample) -> Weighted:
+def _weighted(sample: Sample, labels: Any) -> Weighted:
     """Centre and weight the rows, and divide columns and responses by powers of two, exactly."""
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
@@ -219,7 +215,8 @@ def _weighted(sample: Sample) -> Weighted:
     root = np.sqrt(weights)[:, None]
     if sample.weights is not None:
         Phi, X = Phi * root, X * root
-    shifts, shift = _exponents(np.abs(Phi).max(axis=0)), int(_exponents(np.abs(X).max()))
+    peaks = _largest(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
+    shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
         np.ldexp(Phi, -shifts), np.ldexp(X, -shift), shifts, shift, total,
         total - float(sample.intercept), cancellation, count,
@@ -359,6 +356,15 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
     return R, inside, float(((X - Q @ inside) ** 2).sum())
 
 
+def _largest(values: Any, labels: Any) -> Any:
+    """Replace every column's value by the largest of its group."""
+    if labels is None:
+        return values
+    largest = np.full(labels.max() + 1, -np.inf)
+    np.maximum.at(largest, labels, values)
+    return largest[labels]
+
+
 def _totals(values: Any, labels: Any) -> Any:
     """Replace every column's value by the total over its group."""
     return values if labels is None else np.bincount(labels, values)[labels]
@@ -423,7 +429,7 @@ def _violation(
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
     w, pressure = at.relevance, _pressure(rows, at, model)
-    if model.labels is not None and not _constant_within(w, model.labels):
+    if model.labels is not None and (np.abs(w - _largest(w, model.labels)) > FINEST * w).any():
         return float("inf"), 0.0
     Q, pressure = _totals(at.alignment, model.labels), _totals(pressure, model.labels)
     error = _totals(slope_error, model.labels)
@@ -441,13 +447,6 @@ def _pressure(rows: Weighted, at: Evaluation, model: Model) -> Any:
         return at.curvature
     squares = (rows.dictionary**2).sum(axis=0)
     return squares / (at.noise + at.relevance * squares)
-
-
-def _constant_within(w: Any, labels: Any) -> bool:
-    """Tell whether the columns of each group share one relevance, in single precision."""
-    largest = np.zeros(labels.max() + 1)
-    np.maximum.at(largest, labels, w)
-    return bool((np.abs(w - largest[labels]) <= FINEST * largest[labels]).all())
 
 
 def _power(rows: Weighted, at: Evaluation, model: Model, alignment: Any) -> tuple[Any, Any]:
@@ -535,7 +534,8 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: Model) -> F
     if fit.noise_rule == "learn" and rows.dimension > 0:
         # The derivative of the energy in γ vanishes where γ = (‖X − ΦU‖²/n + γ dof)/d.
         freedom = float((at.relevance * _pressure(rows, at, model)).sum())
-        return float(abs((at.residual / at.noise + freedom) / rows.dimension - 1.0))
+        change = float((at.residual / at.noise + freedom) / rows.dimension - 1.0)
+        return max(change, 0.0) if _floored_rule(fit, rows, at) == "floor" else abs(change)
     return None
 
 
