@@ -22,20 +22,18 @@ def centred(X, y, weights=None, intercept=True):
 
 
 def inverse(A):
-    """Invert a positive definite matrix, with one step of refinement in extended precision."""
-    first = np.linalg.inv(A)
-    wide = A.astype(np.longdouble)
-    guess = first.astype(np.longdouble)
-    for _ in range(3):
-        guess = guess @ (2 * np.eye(len(A), dtype=np.longdouble) - wide @ guess)
+    """Invert a positive definite matrix in extended precision, by Newton's iteration."""
+    guess = np.linalg.inv(A.astype(float)).astype(np.longdouble)
+    for _ in range(5):
+        guess = guess @ (2 * np.eye(len(A), dtype=np.longdouble) - A @ guess)
     return guess
 
 
 def parts(X, y, w, noise):
     """Return z, Q, the posterior mean, log|Σ| and tr(yyᵀΣ⁻¹)."""
     wide = X.astype(np.longdouble)
-    sigma = (wide * w) @ wide.T + noise * np.eye(len(X))
-    precise = inverse(sigma.astype(float))
+    sigma = (wide * w) @ wide.T + np.longdouble(noise) * np.eye(len(X))
+    precise = inverse(sigma)
     inner = wide.T @ precise
     z = (inner * wide.T).sum(axis=1)
     loading = inner @ y

@@ -18,10 +18,11 @@ from lucidae.certificate import (
     does_not_apply,
     reported,
 )
+from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import FINEST, SparseFigures
 from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import EXACT, row_scale_ratios, spark_bound, uniqueness_bound
-from lucidae.sparsity.verifier import Fit, Model, Sample, measure
+from lucidae.sparsity.verifier import Fit, Model, measure
 from lucidae.validation import check_number, check_rows
 
 __all__ = ["certify_coefficients"]

@@ -28,6 +28,7 @@ from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import Callback, ProgressBar, Solution, limited_blas
 from lucidae.sparsity.certificate import certificate_of
+from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.noise import (
@@ -45,7 +46,7 @@ from lucidae.sparsity.problem import Problem, Rows, Units, canonical
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
-from lucidae.sparsity.verifier import Fit, Model, Sample, measure
+from lucidae.sparsity.verifier import Fit, Model, measure
 from lucidae.validation import check_integer, check_number, check_rows, check_weights
 
 __all__ = ["SparseVAE"]

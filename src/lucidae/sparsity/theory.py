@@ -31,6 +31,13 @@ MINORS = 3000
 SAMPLED = 100
 """Number of random minors that are checked where they are too many; fewer if they are large."""
 
+SINGULAR = 1e-10
+"""Smallest singular value, for unit columns, below which a random minor is singular.
+
+Regular minors of random dictionaries may have singular values of 1e-6, and structural dependence
+leaves 1e-15.
+"""
+
 PAIR_WORK = 2e9
 """Multiplications up to which all pairs of columns are compared."""
 
@@ -166,7 +173,7 @@ def _by_minors(
     rng = np.random.default_rng(0)
     count = int(min(SAMPLED, max(4.0, 2e8 / full_rank**3)))
     draws = (rng.choice(unit.shape[1], full_rank, replace=False) for _ in iter(int, 1))
-    if _smallest_minor(unit, np.array(list(islice(draws, count)))) <= least:
+    if _smallest_minor(unit, np.array(list(islice(draws, count)))) <= SINGULAR:
         why = f"Some {full_rank} columns are linearly dependent."
         return Position(spark, False, why)
     why = f"General position is assumed; {count} random minors of size {full_rank} were regular."

@@ -12,9 +12,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from lucidae.arrays import machine_epsilon, to_numpy
+from lucidae.sparsity.evaluation import (
+    Evaluation,
+    Sample,
+    Weighted,
+    evaluate_relevances,
+    largest_in,
+    totals_in,
+    triangle_of,
+    weighted_rows,
+)
 from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
 from lucidae.sparsity.theory import (
     EXACT,
@@ -36,9 +45,6 @@ RANK = 1e-6
 
 A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
 """
-
-CONSTANT = 8.0
-"""Columns that vary by no more than this many units of rounding are constant."""
 
 SMALLEST_NOISE = 1e-14
 """Documented floor of γ, relative to the mean square response."""
@@ -64,18 +70,6 @@ STORED = 8.0
 A relative change δ of all relevances moves the figures by at most (3 + 2√a)δ, see the page on
 these certificates, and storing them makes δ half a unit.
 """
-
-REACHED = 32.0
-"""Error of solvers that form Σ in doubles, in units of ε cond(Σ)."""
-
-
-class Sample(NamedTuple):
-    """Rows as they were given: Φ (d, κ), X (d, n), weights (d,) or None, and the intercept."""
-
-    dictionary: Any
-    responses: Any
-    weights: Any = None
-    intercept: bool = False
 
 
 class Fit(NamedTuple):
@@ -103,29 +97,6 @@ class Model(NamedTuple):
     violation: Figure = None
 
 
-class Weighted(NamedTuple):
-    """Centred rows times the roots of their weights, in units that are powers of two.
-
-    `shifts` and `shift` are the exponents of the units of the columns and of the responses;
-    `cancellation` is the largest ratio of an entry to the spread of its column.
-    """
-
-    dictionary: Any
-    responses: Any
-    shifts: Any
-    shift: int
-    total: float
-    dimension: float
-    cancellation: float
-    distinct: int
-
-    @property
-    def mean_square(self) -> float:
-        """Mean square of the responses over distinct rows, the unit of the solver's floors."""
-        power = float((self.responses**2).sum())
-        return power / (self.distinct * int(self.responses.shape[1]))
-
-
 def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = "") -> SparseFigures:  # noqa: B008
     """Measure a fit on rows.
 
@@ -144,6 +115,11 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
     -------
     SparseFigures
     """
+    with np.errstate(all="ignore"):  # figures of absurd numbers may overflow, and then fail
+        return _measured(sample, fit, model, title)
+
+
+def _measured(sample: Sample, fit: Fit, model: Model, title: str) -> SparseFigures:
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         to_numpy(sample.dictionary).astype(np.float64),
@@ -152,7 +128,7 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
         sample.intercept,
     )
     fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
-    rows = _weighted(plain, model.labels)
+    rows = weighted_rows(plain, model.labels)
     U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
     figures = _figures_of_fit(rows, U, title)
     if fit.noise is None:
@@ -170,15 +146,15 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
             figures, violation=np.inf, tolerance=tolerance, mean_distance=np.inf, unjustified=0,
             noise_rule=fit.noise_rule, noise_distance=np.inf, energy_distance=_none_or_inf(fit),
         )  # fmt: skip
-    at = _evaluate(rows, w, _shifted(fit.noise, rows))
+    at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
-        distance = max(_none_is_zero(figures.violation), _none_is_zero(figures.mean_distance))
+        distance = _worse(figures.violation, figures.mean_distance)
         figures = replace(figures, violation=distance)
     offset = 0.0 if fit.intercept is None else _intercept_distance(plain, fit)
     return replace(
         figures,
-        mean_distance=max(_none_is_zero(figures.mean_distance), offset),
+        mean_distance=_worse(figures.mean_distance, offset),
         noise_rule=_floored_rule(fit, rows, at),
         noise_distance=_noise_distance(fit, rows, at, model),
         energy_distance=_energy_distance(fit, rows, at, model),
@@ -186,8 +162,9 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
     )
 
 
-def _none_is_zero(value: Figure) -> float:
-    return 0.0 if value is None else value
+def _worse(first: Figure, second: Figure) -> float:
+    """Return the larger of two distances; NaN if one is NaN."""
+    return float(np.max([0.0 if value is None else value for value in (first, second)]))
 
 
 def _none_or_inf(fit: Fit) -> Figure:
@@ -197,52 +174,6 @@ def _none_or_inf(fit: Fit) -> Figure:
 def _shifted(noise: float, rows: Weighted) -> float:
     """Return γ in the verifier's units."""
     return float(np.ldexp(noise, -2 * rows.shift))
-
-
-def _weighted(sample: Sample, labels: Any) -> Weighted:
-    """Centre and weight the rows, and divide columns and responses by powers of two, exactly."""
-    Phi, X = sample.dictionary, sample.responses
-    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
-    if (weights <= 0).any():
-        Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
-    total = float(weights.sum())
-    cancellation = 0.0
-    count = _distinct(Phi, X)
-    if sample.intercept:
-        Phi, first = _centred(Phi, weights)
-        X, second = _centred(X, weights)
-        cancellation = max(first, second)
-    root = np.sqrt(weights)[:, None]
-    if sample.weights is not None:
-        Phi, X = Phi * root, X * root
-    peaks = _largest(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
-    shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
-    return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), shifts, shift, total,
-        total - float(sample.intercept), cancellation, count,
-    )  # fmt: skip
-
-
-def _distinct(Phi: Any, X: Any) -> int:
-    """Return how many different rows there are."""
-    seen = {row.tobytes() for row in np.hstack([Phi, X]) + 0.0}
-    return len(seen)
-
-
-def _centred(values: Any, weights: Any) -> tuple[Any, float]:
-    """Return values less their weighted means, and the largest ratio of an entry to a spread."""
-    peaks = np.abs(values).max(axis=0)
-    moved = values - values[0]  # a large common offset cancels exactly
-    moved = moved - (weights @ moved) / weights.sum()
-    spread = np.abs(moved).max(axis=0)
-    constant = spread <= CONSTANT * np.finfo(float).eps * peaks
-    ratios = peaks[~constant] / spread[~constant]
-    return np.where(constant, 0.0, moved), float(ratios.max(initial=0.0))
-
-
-def _exponents(peaks: Any) -> Any:
-    """Return exponents of two that bring magnitudes close to one; 0 for zeros."""
-    return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
 def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
@@ -278,7 +209,7 @@ def _with_uniqueness(
     figures = replace(figures, exact_error=exact)
     if exact > EXACT:
         return figures
-    compressed = _triangle(X.T) if X.shape[1] > X.shape[0] else X
+    compressed = triangle_of(X.T) if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())
     share = min(float(shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
@@ -294,82 +225,6 @@ def _with_uniqueness(
     )  # fmt: skip
 
 
-class Evaluation(NamedTuple):
-    """What follows from relevances w and γ: z, Q, the posterior mean and the parts of the energy.
-
-    `rounding` bounds the relative rounding error of a square root of Σ; `reach` is the error of
-    solvers that form Σ.
-    """
-
-    relevance: Any
-    noise: float
-    curvature: Any
-    alignment: Any
-    mean: Any
-    fit: float
-    log_determinant: float
-    residual: float
-    rounding: float
-    reach: float
-
-
-def _evaluate(rows: Weighted, w: Any, noise: float) -> Evaluation:
-    """Evaluate w and γ by a QR decomposition of the square root of Σ."""
-    Phi, X, outside = _in_span(rows.dictionary, rows.responses)
-    size, n = X.shape
-    used = np.flatnonzero(w)
-    scaled = Phi[:, used] * np.sqrt(w[used])
-    # With A = [W^½Φᵀ; √γ I] = QR, AᵀA = Σ = RᵀR, and cond(R) = √cond(Σ).
-    R = _triangle(np.vstack([scaled.T, np.sqrt(noise) * np.eye(size)]))
-    columns = solve_triangular(R, Phi, trans="T", check_finite=False)
-    targets = solve_triangular(R, X, trans="T", check_finite=False)
-    # Q needs the responses through their Gram matrix alone.
-    root = _triangle(targets.T).T if n > size else targets
-    mean = np.zeros((Phi.shape[1], n))
-    mean[used] = w[used, None] * (columns[:, used].T @ targets)
-    precise = solve_triangular(R, targets, check_finite=False)
-    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float((R**2).sum()))
-    condition = max(largest / noise, 1.0)
-    unit = float(np.finfo(float).eps)
-    terms = 4.0 * (size + used.size + 8) ** 0.5
-    return Evaluation(
-        w, noise, (columns**2).sum(axis=0), ((columns.T @ root) ** 2).sum(axis=1) / n, mean,
-        (float((targets**2).sum()) + outside / noise) / n,
-        2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (noise**2 * float((precise**2).sum()) + outside) / n,
-        unit * condition**0.5 * (terms + rows.cancellation),
-        REACHED * unit * condition**0.5 * (condition**0.5 + rows.cancellation),
-    )  # fmt: skip
-
-
-def _triangle(A: Any) -> Any:
-    """Return the triangular factor of a QR decomposition."""
-    return np.linalg.qr(A, mode="r")
-
-
-def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
-    """Rotate a tall dictionary to the rows of its span; return ‖X‖² outside of it."""
-    if Phi.shape[0] <= Phi.shape[1]:
-        return Phi, X, 0.0
-    Q, R = np.linalg.qr(Phi)
-    inside = Q.T @ X
-    return R, inside, float(((X - Q @ inside) ** 2).sum())
-
-
-def _largest(values: Any, labels: Any) -> Any:
-    """Replace every column's value by the largest of its group."""
-    if labels is None:
-        return values
-    largest = np.full(labels.max() + 1, -np.inf)
-    np.maximum.at(largest, labels, values)
-    return largest[labels]
-
-
-def _totals(values: Any, labels: Any) -> Any:
-    """Replace every column's value by the total over its group."""
-    return values if labels is None else np.bincount(labels, values)[labels]
-
-
 def _judged(
     figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: Model,
     tolerance: float, stored: float, implied: float,
@@ -381,15 +236,17 @@ def _judged(
     # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
     shift = 2.0 * at.rounding * np.sqrt(z * at.fit)
     slope_error = 2.0 * at.rounding * z + 2.0 * np.sqrt(Q) * shift + shift**2
-    slope_error = slope_error + implied * (z + Q)
     violation, violation_error = _violation(rows, at, model, slope_error)
+    # An evaluation that is worse than this has lost its meaning, and so have the relevances.
+    violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
     norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
     mean_distance = _mean_distance(rows, at, U, norms)
-    mean_error = float((np.sqrt(w) * shift).max(initial=0.0)) + implied * (at.fit + 1.0) ** 0.5
-    alignment, curvature = _totals(Q, model.labels), _totals(z, model.labels)
-    active = _totals(w * z, model.labels) > ACTIVE
-    error = _totals(slope_error, model.labels)
+    mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
+    mean_error += implied * (at.fit + 1.0) ** 0.5
+    alignment, curvature = totals_in(Q, model.labels), totals_in(z, model.labels)
+    active = totals_in(w * z, model.labels) > ACTIVE
+    error = totals_in(slope_error, model.labels)
     ratio = _ratio(alignment - curvature, curvature)
     bar = max(COLLAPSE, 10.0 * tolerance)
     margin = _ratio(error, curvature)
@@ -407,7 +264,8 @@ def _judged(
         mean_tolerance=max(FINEST, stored_error),
         reach=reach,
         n_active=int((w * z > ACTIVE).sum()),
-        unjustified=int(unjustified.sum()),
+        # Coefficients that do not determine their relevances leave collapse open too.
+        unjustified=int(unjustified.sum()) if implied < 1.0 else None,
         undecided=int(((outside + margin > bar) & ~unjustified).sum()),
         evidence=figures.evidence | _evidence(rows, at, worst, outside, active) | {
             "violation": violation, "mean_distance": mean_distance, "n_responses": n,
@@ -429,15 +287,16 @@ def _violation(
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
     w, pressure = at.relevance, _pressure(rows, at, model)
-    if model.labels is not None and (np.abs(w - _largest(w, model.labels)) > FINEST * w).any():
+    unequal = (at.curvature > 0) & (np.abs(w - largest_in(w, model.labels)) > FINEST * w)
+    if unequal.any():  # columns of a group do not share one relevance
         return float("inf"), 0.0
-    Q, pressure = _totals(at.alignment, model.labels), _totals(pressure, model.labels)
-    error = _totals(slope_error, model.labels)
+    Q, pressure = totals_in(at.alignment, model.labels), totals_in(pressure, model.labels)
+    error = totals_in(slope_error, model.labels)
     slack, excess = w * np.abs(Q - pressure), _ratio(Q - pressure, pressure)
     wide = _ratio(error, pressure)
-    value = float(max(slack.max(), excess.max()))
-    high = float(max((slack + w * error).max(), (excess + wide).max()))
-    low = float(max((slack - w * error).max(), (excess - wide).max()))
+    value = _worse(slack.max(), excess.max())
+    high = _worse((slack + w * error).max(), (excess + wide).max())
+    low = _worse((slack - w * error).max(), (excess - wide).max())
     return value, max(high - value, value - low)
 
 
@@ -451,12 +310,12 @@ def _pressure(rows: Weighted, at: Evaluation, model: Model) -> Any:
 
 def _power(rows: Weighted, at: Evaluation, model: Model, alignment: Any) -> tuple[Any, Any]:
     """Return the mean squares a and relevances of the point estimate, in its own units."""
-    squares = _totals((rows.dictionary**2).sum(axis=0), model.labels)
+    squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
     squares = np.where(squares > 0, squares, 1.0)
     squares = squares / rows.mean_square if rows.mean_square > 0 else squares
     power = at.relevance**2 * alignment * squares
-    count = _totals(np.ones_like(power), model.labels)
-    return _totals(power, model.labels) / count, at.relevance * squares
+    count = totals_in(np.ones_like(power), model.labels)
+    return totals_in(power, model.labels) / count, at.relevance * squares
 
 
 def _point_violation(
@@ -487,6 +346,12 @@ def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
     prior = np.sqrt(n * np.where(floor, w, 1.0))
     share = lengths * norms / total if total > 0 else lengths * norms
     return float(np.where(floor, lengths / prior, share).max(initial=0.0))
+
+
+def _implied_share(at: Evaluation, implied: float) -> float:
+    """Return the error of the KKT conditions that comes from a relative error of relevances."""
+    w, z, Q = at.relevance, at.curvature, at.alignment
+    return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
 
 
 def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
