@@ -1,12 +1,27 @@
 """What is true about a sparse fit, by the plainest dense formulas, for tests of certificates.
 
 Nothing of `lucidae` is used here. Σ is formed and inverted in extended precision where the
-platform has it.
+platform has it, or in 60 decimal digits on request.
 """
 
+from contextlib import contextmanager
 from itertools import combinations
 
+import mpmath
 import numpy as np
+
+DIGITS = []
+"""Holds the number of decimal digits inside of `in_digits`."""
+
+
+@contextmanager
+def in_digits(digits=60):
+    """Evaluate `parts`, and what is computed from it, in so many decimal digits."""
+    DIGITS.append(digits)
+    try:
+        yield
+    finally:
+        DIGITS.pop()
 
 
 def centred(X, y, weights=None, intercept=True):
@@ -31,6 +46,8 @@ def inverse(A):
 
 def parts(X, y, w, noise):
     """Return z, Q, the posterior mean, log|Σ| and tr(yyᵀΣ⁻¹)."""
+    if DIGITS:
+        return decimal_parts(X, y, w, noise)
     wide = X.astype(np.longdouble)
     sigma = (wide * w) @ wide.T + np.longdouble(noise) * np.eye(len(X))
     precise = inverse(sigma)
@@ -45,6 +62,24 @@ def parts(X, y, w, noise):
         float(np.linalg.slogdet(sigma.astype(float))[1]),
         float((y * (precise @ y)).sum()),
     )
+
+
+def decimal_parts(X, y, w, noise):
+    """Return the same, in decimal digits."""
+    with mpmath.workdps(DIGITS[-1]):
+        wide, targets = mpmath.matrix(X.tolist()), mpmath.matrix(y.tolist())
+        relevance = [mpmath.mpf(float(value)) for value in w]
+        sigma = wide * mpmath.diag(relevance) * wide.T + mpmath.mpf(noise) * mpmath.eye(len(X))
+        inverted = mpmath.inverse(sigma)
+        inner = wide.T * inverted
+        loading, metric = inner * targets, inner * wide
+        columns, n = range(X.shape[1]), y.shape[1]
+        z = np.array([float(metric[j, j]) for j in columns])
+        Q = np.array([float(sum(v**2 for v in loading[j, :]) / n) for j in columns])
+        mean = np.array([[float(relevance[j] * v) for v in loading[j, :]] for j in columns])
+        fit = targets.T * inverted * targets
+        trace = float(sum(fit[k, k] for k in range(n)))
+        return z, Q, mean, float(mpmath.log(mpmath.det(sigma))), trace
 
 
 def pressure(X, w, noise, z, posterior):

@@ -3,7 +3,6 @@
 import re
 import warnings
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -11,7 +10,7 @@ from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.verifier import Fit, Model, measure
-from sparsity.brute_force import centred, parts, representations, violation
+from sparsity.brute_force import centred, in_digits, parts, representations, violation
 
 GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
 
@@ -454,21 +453,6 @@ def test_fitted_coefficients_from_elsewhere(change):
 # --- rounding errors -----------------------------------------------------------------------------
 
 
-def in_fifty_digits(Phi, X, w, noise):
-    """Return the violation and the posterior mean."""
-    with mpmath.workdps(50):
-        wide, targets, relevance = (mpmath.matrix(part.tolist()) for part in (Phi, X, w))
-        sigma = wide * mpmath.diag(list(relevance)) * wide.T + noise * mpmath.eye(len(Phi))
-        precise = wide.T * mpmath.inverse(sigma)
-        loading, metric = precise * targets, precise * wide
-        worst, mean = mpmath.mpf(0), np.zeros((Phi.shape[1], X.shape[1]))
-        for j in range(Phi.shape[1]):
-            z, Q = metric[j, j], sum(value**2 for value in loading[j, :]) / X.shape[1]
-            worst = max(worst, relevance[j] * abs(Q - z), (Q - z) / z)
-            mean[j] = [float(relevance[j] * value) for value in loading[j, :]]
-        return float(worst), mean
-
-
 @pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
 @pytest.mark.parametrize("shape", [(8, 14, 3), (14, 5, 3), (6, 6, 12)])
 def test_figures_are_as_accurate_as_their_error_says(shape, noise):
@@ -479,7 +463,8 @@ def test_figures_are_as_accurate_as_their_error_says(shape, noise):
         w[rng.random(kappa) < 0.5] = 0.0
         X = Phi @ (np.sqrt(w)[:, None] * rng.standard_normal((kappa, n)))
         X += np.sqrt(noise) * rng.standard_normal((d, n))
-        exact, mean = in_fifty_digits(Phi, X, w, noise)
+        with in_digits(50):
+            exact, mean = violation(Phi, X, w, noise), parts(Phi, X, w, noise)[2]
         figures = measure(Sample(Phi, X), Fit(mean, w, noise), Model())
         difference = abs(figures.violation - exact)
         assert difference <= figures.violation_error
