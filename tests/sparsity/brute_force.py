@@ -48,6 +48,9 @@ def parts(X, y, w, noise):
     """Return z, Q, the posterior mean, log|Σ| and tr(yyᵀΣ⁻¹)."""
     if DIGITS:
         return decimal_parts(X, y, w, noise)
+    if not np.linalg.cond((X * w) @ X.T + noise * np.eye(len(X))) < 1e14:
+        with in_digits():
+            return decimal_parts(X, y, w, noise)
     wide = X.astype(np.longdouble)
     sigma = (wide * w) @ wide.T + np.longdouble(noise) * np.eye(len(X))
     precise = inverse(sigma)

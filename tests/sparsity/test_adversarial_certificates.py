@@ -9,7 +9,7 @@ import pytest
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.verifier import Fit, Model, measure
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from sparsity.brute_force import centred, in_digits, parts, representations, violation
 
 GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
@@ -465,7 +465,7 @@ def test_figures_are_as_accurate_as_their_error_says(shape, noise):
         X += np.sqrt(noise) * rng.standard_normal((d, n))
         with in_digits(50):
             exact, mean = violation(Phi, X, w, noise), parts(Phi, X, w, noise)[2]
-        figures = measure(Sample(Phi, X), Fit(mean, w, noise), Model())
+        figures = measure(Sample(Phi, X), Fit(mean, w, noise), EnergyKind())
         difference = abs(figures.violation - exact)
         assert difference <= figures.violation_error
         assert figures.mean_distance <= figures.mean_error + 1e-15

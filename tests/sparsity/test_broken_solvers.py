@@ -12,7 +12,7 @@ mutant with wrong results is wrong on at least one problem:
 mutants  with wrong results   crashed  unchanged   wrong    caught  certified
                               (fits)   (fits)      (fits)   (fits)  (fits)
 =======  ===================  =======  ==========  =======  ======  =========
-661      195                  528      3445        654      654     0
+674      199                  573      3472        673      673     0
 150      49                   121      763         166      166     0
 =======  ===================  =======  ==========  =======  ======  =========
 
@@ -82,7 +82,7 @@ FUNCTIONS = {
         "_move_coordinates", "_restricted", "solve_working_set", "continuation", "noise_stages",
     ),
     state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
-    problem: ("safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance"),
+    problem: ("safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance", "canonical"),
     noise: ("first_noise", "learn_noise"),
     solvers: ("repeat_update", "_dropped", "_restored", "lifted", "_finish", "without_vanishing"),
 }  # fmt: skip
@@ -218,7 +218,7 @@ def test_no_wrong_result_of_a_broken_solver_is_certified(healthy):
                     refused.append((words, name, kind))
         effective += "wrong" in kinds
     print(f"\n{len(drawn)} mutants, {effective} with wrong results; fits: {dict(counts)}")
-    print(f"refused although right: {len(refused)}")
+    print(f"refused although right: {refused}")
     assert not survivors, survivors
     assert effective >= 30
 

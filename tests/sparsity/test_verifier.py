@@ -18,7 +18,7 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import evaluation, figures, theory, verifier
 from lucidae.sparsity.certificate import claims
 from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.verifier import Fit, Model, measure
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from sparsity.brute_force import centred
 
 BELOW, ABOVE = 1 / 3, 3.0
@@ -35,7 +35,7 @@ def one_column(w, target=1.0, shift=0.0, **options):
     Phi, X = np.ones((1, 1)), np.full((1, 1), target)
     mean = w * target / (w + NOISE) + shift
     return measure(
-        Sample(Phi, X), Fit(np.full((1, 1), mean), np.array([w]), NOISE), Model(**options)
+        Sample(Phi, X), Fit(np.full((1, 1), mean), np.array([w]), NOISE), EnergyKind(**options)
     )
 
 
@@ -132,7 +132,7 @@ def test_a_collapsed_latent_is_unjustified_above_a_thousandth(factor):
 def test_the_bar_of_collapse_follows_stationarity(factor):
     X = np.array([[1.0], [np.sqrt(NOISE * (1 + factor * 1e-1))]])
     fit = Fit(np.array([[1.0 - NOISE], [0.0]]), np.array([1.0 - NOISE, 0.0]), NOISE)
-    assert measure(Sample(np.eye(2), X), fit, Model(tolerance=1.0)).unjustified == (factor > 1)
+    assert measure(Sample(np.eye(2), X), fit, EnergyKind(tolerance=1.0)).unjustified == (factor > 1)
 
 
 @SIDES

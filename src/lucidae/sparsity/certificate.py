@@ -22,7 +22,7 @@ from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import FINEST, SparseFigures
 from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import EXACT, row_scale_ratios, spark_bound, uniqueness_bound
-from lucidae.sparsity.verifier import Fit, Model, measure
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import check_number, check_rows
 
 __all__ = ["certify_coefficients"]
@@ -275,7 +275,7 @@ def certify_coefficients(
         noise = check_number(noise, "noise_variance", low=0.0, open_low=True)
     check_number(tol, "tol", low=0.0)
     figures = measure(
-        Sample(dictionary, responses), Fit(estimate, noise=noise), Model(tolerance=tol)
+        Sample(dictionary, responses), Fit(estimate, noise=noise), EnergyKind(tolerance=tol)
     )
     return certificate_of(figures, "coefficients")
 

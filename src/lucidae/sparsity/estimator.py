@@ -46,7 +46,7 @@ from lucidae.sparsity.problem import Problem, Rows, Units, canonical
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
-from lucidae.sparsity.verifier import Fit, Model, measure
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import check_integer, check_number, check_rows, check_weights
 
 __all__ = ["SparseVAE"]
@@ -426,7 +426,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             rule if isinstance(rule, str) else "given",
             None if isinstance(rule, str) else rule,
         )
-        model = Model(
+        model = EnergyKind(
             self.posterior,
             as_penalty(self.penalty),
             None if objective.groups is None else objective.groups.labels,

@@ -87,7 +87,7 @@ class Fit(NamedTuple):
     given_noise: Figure = None
 
 
-class Model(NamedTuple):
+class EnergyKind(NamedTuple):
     """Which energy was minimised; `violation` is that of an energy from outside the package."""
 
     posterior: str = "full"
@@ -97,7 +97,9 @@ class Model(NamedTuple):
     violation: Figure = None
 
 
-def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = "") -> SparseFigures:  # noqa: B008
+def measure(
+    sample: Sample, fit: Fit, model: EnergyKind = EnergyKind(), *, title: str = ""
+) -> SparseFigures:
     """Measure a fit on rows.
 
     Parameters
@@ -106,7 +108,7 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
         The rows.
     fit : Fit
         The numbers to verify.
-    model : Model
+    model : EnergyKind
         What they should minimise.
     title : str
         What is measured.
@@ -119,7 +121,7 @@ def measure(sample: Sample, fit: Fit, model: Model = Model(), *, title: str = ""
         return _measured(sample, fit, model, title)
 
 
-def _measured(sample: Sample, fit: Fit, model: Model, title: str) -> SparseFigures:
+def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         to_numpy(sample.dictionary).astype(np.float64),
@@ -226,7 +228,7 @@ def _with_uniqueness(
 
 
 def _judged(
-    figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: Model,
+    figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: EnergyKind,
     tolerance: float, stored: float, implied: float,
 ) -> SparseFigures:  # fmt: skip
     """Add the figures about the KKT conditions, the posterior mean and collapsed latents."""
@@ -279,7 +281,7 @@ def _ratio(values: Any, sizes: Any) -> Any:
 
 
 def _violation(
-    rows: Weighted, at: Evaluation, model: Model, slope_error: Any
+    rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
     """Return the distance to stationarity of the model's energy, and a bound on its error."""
     if model.violation is not None:
@@ -300,7 +302,7 @@ def _violation(
     return value, max(high - value, value - low)
 
 
-def _pressure(rows: Weighted, at: Evaluation, model: Model) -> Any:
+def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """Return the derivative of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) for a diagonal posterior."""
     if model.posterior != "diagonal":
         return at.curvature
@@ -308,7 +310,7 @@ def _pressure(rows: Weighted, at: Evaluation, model: Model) -> Any:
     return squares / (at.noise + at.relevance * squares)
 
 
-def _power(rows: Weighted, at: Evaluation, model: Model, alignment: Any) -> tuple[Any, Any]:
+def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
     """Return the mean squares a and relevances of the point estimate, in its own units."""
     squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
     squares = np.where(squares > 0, squares, 1.0)
@@ -319,7 +321,7 @@ def _power(rows: Weighted, at: Evaluation, model: Model, alignment: Any) -> tupl
 
 
 def _point_violation(
-    rows: Weighted, at: Evaluation, model: Model, slope_error: Any
+    rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
     """Return the distance of w from 1/h′(a), relative to w + γ, and a bound on its error."""
     noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
@@ -386,7 +388,7 @@ def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
 
 
-def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: Model) -> Figure:
+def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
     """Return the relative distance of γ from the one its rule promises; None without a promise."""
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     lowest = SMALLEST_NOISE * mean_square
@@ -404,7 +406,7 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: Model) -> F
     return None
 
 
-def _log_volume(rows: Weighted, at: Evaluation, model: Model) -> float:
+def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """Return log|Σ| (or its diagonal counterpart) of all rows, per response, in given units."""
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
@@ -417,7 +419,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: Model) -> float:
     return float(volume + 2.0 * rows.dimension * rows.shift * np.log(2.0))
 
 
-def _energy(rows: Weighted, at: Evaluation, model: Model) -> Figure:
+def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
     """Return the energy in the units of the data; None for energies from outside."""
     n = rows.responses.shape[1]
     if model.posterior == "point":
@@ -429,7 +431,7 @@ def _energy(rows: Weighted, at: Evaluation, model: Model) -> Figure:
     return float(n * (at.fit + _log_volume(rows, at, model)))
 
 
-def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: Model) -> Figure:
+def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
     """Return the distance of the reported energy, relative to the energy and to n d."""
     energy = _energy(rows, at, model)
     if fit.energy is None or energy is None:
@@ -438,7 +440,7 @@ def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: Model) -> 
     return float(abs(fit.energy - energy) / size)
 
 
-def _energies(rows: Weighted, at: Evaluation, model: Model) -> dict[str, Any]:
+def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:
     return {
         "energy": _energy(rows, at, model),
         "data_term": at.fit,
