@@ -181,11 +181,20 @@ def test_learning_that_stopped_at_its_floor(factor):
     assert claim(high, "noise_variance").holds is False
 
 
+def test_a_single_row_takes_a_tenth_of_the_mean_square_for_noise():
+    model = SparseVAE(fit_intercept=False).fit(np.ones((1, 2)), [[2.0, 4.0]])
+    assert model.noise_variance_ == pytest.approx(1.0)
+    assert model.certificate_["noise_variance"].holds
+    model.noise_variance_ = 1.0 + 1e-6
+    certificate = certify(model, np.ones((1, 2)), [[2.0, 4.0]])
+    assert certificate["noise_variance"].holds is False
+
+
 def test_the_reach_of_solvers_is_pinned():
     found = one_column(1.0)
     condition = (1.0 + NOISE) / NOISE
     fit = 1.0 / (1.0 + NOISE)
-    assert found.reach == pytest.approx(32 * 2.0**-52 * condition * np.sqrt(1 + fit))
+    assert found.reach == pytest.approx(32 * 2.0**-52 * condition * np.sqrt(1 + fit), abs=0)
     undecided = replace(found, violation=1e-3, reach=0.9999e-3, violation_error=0.0)
     assert claim(undecided, "stationarity").holds is None
     assert claim(replace(undecided, reach=0.9e-3), "stationarity").holds is False
@@ -214,7 +223,7 @@ def test_three_thousand_subsets_are_checked(kappa, words):
     )
 
 
-@pytest.mark.parametrize("factor", [0.1, 10.0])
+@SIDES
 def test_a_random_minor_is_singular_below_its_threshold(monkeypatch, factor):
     monkeypatch.setattr(theory, "_smallest_minor", lambda *_: factor * 1e-10)
     unit = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))[0]
@@ -238,7 +247,7 @@ def test_pairs_are_compared_up_to_a_limit(monkeypatch):
 def test_the_coherence_bound_has_a_margin_for_rounding():
     assert theory.spark_bound(0.5, 100) < theory.spark_bound(0.5)
     margin = 2 * 102 * 2.0**-52
-    assert theory.spark_bound(0.5, 100) == pytest.approx(1 + 1 / (0.5 + margin), rel=1e-16)
+    assert theory.spark_bound(0.5, 100) == pytest.approx(1 + 1 / (0.5 + margin), rel=1e-15, abs=0)
     assert theory.spark_bound(0.0, 10) < np.inf
     assert theory.spark_bound(1.0, 10) < 2.0  # equal columns give no bound at all
 
@@ -282,6 +291,15 @@ def test_the_evidence_is_enough_to_check_the_claims_with_numpy(intercept):
     residual = y - X @ model.coef_.T
     assert_allclose(proof["residual"], (residual**2).sum() / 5, rtol=1e-6)
     assert_allclose(proof["relative_error"], np.linalg.norm(residual) / np.linalg.norm(y))
+
+
+def test_coefficients_that_were_multiplied_in_place_fail():
+    p = make_sparse_regression(12, 20, 3, 4, snr_db=20, random_state=0)
+    model = SparseVAE(noise_variance=p.noise_variance).fit(p.dictionary, p.responses)
+    assert certify(model, p.dictionary, p.responses).holds
+    model.coef_ *= 5
+    assert certify(model, p.dictionary, p.responses)["posterior_mean"].holds is False
+    assert certify(model, p.dictionary, p.responses).holds is False
 
 
 def test_figures_with_evidence_are_saved_and_loaded(tmp_path):

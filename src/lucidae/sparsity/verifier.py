@@ -97,8 +97,11 @@ class EnergyKind(NamedTuple):
     violation: Figure = None
 
 
+FULL = EnergyKind()
+
+
 def measure(
-    sample: Sample, fit: Fit, model: EnergyKind = EnergyKind(), *, title: str = ""
+    sample: Sample, fit: Fit, model: EnergyKind = FULL, *, title: str = ""
 ) -> SparseFigures:
     """Measure a fit on rows.
 
