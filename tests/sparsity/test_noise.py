@@ -8,6 +8,7 @@ from sklearn.model_selection import KFold
 
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity.noise import _noise_path
 
 PLAIN = {"fit_intercept": False}
 
@@ -143,3 +144,11 @@ def test_random_state_shuffles_the_folds_and_repeats_them():
 
     assert noise(1) == noise(1)
     assert noise(1) != noise(2)
+
+
+def test_the_path_has_two_noise_variances_per_decade():
+    path = np.array(_noise_path(4.0))
+    assert path[0] == 4.0
+    assert_allclose(path[1:] / path[:-1], 10.0**-0.5)
+    assert path.size in (20, 21)  # ten decades; rounding decides about the last point
+    assert 0.99e-10 < path[-1] / 4.0 < 1e-9

@@ -144,9 +144,9 @@ def test_grouped_evidence_uses_the_factor_of_the_solution(factorised):
 def test_copying_out_does_not_factorise_sigma(factorised, monkeypatch):
     p = make_sparse_regression(20, 40, 3, 5, snr_db=20, random_state=1)
     counts = []
-    copy_out = SparseVAE._copy_out
+    copy_out = SparseVAE._copied_out
     monkeypatch.setattr(
-        SparseVAE, "_copy_out", lambda *given: counts.append(len(factorised)) or copy_out(*given)
+        SparseVAE, "_copied_out", lambda *given: counts.append(len(factorised)) or copy_out(*given)
     )
     SparseVAE(noise_variance=p.noise_variance).fit(p.dictionary, p.responses)
     assert len(factorised) == counts[0] > 0

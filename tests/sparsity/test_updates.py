@@ -112,3 +112,20 @@ def test_the_diagonal_update_minimises_its_majoriser():
 
     for factor in (0.9, 0.99, 1.01, 1.1):
         assert (majoriser(best) <= majoriser(factor * best)).all()
+
+
+@pytest.mark.parametrize("labels", [None, np.arange(14) // 3, np.arange(14) % 2])
+def test_the_em_step_is_the_posterior_second_moment(labels):
+    rng = np.random.default_rng(5)
+    groups = None if labels is None else Groups.of(labels, 14)
+    problem, _ = normalise(rng.standard_normal((8, 14)), rng.standard_normal((8, 4)), groups=groups)
+    problem = problem.with_noise(0.3)
+    w = rng.gamma(2.0, 1.0, 14)
+    w = w if groups is None else groups.expand(w[: groups.count])
+    Phi, Y = problem.dictionary, problem.responses
+    covariance = np.linalg.inv(Phi.T @ Phi / 0.3 + np.diag(1 / w))
+    mean = covariance @ Phi.T @ Y / 0.3
+    moments = (mean**2).sum(axis=1) + np.diagonal(covariance)  # YYᵀ has the 1/n already
+    if groups is not None:
+        moments = np.array([moments[labels == label].mean() for label in labels])
+    assert_allclose(UPDATES["em"](evaluate(problem, w), groups), moments, rtol=1e-10)

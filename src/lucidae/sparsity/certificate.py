@@ -1,199 +1,56 @@
 """Certificates of sparse representations: `measure` gives figures, `claims` judges them.
 
-Fitted estimators and coefficients from elsewhere are measured and judged alike.
+Fitted estimators and coefficients from elsewhere are measured (by the verifier) and judged alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, as_double, is_array, scalar, to_numpy
-from lucidae.certificate import Certificate, Claim, at_most, certifies, does_not_apply, reported
-from lucidae.io.models import saved_as
-from lucidae.sparsity.objectives import Energy, FullCovariance
-from lucidae.sparsity.problem import Rows, takes_dictionary_and_responses
-from lucidae.sparsity.state import State, evaluate, positive
-from lucidae.sparsity.theory import (
-    coherence,
-    implied_relevance,
-    numerical_rank,
-    row_scale_ratios,
-    spark_bound,
-    uniqueness_bound,
+from lucidae.arrays import as_double, is_array
+from lucidae.certificate import (
+    Certificate,
+    Claim,
+    at_most,
+    certifies,
+    does_not_apply,
+    reported,
 )
+from lucidae.sparsity.evaluation import Sample
+from lucidae.sparsity.figures import FINEST, SparseFigures
+from lucidae.sparsity.problem import takes_dictionary_and_responses
+from lucidae.sparsity.theory import EXACT, row_scale_ratios, spark_bound, uniqueness_bound
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import check_number, check_rows
 
 __all__ = ["certify_coefficients"]
 
-EXACT = 1e-8
-"""Relative residual below which a fit counts as exact."""
+GIVEN_NOISE = 1e-9
+"""Relative distance of γ from the number that was asked for; units are converted to 1e-15."""
 
-ACTIVE = 1e-6
-"""Amount by which the posterior variance of an active latent is below its prior variance 1."""
-
-FINEST = 1e-6
-"""Relevances may have been stored in single precision, so no smaller tolerance is applied."""
+ENERGY = 1e-8
+"""Relative distance between the reported energy and the verifier's; both are exact to rounding."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
 SPARSEST = "no other representation uses as few columns"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
-
-
-def _without_cache(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures that lucidae 0.1.0 saved without the certificate cached beside them."""
-    return {name: value for name, value in fields.items() if name != "certificate"}
-
-
-@saved_as(
-    "lucidae.sparsity.figures/1",
-    formerly="lucidae.sparsity.summary:Summary",
-    upgrade=_without_cache,
+NOT_MEASURED = "This was not measured: certify(estimator, X, y)."
+OUT_OF_REACH = (
+    "Σ has a condition number of the order of 1/γ, and solvers in float64 reach ±{reach:.1g} only, "
+    "so float64 does not decide the claim."
 )
-@dataclass(frozen=True, slots=True)
-class SparseFigures:
-    """The figures of one fit: small, and free of the training data.
-
-    Parameters
-    ----------
-    title : str
-    violation, tolerance : float or None
-        Distance to stationarity, and the largest that counts as stationary; None without a noise
-        variance.
-    relative_error : float
-        ‖X − ΦU‖/‖X‖.
-    exact_error : float
-        The same for the least-squares refit on the active columns.
-    n_active, n_columns : int
-    dimension : float
-        Number of independent rows.
-    rank : int
-        Numerical rank of the responses.
-    row_norms : ndarray
-        Norms of the active rows of U times those of their columns.
-    unjustified : int or None
-        Collapsed latents whose activation would lower the full energy.
-    coherence : float or None
-        Of the dictionary, where it was computed.
-    """
-
-    title: str
-    violation: float | None
-    tolerance: float | None
-    relative_error: float
-    exact_error: float
-    n_active: int
-    n_columns: int
-    dimension: float
-    rank: int
-    row_norms: Any
-    unjustified: int | None = None
-    coherence: float | None = None
-
-
-def measure(
-    rows: Rows,
-    estimate: Array,
-    *,
-    title: str,
-    state: State | None = None,
-    objective: Energy | None = None,
-    tolerance: float = FINEST,
-    with_coherence: bool = False,
-) -> SparseFigures:
-    """Measure an estimate U (κ, n) on rows.
-
-    Parameters
-    ----------
-    rows : Rows
-        The dictionary and the responses.
-    estimate : array of shape (κ, n)
-        The coefficients.
-    title : str
-        What is measured.
-    state, objective : State and Energy, optional
-        The relevances and the energy that they should minimise; without them the claims about
-        the energy do not apply.
-    tolerance : float
-        Distance to stationarity that counts as optimal.
-    with_coherence : bool
-        Whether to compute the coherence of the dictionary, which takes κ²d operations.
-
-    Returns
-    -------
-    SparseFigures
-    """
-    dictionary, responses = rows.weighted
-    figures = _figures_of_fit(dictionary, responses, estimate, rows.dimension, title)
-    if with_coherence:
-        figures = replace(figures, coherence=coherence(dictionary))
-    if state is None or objective is None:
-        return figures
-    tolerance = max(tolerance, FINEST)
-    return replace(
-        figures,
-        violation=scalar(objective.violation(state)),
-        tolerance=tolerance,
-        n_active=int(active_latents(state).sum()),
-        unjustified=int(unjustified_collapse(state, objective, tolerance).sum()),
-    )
-
-
-def _figures_of_fit(
-    dictionary: Array, responses: Array, estimate: Array, dimension: float, title: str
-) -> SparseFigures:
-    """Return the figures that do not need a noise variance."""
-    Phi, X, U = (to_numpy(part) for part in (dictionary, responses, estimate))
-    total = float(np.linalg.norm(X))
-    norms = np.linalg.norm(U, axis=1) * np.linalg.norm(Phi, axis=0)
-    active = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
-    error = float(np.linalg.norm(X - Phi @ U)) / total if total > 0 else 0.0
-    exact = error
-    # The posterior mean shrinks its coefficients, so whether the active columns fit exactly is
-    # decided by their least-squares refit: the residual outside their span.
-    if 0 < active.size < Phi.shape[0] and error < 0.1:
-        basis = span_of(Phi[:, active])
-        exact = float(np.linalg.norm(X - basis @ (basis.T @ X))) / total
-    return SparseFigures(
-        title, None, None, error, exact, int(active.size), Phi.shape[1], dimension,
-        numerical_rank(X), norms[active],
-    )  # fmt: skip
-
-
-def state_of(rows: Rows, relevance: Array, noise: float, objective: Energy) -> State:
-    """Return the state of rows at relevances and a noise variance in the units of the data."""
-    problem, units = rows.normalised(objective.groups)
-    level = scalar(units.normalised_noise(noise))
-    return evaluate(problem.with_noise(level), units.normalised_relevance(relevance))
-
-
-def active_latents(state: State) -> Any:
-    """Mask of the latents whose posterior variance 1 − wⱼzⱼ is below the prior's."""
-    return to_numpy(state.relevance * state.curvature) > ACTIVE
-
-
-def unjustified_collapse(state: State, objective: Energy, tolerance: float) -> Any:
-    """Mask of collapsed latents that the full energy would activate: Q > z."""
-    alignment, curvature = state.alignment, state.curvature
-    if objective.groups is not None:
-        alignment, curvature = objective.groups.share(alignment), objective.groups.share(curvature)
-    excess = to_numpy((alignment - curvature) / positive(curvature))
-    return ~active_latents(state) & (excess > max(10.0 * tolerance, 1e-3))
-
-
-def span_of(columns: Any) -> Any:
-    """Return an orthonormal basis of the numerical span of some columns."""
-    left, values, _ = np.linalg.svd(columns, full_matrices=False)
-    return left[:, values > values[0] * max(columns.shape) * np.finfo(float).eps]
 
 
 def claims(figures: SparseFigures) -> tuple[Claim, ...]:
     """Return the claims that the figures support, most important first."""
     return (
         _stationarity(figures),
+        _posterior_mean(figures),
+        _noise_variance(figures),
+        _energy(figures),
         reported(
             "reconstruction", "relative error ‖X − ΦU‖/‖X‖ of the estimate",
             f"{THEOREM} (ii)", figures.relative_error,
@@ -209,45 +66,138 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
+def certificate_of(figures: SparseFigures, title: str) -> Certificate:
+    """Return the claims about a fit with the numbers from which to check them."""
+    return Certificate(title, claims(figures), figures.evidence)
+
+
+def _reachable(claim: Claim, reach: float) -> Claim:
+    """Withdraw a failure that lies within what solvers in float64 can reach."""
+    # The verifier is accurate to ε√cond(Σ), so that what holds does hold. Solvers that form Σ are
+    # accurate to ε cond(Σ), and a distance within that is not a fault of theirs.
+    if claim.holds is not False or claim.value is None or claim.threshold is None:
+        return claim
+    if not claim.value - claim.threshold <= reach:
+        return claim
+    why = OUT_OF_REACH.format(reach=reach)
+    return Claim(
+        claim.name, claim.statement, claim.reference, claim.value, claim.threshold, None, why, reach
+    )
+
+
 def _stationarity(figures: SparseFigures) -> Claim:
     name, statement = "stationarity", "the energy is stationary (KKT)"
     reference = "Wipf 2023, eq. 18 and 21"
     if figures.violation is None or figures.tolerance is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
     advice = "Raise max_iter, or tol if this accuracy is enough."
-    return at_most(name, statement, reference, figures.violation, figures.tolerance, advice)
+    claim = at_most(
+        name, statement, reference, figures.violation, figures.tolerance, advice,
+        error=figures.violation_error,
+    )  # fmt: skip
+    return _reachable(claim, figures.reach)
 
 
-def _unique(figures: SparseFigures, name: str, spark: float, detail: str = "") -> Claim:
-    """Judge uniqueness by Chen and Huo's sufficient condition for a spark, or a bound on it."""
-    bound = uniqueness_bound(spark, figures.rank)
-    count = float(figures.n_active)
-    if figures.exact_error > EXACT:
-        why = (
-            f"The active columns fit with relative error {figures.exact_error:.2g}, and the "
-            "theorem covers exact fits only."
-        )
-        return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
-    if count < bound:
-        return Claim(name, SPARSEST, CHEN_HUO, count, bound, True)
-    why = f"Not certified, which is not a failure: the condition is sufficient only. {detail}"
-    return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why.strip())
+def _posterior_mean(figures: SparseFigures) -> Claim:
+    name = "posterior_mean"
+    statement = "the coefficients are the posterior mean of their relevances, WΦᵀΣ⁻¹X"
+    reference = "Wipf 2023, eq. 18"
+    if figures.mean_distance is None:
+        why = NO_NOISE if figures.violation is None else NOT_MEASURED
+        return does_not_apply(name, statement, reference, why)
+    advice = "Coefficients and relevances do not belong together: fit again, or take both."
+    claim = at_most(
+        name, statement, reference, figures.mean_distance, figures.mean_tolerance, advice,
+        error=figures.mean_error,
+    )  # fmt: skip
+    return _reachable(claim, figures.reach)
+
+
+def _noise_variance(figures: SparseFigures) -> Claim:
+    name, rule = "noise_variance", figures.noise_rule
+    reference = "Wipf & Rao 2007"
+    statement = {
+        "learn": "the energy is stationary in the noise variance",
+        "floor": "the energy is stationary in the noise variance",
+        "cv": "the noise variance is the error of predicting held-out rows",
+    }.get(rule, "the noise variance is the one that was asked for")
+    if rule == "cv":
+        why = "Held-out rows are predicted once, in the fit; the certificate does not repeat it."
+        return does_not_apply(name, statement, reference, why)
+    if figures.noise_distance is None:
+        why = NOT_MEASURED if rule else "It was given with the coefficients."
+        why = NO_NOISE if figures.violation is None else why
+        return does_not_apply(name, statement, reference, why)
+    learned = rule in ("learn", "floor")
+    threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
+    advice = "Raise max_iter." if learned else "Fit again."
+    # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
+    error = figures.violation_error * max(1, figures.n_active) if learned else 0.0
+    claim = at_most(
+        name, statement, reference, figures.noise_distance, threshold, advice, error=error
+    )
+    if rule == "floor" and claim.holds:
+        why = "Learning took the noise variance to its floor: the evidence has its infimum at 0."
+        return does_not_apply(name, statement, reference, why)
+    return _reachable(claim, figures.reach) if learned else claim
+
+
+def _energy(figures: SparseFigures) -> Claim:
+    name, statement = "energy", "the reported energy is that of relevances and noise variance"
+    reference = "Wipf 2023, eq. 18, 48 and 50"
+    if figures.energy_distance is None:
+        return does_not_apply(name, statement, reference, "No energy was reported.")
+    # Relevances that were stored in single precision are not quite those of the reported energy.
+    stored = figures.mean_tolerance
+    threshold = stored if stored > FINEST else ENERGY
+    claim = at_most(
+        name, statement, reference, figures.energy_distance, threshold,
+        "The energy belongs to other relevances: fit again.",
+    )  # fmt: skip
+    return _reachable(claim, figures.reach)
+
+
+def _not_exact(figures: SparseFigures, name: str) -> Claim:
+    why = (
+        f"The active columns fit with relative error {figures.exact_error:.2g}, and the theorem "
+        "covers exact fits only."
+    )
+    return Claim(name, SPARSEST, CHEN_HUO, float(figures.n_used), None, None, why)
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Independent columns have no dependent subset; more than d in general position have d + 1."""
-    independent = figures.n_columns <= figures.dimension
-    spark = float("inf") if independent else figures.dimension + 1.0
-    return _unique(figures, "unique_in_general_position", spark)
+    """Judge uniqueness by Chen and Huo's condition, where general position was supported."""
+    name, count = "unique_in_general_position", float(figures.n_used)
+    if not figures.exact_error <= EXACT:
+        return _not_exact(figures, name)
+    if figures.spark is None:
+        why = figures.position_reason or "As many columns as rows are active."
+        return does_not_apply(name, SPARSEST, CHEN_HUO, why)
+    bound = uniqueness_bound(figures.spark, figures.rank)
+    if figures.position is False:
+        why = f"Not certified, which is not a failure. {figures.position_reason}"
+        return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
+    if count < bound:
+        return Claim(name, SPARSEST, CHEN_HUO, count, bound, True, figures.position_reason)
+    why = "Not certified, which is not a failure: the condition is sufficient only."
+    return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
-    name = "unique_by_coherence"
-    if figures.coherence is None:
-        why = "The coherence of the dictionary needs the data: certify(estimator, X, y)."
-        return does_not_apply(name, SPARSEST, CHEN_HUO, why)
-    detail = f"The coherence is {figures.coherence:.3g}."
-    return _unique(figures, name, spark_bound(figures.coherence), detail)
+    name, count = "unique_by_coherence", float(figures.n_used)
+    if not figures.exact_error <= EXACT:
+        return _not_exact(figures, name)
+    if figures.coherence is None or not figures.rank:
+        why = "The coherence of so many columns was not computed."
+        return does_not_apply(name, SPARSEST, CHEN_HUO, figures.position_reason or why)
+    bound = uniqueness_bound(spark_bound(figures.coherence, figures.rows), figures.rank)
+    if count < bound:
+        return Claim(name, SPARSEST, CHEN_HUO, count, bound, True)
+    why = (
+        "Not certified, which is not a failure: the condition is sufficient only. The coherence "
+        f"is {figures.coherence:.3g}."
+    )
+    return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
@@ -267,7 +217,10 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
     if figures.unjustified is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
     advice = "Some would lower the full energy: use posterior='full', or raise max_iter."
-    return at_most(name, statement, reference, figures.unjustified, 0, advice)
+    return at_most(
+        name, statement, reference, figures.unjustified, 0, advice,
+        error=float(figures.undecided if not figures.unjustified else 0),
+    )  # fmt: skip
 
 
 @certifies("sparsity")
@@ -292,7 +245,7 @@ def certify_coefficients(
         The responses.
     noise_variance : float, optional
         With it the claims about the energy are judged too, at the relevances under which the
-        coefficients would be the posterior mean.
+        coefficients would be the posterior mean; where there are none, the claims fail.
     tol : float
         Distance to stationarity (dimensionless) that counts as optimal.
 
@@ -317,22 +270,19 @@ def certify_coefficients(
             f"coef has shape {tuple(np.shape(coef))}, X {tuple(dictionary.shape)} and y "
             f"{tuple(np.shape(y))}, expected (n, κ), (d, κ) and (d, n)."
         )
-    rows = Rows(dictionary, responses, None, False)
-    energy: dict[str, Any] = {}
-    if noise_variance is not None:
-        noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
-        relevance = implied_relevance(dictionary, responses, estimate, noise)
-        objective = FullCovariance()
-        energy = {"state": state_of(rows, relevance, noise, objective), "objective": objective}
+    noise = noise_variance
+    if noise is not None:
+        noise = check_number(noise, "noise_variance", low=0.0, open_low=True)
+    check_number(tol, "tol", low=0.0)
     figures = measure(
-        rows, estimate, title="coefficients", tolerance=tol, with_coherence=True, **energy
+        Sample(dictionary, responses), Fit(estimate, noise=noise), EnergyKind(tolerance=tol)
     )
-    return Certificate(figures.title, claims(figures))
+    return certificate_of(figures, "coefficients")
 
 
-def _matrix(values: Any, name: str, *, columns: bool) -> Array:
-    """Return a vector as one column (or one row) and a matrix as it is, in doubles."""
+def _matrix(values: Any, name: str, *, columns: bool) -> Any:
+    """Return a vector as one column (or one row) and a matrix as it is."""
     given = values if is_array(values) else np.asarray(values)
     if given.ndim == 1:
         given = given[:, None] if columns else given[None, :]
-    return as_double(check_rows(given, accept_sparse=False, name=name))
+    return check_rows(given, accept_sparse=False, name=name)

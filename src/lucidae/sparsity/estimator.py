@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -27,7 +27,9 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import Callback, ProgressBar, Solution, limited_blas
-from lucidae.sparsity.certificate import SparseFigures, claims, measure, state_of
+from lucidae.sparsity.certificate import certificate_of
+from lucidae.sparsity.evaluation import Sample
+from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.noise import (
     FALLBACK,
@@ -42,14 +44,18 @@ from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor, Posterior
 from lucidae.sparsity.problem import Problem, Rows, Units, canonical
 from lucidae.sparsity.solvers import check_suited, solve
-from lucidae.sparsity.state import State
+from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import check_integer, check_number, check_rows, check_weights
 
 __all__ = ["SparseVAE"]
 
 LARGEST = 1e75
 """Magnitudes above this, or columns whose entries all lie below its inverse, are refused."""
+
+VERIFIED = ("full", "diagonal", "point")
+"""Posteriors whose conditions the verifier knows; others measure their own violation."""
 
 ATTRIBUTES = (
     "coef_",
@@ -92,7 +98,7 @@ class SparseState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the claims that the figures support."""
-        return Certificate(f"{title}, {self.figures.title}", claims(self.figures))
+        return certificate_of(self.figures, f"{title}, {self.figures.title}")
 
 
 @reads("lucidae.sparsity.estimators:Fitted")
@@ -324,7 +330,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         problem, units = rows.normalised(objective.groups)
         given = Rows(as_double(X), targets, weights, rows.intercept)
         solution = self._solve(problem, units, objective, rows, given)
-        self._copy_out(solution, units, objective, rows, X, y)
+        results, posterior = self._copied_out(solution, units, objective, rows, X, y)
+        figures = self._verified(results, given, rows, objective)
+        self._state = SparseState(results, posterior, rows.offsets[0], figures)
         return solution
 
     def _solve(
@@ -374,10 +382,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         warnings.warn(f"warm_start=True starts anew: {reason}.", UserWarning, stacklevel=5)
         return None
 
-    def _copy_out(
+    def _copied_out(
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
-    ) -> None:  # fmt: skip
+    ) -> tuple[dict[str, Any], Posterior]:  # fmt: skip
+        """Return the fitted attributes, in the library and precision of X, and the posterior."""
         state = solution.value
         relevance = units.relevance(state.relevance)
         noise = scalar(units.noise(state.noise))
@@ -399,35 +408,54 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
-        figures = measure(
-            rows,
-            estimate,
-            title=f"{self.posterior} posterior",
-            state=state,
-            objective=objective,
-            tolerance=solution.tolerance,
+        return results, factor.posterior(noise)
+
+    def _verified(
+        self, fitted: Mapping[str, Any], given: Rows, rows: Rows, objective: Energy
+    ) -> SparseFigures:
+        """Measure fitted attributes on the rows as given; `rows` are those without repetition."""
+        coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
+        rule = noise_rule(self.noise_variance, objective, rows.count, int(relevance.shape[0]))
+        known = self.posterior in VERIFIED
+        fit = Fit(
+            coef.mT if coef.ndim == 2 else coef[:, None],
+            relevance,
+            float(noise),
+            fitted["intercept_"],
+            fitted["energy_"],
+            rule if isinstance(rule, str) else "given",
+            None if isinstance(rule, str) else rule,
         )
-        self._state = SparseState(results, factor.posterior(noise), center, figures)
+        model = EnergyKind(
+            self.posterior,
+            as_penalty(self.penalty),
+            None if objective.groups is None else objective.groups.labels,
+            self.tol,
+            None if known else _violation(rows, relevance, float(noise), objective),
+        )
+        sample = Sample(given.dictionary, given.responses, given.frequencies, given.intercept)
+        return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
     def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
         """Certify the fit on data: those of the fit, or others."""
         if y is None:
             return self.certificate_
         dictionary, targets, weights = _validated_data(self, X, y, sample_weight)
-        rows = canonical(dictionary, targets, weights, bool(self.fit_intercept))
+        given = Rows(dictionary, targets, weights, bool(self.fit_intercept))
+        rows = canonical(dictionary, targets, weights, given.intercept)
         objective = self._checked_objective(dictionary.shape[1])
-        coef = like(self.coef_, dictionary)
-        relevance = like(self.relevance_, dictionary)
-        figures = measure(
-            rows,
-            coef.mT if coef.ndim == 2 else coef[:, None],
-            title=f"{type(self).__name__}, {self.posterior} posterior",
-            state=state_of(rows, relevance, self.noise_variance_, objective),
-            objective=objective,
-            tolerance=self.tol,
-            with_coherence=True,
-        )
-        return Certificate(figures.title, claims(figures))
+        fitted = {name: getattr(self, name) for name in ATTRIBUTES}
+        with limited_blas(dictionary.shape[0]):
+            figures = self._verified(fitted, given, rows, objective)
+        return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+
+
+def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
+    """Return the distance to stationarity that an energy from outside the package measures."""
+    problem, units = rows.normalised(objective.groups)
+    level = scalar(units.normalised_noise(noise))
+    weights = units.normalised_relevance(like(relevance, problem.dictionary))
+    return scalar(objective.violation(evaluate(problem.with_noise(level), weights)))
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:

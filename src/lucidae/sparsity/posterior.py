@@ -56,17 +56,21 @@ class ActiveFactor:
 
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n)."""
+        nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
+        if not self.active.size:  # LAPACK refuses matrices without rows
+            return nothing
         if self.explicit:
             half = solve_lower(self.lower, self.scaled.mT @ responses)
             latent = solve_lower(self.lower, half, transpose=True)
         else:
             half = solve_lower(self.lower, responses)
             latent = self.scaled.mT @ solve_lower(self.lower, half, transpose=True)
-        nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         return put(nothing, self.active, self.roots[:, None] * latent)
 
     def posterior(self, noise: float) -> Posterior:
         """Return the posterior covariance."""
+        if not self.active.size:
+            return Posterior(self.active, self.roots, self.lower, self.explicit, self.n_columns)
         if self.explicit:
             root = noise**0.5  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
             half = root * solve_lower(self.lower, eye_like(self.lower.shape[0], self.lower))

@@ -1,0 +1,471 @@
+"""The verifier: all figures of a certificate, from fitted numbers and rows of data alone.
+
+It imports nothing of the solvers. It centres and weights the rows itself, factorises Σ = ΦWΦᵀ + γI
+by a QR decomposition (the solvers form Σ and use Cholesky factors), and evaluates the posterior
+mean, the KKT conditions and the energy by their definitions. Since Σ is never formed, its
+figures are accurate to ε√cond(Σ), where those of the solvers are accurate to ε cond(Σ).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae.arrays import machine_epsilon, to_numpy
+from lucidae.sparsity.evaluation import (
+    Evaluation,
+    Sample,
+    Weighted,
+    evaluate_relevances,
+    largest_in,
+    totals_in,
+    triangle_of,
+    weighted_rows,
+)
+from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
+from lucidae.sparsity.theory import (
+    EXACT,
+    PAIR_WORK,
+    coherence,
+    implied_relevance,
+    position_of,
+    uniqueness_bound,
+)
+
+ACTIVE = 1e-6
+"""Amount by which the posterior variance of an active latent is below its prior variance 1.
+
+It is also the norm of a row of coefficients, relative to the largest, that counts as non-zero.
+"""
+
+RANK = 1e-6
+"""Singular values of the responses above this share of the largest count as their rank.
+
+A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
+"""
+
+SMALLEST_NOISE = 1e-14
+"""Documented floor of γ, relative to the mean square response."""
+
+SMALLEST_LEARNED = 1e-10
+"""Documented floor of a learned γ, relative to the mean square response."""
+
+FALLBACK = 0.1
+"""Documented share of the mean square response that counts as noise for a single row."""
+
+COLLAPSE = 1e-3
+"""Excess (Q − z)/z from which on a collapsed latent should be active.
+
+A column with this excess lowers the energy per response by about half its square, 5e-7.
+"""
+
+LOOSEST = 1e-2
+"""No larger distance counts as stationary, whatever `tol` says."""
+
+STORED = 8.0
+"""Units of rounding of stored relevances, times 1 + √a for a active columns, that are allowed.
+
+A relative change δ of all relevances moves the figures by at most (3 + 2√a)δ, see the page on
+these certificates, and storing them makes δ half a unit.
+"""
+
+
+class Fit(NamedTuple):
+    """Fitted numbers as an estimator exposes them; U is (κ, n).
+
+    `noise_rule` tells where γ came from and `given_noise` is the number that was asked for.
+    """
+
+    coef: Any
+    relevance: Any = None
+    noise: Figure = None
+    intercept: Any = None
+    energy: Figure = None
+    noise_rule: str = ""
+    given_noise: Figure = None
+
+
+class EnergyKind(NamedTuple):
+    """Which energy was minimised; `violation` is that of an energy from outside the package."""
+
+    posterior: str = "full"
+    penalty: Any = None
+    labels: Any = None
+    tolerance: float = FINEST
+    violation: Figure = None
+
+
+FULL = EnergyKind()
+
+
+def measure(
+    sample: Sample, fit: Fit, model: EnergyKind = FULL, *, title: str = ""
+) -> SparseFigures:
+    """Measure a fit on rows.
+
+    Parameters
+    ----------
+    sample : Sample
+        The rows.
+    fit : Fit
+        The numbers to verify.
+    model : EnergyKind
+        What they should minimise.
+    title : str
+        What is measured.
+
+    Returns
+    -------
+    SparseFigures
+    """
+    with np.errstate(all="ignore"):  # figures of absurd numbers may overflow, and then fail
+        return _measured(sample, fit, model, title)
+
+
+def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
+    stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
+    plain = Sample(
+        to_numpy(sample.dictionary).astype(np.float64),
+        to_numpy(sample.responses).astype(np.float64),
+        None if sample.weights is None else to_numpy(sample.weights).astype(np.float64),
+        sample.intercept,
+    )
+    fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
+    rows = weighted_rows(plain, model.labels)
+    U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
+    figures = _figures_of_fit(rows, U, title)
+    if fit.noise is None:
+        return figures
+    implied = 0.0
+    if fit.relevance is None:
+        w = implied_relevance(rows.dictionary, rows.responses, U, _shifted(fit.noise, rows))
+        implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
+    else:
+        w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
+    tolerance = max(min(model.tolerance, LOOSEST), FINEST)
+    sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
+    if not sound or not np.isfinite(fit.noise):
+        return replace(
+            figures, violation=np.inf, tolerance=tolerance, mean_distance=np.inf, unjustified=0,
+            noise_rule=fit.noise_rule, noise_distance=np.inf, energy_distance=_none_or_inf(fit),
+        )  # fmt: skip
+    at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+    figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
+    if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
+        distance = _worse(figures.violation, figures.mean_distance)
+        figures = replace(figures, violation=distance)
+    offset = 0.0 if fit.intercept is None else _intercept_distance(plain, fit)
+    return replace(
+        figures,
+        mean_distance=_worse(figures.mean_distance, offset),
+        noise_rule=_floored_rule(fit, rows, at),
+        noise_distance=_noise_distance(fit, rows, at, model),
+        energy_distance=_energy_distance(fit, rows, at, model),
+        evidence=figures.evidence | _energies(rows, at, model),
+    )
+
+
+def _worse(first: Figure, second: Figure) -> float:
+    """Return the larger of two distances; NaN if one is NaN."""
+    return float(np.max([0.0 if value is None else value for value in (first, second)]))
+
+
+def _none_or_inf(fit: Fit) -> Figure:
+    return None if fit.energy is None else np.inf
+
+
+def _shifted(noise: float, rows: Weighted) -> float:
+    """Return γ in the verifier's units."""
+    return float(np.ldexp(noise, -2 * rows.shift))
+
+
+def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
+    """Return the figures that do not need a noise variance."""
+    Phi, X = rows.dictionary, rows.responses
+    total = float(np.linalg.norm(X))
+    column_norms = np.linalg.norm(Phi, axis=0)
+    norms = np.linalg.norm(U, axis=1) * column_norms
+    nonzero = np.flatnonzero(norms)
+    used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
+    error = float(np.linalg.norm(X - Phi[:, nonzero] @ U[nonzero])) / total if total > 0 else 0.0
+    figures = SparseFigures(
+        title, None, None, error, error, int(used.size), Phi.shape[1], 0, norms[used],
+        n_used=int(used.size), rows=Phi.shape[0],
+        evidence={
+            "relative_error": error, "used": used, "row_norms": norms[used] / max(total, 1e-300),
+        },
+    )  # fmt: skip
+    if not 0 < used.size < Phi.shape[0] or not error < 0.1:
+        return figures
+    return _with_uniqueness(figures, Phi, X, used, norms[used] / total)
+
+
+def _with_uniqueness(
+    figures: SparseFigures, Phi: Any, X: Any, used: Any, shares: Any
+) -> SparseFigures:
+    """Add the figures behind uniqueness, which is claimed of exact fits only."""
+    # The posterior mean shrinks its coefficients, so whether the active columns fit exactly is
+    # decided by their least-squares refit: the residual outside their span.
+    left, values, _ = np.linalg.svd(Phi[:, used], full_matrices=False)
+    left = left[:, values > values[0] * max(Phi.shape) * np.finfo(float).eps]
+    exact = float(np.linalg.norm(X - left @ (left.T @ X)) / np.linalg.norm(X))
+    figures = replace(figures, exact_error=exact)
+    if exact > EXACT:
+        return figures
+    compressed = triangle_of(X.T) if X.shape[1] > X.shape[0] else X
+    singular = np.linalg.svd(compressed, compute_uv=False)
+    rank = int((singular > RANK * singular[0]).sum())
+    share = min(float(shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
+    position = position_of(Phi, used, rank, share)
+    cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
+    return replace(
+        figures, rank=rank, spark=position.spark, position=position.verdict,
+        position_reason=position.reason, coherence=coherence(Phi) if cheap else None,
+        evidence=figures.evidence | {
+            "exact_error": exact, "rank": rank, "smallest_share": share, "spark": position.spark,
+            "bound": uniqueness_bound(position.spark, rank),
+        },
+    )  # fmt: skip
+
+
+def _judged(
+    figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: EnergyKind,
+    tolerance: float, stored: float, implied: float,
+) -> SparseFigures:  # fmt: skip
+    """Add the figures about the KKT conditions, the posterior mean and collapsed latents."""
+    w, z, Q = at.relevance, at.curvature, at.alignment
+    n_used = int((w > 0).sum())
+    # A perturbation E of A changes φᵀΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᵀΣ⁻¹X‖/√n by at most
+    # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
+    shift = 2.0 * at.rounding * np.sqrt(z * at.fit)
+    slope_error = 2.0 * at.rounding * z + 2.0 * np.sqrt(Q) * shift + shift**2
+    violation, violation_error = _violation(rows, at, model, slope_error)
+    # An evaluation that is worse than this has lost its meaning, and so have the relevances.
+    violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
+    stored_error = STORED * stored * (1.0 + n_used**0.5)
+    norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
+    mean_distance = _mean_distance(rows, at, U, norms)
+    mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
+    mean_error += implied * (at.fit + 1.0) ** 0.5
+    alignment, curvature = totals_in(Q, model.labels), totals_in(z, model.labels)
+    active = totals_in(w * z, model.labels) > ACTIVE
+    error = totals_in(slope_error, model.labels)
+    ratio = _ratio(alignment - curvature, curvature)
+    bar = max(COLLAPSE, 10.0 * tolerance)
+    margin = _ratio(error, curvature)
+    outside = np.where(active | (z == 0), -np.inf, ratio)
+    worst = int(np.argmax(outside)) if outside.size else 0
+    reach = min(at.reach * (1.0 + at.fit) ** 0.5, LOOSEST)
+    unjustified = outside - margin > bar + reach
+    return replace(
+        figures,
+        violation=violation,
+        violation_error=violation_error,
+        tolerance=max(tolerance, stored_error),
+        mean_distance=mean_distance,
+        mean_error=mean_error,
+        mean_tolerance=max(FINEST, stored_error),
+        reach=reach,
+        n_active=int((w * z > ACTIVE).sum()),
+        # Coefficients that do not determine their relevances leave collapse open too.
+        unjustified=int(unjustified.sum()) if implied < 1.0 else None,
+        undecided=int(((outside + margin > bar) & ~unjustified).sum()),
+        evidence=figures.evidence | _evidence(rows, at, worst, outside, active) | {
+            "violation": violation, "mean_distance": mean_distance, "n_responses": n,
+        },
+    )  # fmt: skip
+
+
+def _ratio(values: Any, sizes: Any) -> Any:
+    """Divide, with zero where a column is zero."""
+    return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
+
+
+def _violation(
+    rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
+) -> tuple[float, float]:
+    """Return the distance to stationarity of the model's energy, and a bound on its error."""
+    if model.violation is not None:
+        return model.violation, 0.0
+    if model.posterior == "point":
+        return _point_violation(rows, at, model, slope_error)
+    w, pressure = at.relevance, _pressure(rows, at, model)
+    unequal = (at.curvature > 0) & (np.abs(w - largest_in(w, model.labels)) > FINEST * w)
+    if unequal.any():  # columns of a group do not share one relevance
+        return float("inf"), 0.0
+    Q, pressure = totals_in(at.alignment, model.labels), totals_in(pressure, model.labels)
+    error = totals_in(slope_error, model.labels)
+    slack, excess = w * np.abs(Q - pressure), _ratio(Q - pressure, pressure)
+    wide = _ratio(error, pressure)
+    value = _worse(slack.max(), excess.max())
+    high = _worse((slack + w * error).max(), (excess + wide).max())
+    low = _worse((slack - w * error).max(), (excess - wide).max())
+    return value, max(high - value, value - low)
+
+
+def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
+    """Return the derivative of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) for a diagonal posterior."""
+    if model.posterior != "diagonal":
+        return at.curvature
+    squares = (rows.dictionary**2).sum(axis=0)
+    return squares / (at.noise + at.relevance * squares)
+
+
+def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
+    """Return the mean squares a and relevances of the point estimate, in its own units."""
+    squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
+    squares = np.where(squares > 0, squares, 1.0)
+    squares = squares / rows.mean_square if rows.mean_square > 0 else squares
+    power = at.relevance**2 * alignment * squares
+    count = totals_in(np.ones_like(power), model.labels)
+    return totals_in(power, model.labels) / count, at.relevance * squares
+
+
+def _point_violation(
+    rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
+) -> tuple[float, float]:
+    """Return the distance of w from 1/h′(a), relative to w + γ, and a bound on its error."""
+    noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
+
+    def distances(alignment: Any) -> Any:
+        power, relevance = _power(rows, at, model, np.maximum(alignment, 0.0))
+        target = 1.0 / model.penalty.supergradient(np.maximum(power, 1e-300))
+        target = np.where(target > 2e-300, target, 0.0)
+        return np.abs(target - relevance) / (np.maximum(target, relevance) + noise)
+
+    value = float(distances(at.alignment).max())
+    others = [distances(at.alignment + sign * slope_error).max() for sign in (-1.0, 1.0)]
+    return value, float(max(abs(other - value) for other in others))
+
+
+def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
+    """Return the largest ‖uⱼ − ûⱼ‖/√(n wⱼ); coefficients of relevance zero count against ‖X‖."""
+    w, n = at.relevance, U.shape[1]
+    lengths = np.linalg.norm(U - at.mean, axis=1)
+    total = float(np.linalg.norm(rows.responses))
+    # Relevances that vanish beside γ have a posterior mean that vanishes too: an absolute
+    # comparison with the responses is enough for them.
+    floor = w * norms**2 > np.finfo(float).eps * at.noise
+    prior = np.sqrt(n * np.where(floor, w, 1.0))
+    share = lengths * norms / total if total > 0 else lengths * norms
+    return float(np.where(floor, lengths / prior, share).max(initial=0.0))
+
+
+def _implied_share(at: Evaluation, implied: float) -> float:
+    """Return the error of the KKT conditions that comes from a relative error of relevances."""
+    w, z, Q = at.relevance, at.curvature, at.alignment
+    return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
+
+
+def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
+    """Return the relative error of implied relevances that the rounding of U brings."""
+    used = np.flatnonzero(U.any(axis=1))
+    if not used.size or not np.isfinite(w).all():
+        return 0.0
+    Phi = rows.dictionary[:, used]
+    rounded = stored * (np.abs(Phi) @ np.abs(U[used]) + np.abs(rows.responses))
+    slopes = noise * np.linalg.norm(U[used], axis=1) / w[used]
+    errors = np.linalg.norm(Phi, axis=0) * np.linalg.norm(rounded) / slopes
+    return float(errors.max() * (3.0 + 2.0 * used.size**0.5))
+
+
+def _intercept_distance(sample: Sample, fit: Fit) -> float:
+    """Return the distance of the intercept from ȳ − Uᵀx̄, relative to the terms of that sum."""
+    weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
+    offset = np.atleast_1d(to_numpy(fit.intercept).astype(np.float64))
+    if not sample.intercept:
+        return float(np.abs(offset).max())
+    center = weights @ sample.dictionary / weights.sum()
+    level = weights @ sample.responses / weights.sum()
+    expected = level - fit.coef.T @ center
+    spread = np.sqrt(weights @ (sample.responses - level) ** 2 / weights.sum())
+    size = np.abs(level) + np.abs(fit.coef).T @ np.abs(center) + spread
+    return float((np.abs(offset - expected) / np.where(size > 0, size, 1.0)).max())
+
+
+def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
+    """Return where γ came from; "floor" where learning was stopped by the smallest value."""
+    at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * rows.mean_square
+    return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
+
+
+def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
+    """Return the relative distance of γ from the one its rule promises; None without a promise."""
+    mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
+    lowest = SMALLEST_NOISE * mean_square
+    if fit.noise_rule == "given" and fit.given_noise is not None:
+        expected = max(_shifted(fit.given_noise, rows), lowest)
+        return float(abs(at.noise / expected - 1.0))
+    if fit.noise_rule == "fallback":
+        share = float((rows.responses**2).sum()) / (rows.total * rows.responses.shape[1])
+        return float(abs(at.noise / max(FALLBACK * share, lowest) - 1.0))
+    if fit.noise_rule == "learn" and rows.dimension > 0:
+        # The derivative of the energy in γ vanishes where γ = (‖X − ΦU‖²/n + γ dof)/d.
+        freedom = float((at.relevance * _pressure(rows, at, model)).sum())
+        change = float((at.residual / at.noise + freedom) / rows.dimension - 1.0)
+        return max(change, 0.0) if _floored_rule(fit, rows, at) == "floor" else abs(change)
+    return None
+
+
+def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
+    """Return log|Σ| (or its diagonal counterpart) of all rows, per response, in given units."""
+    logarithm = float(np.log(at.noise))
+    if model.posterior == "diagonal":
+        squares = (rows.dictionary**2).sum(axis=0)
+        volume = float(np.log1p(at.relevance * squares / at.noise).sum())
+        volume += rows.dimension * logarithm
+    else:
+        spare = rows.dimension - min(rows.dictionary.shape)
+        volume = at.log_determinant + spare * logarithm
+    return float(volume + 2.0 * rows.dimension * rows.shift * np.log(2.0))
+
+
+def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
+    """Return the energy in the units of the data; None for energies from outside."""
+    n = rows.responses.shape[1]
+    if model.posterior == "point":
+        power, _ = _power(rows, at, model, at.alignment)
+        penalties = model.penalty.value(np.maximum(power, 1e-300))
+        return float(n * (at.residual / at.noise + np.sum(penalties)))
+    if model.posterior not in ("full", "diagonal"):
+        return None
+    return float(n * (at.fit + _log_volume(rows, at, model)))
+
+
+def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
+    """Return the distance of the reported energy, relative to the energy and to n d."""
+    energy = _energy(rows, at, model)
+    if fit.energy is None or energy is None:
+        return None
+    size = max(abs(energy), rows.responses.shape[1] * max(rows.dimension, 1.0))
+    return float(abs(fit.energy - energy) / size)
+
+
+def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:
+    return {
+        "energy": _energy(rows, at, model),
+        "data_term": at.fit,
+        "residual": float(np.ldexp(at.residual, 2 * rows.shift)),
+        "dimension": rows.dimension,
+    }
+
+
+def _evidence(
+    rows: Weighted, at: Evaluation, worst: int, outside: Any, active: Any
+) -> dict[str, Any]:
+    """Return γ, and w, z and Q of the active columns, in the units of the data."""
+    chosen = np.flatnonzero(active)
+    exponent = 2 * (rows.shifts[chosen] - rows.shift)
+    return {
+        "noise_variance": float(np.ldexp(at.noise, 2 * rows.shift)),
+        "active": chosen,
+        "relevance": np.ldexp(at.relevance[chosen], -exponent),
+        "curvature": np.ldexp(at.curvature[chosen], exponent),
+        "alignment": np.ldexp(at.alignment[chosen], exponent),
+        "worst_inactive": worst,
+        "largest_ratio_outside": float(outside[worst]) + 1.0 if outside.size else 0.0,
+        "rounding": at.rounding,
+        "reach": at.reach,
+    }

@@ -1,0 +1,472 @@
+"""Fits and coefficients that try to deceive the certificate; brute force knows the truth."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from lucidae import SparseVAE, certify
+from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity.evaluation import Sample
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
+from sparsity.brute_force import centred, in_digits, parts, representations, violation
+
+GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
+
+
+# --- uniqueness: dictionaries that are not in general position -----------------------------------
+
+
+def gaussian(rng, d, kappa):
+    return rng.standard_normal((d, kappa))
+
+
+def duplicated(rng, d, kappa):
+    Phi = gaussian(rng, d, kappa)
+    Phi[:, kappa - 1] = Phi[:, 0]
+    return Phi
+
+
+def collinear(rng, d, kappa):
+    Phi = gaussian(rng, d, kappa)
+    Phi[:, kappa - 2] = -3e5 * Phi[:, 1]
+    return Phi
+
+
+def sum_of_two(rng, d, kappa):
+    Phi = gaussian(rng, d, kappa)
+    Phi[:, 2] = Phi[:, 0] + Phi[:, 1]
+    return Phi
+
+
+def rank_deficient(rng, d, kappa):
+    return gaussian(rng, d, 2) @ gaussian(rng, 2, kappa)
+
+
+def nearly_dependent(rng, d, kappa):
+    Phi = sum_of_two(rng, d, kappa)
+    Phi[:, 2] += 1e-9 * rng.standard_normal(d)
+    return Phi
+
+
+def integers(rng, d, kappa):
+    return rng.integers(-2, 3, (d, kappa)).astype(float)
+
+
+def signs(rng, d, kappa):
+    return rng.choice([-1.0, 1.0], (d, kappa))
+
+
+def with_zero_columns(rng, d, kappa):
+    Phi = gaussian(rng, d, kappa)
+    Phi[:, kappa // 2] = 0.0
+    return Phi
+
+
+def same_plane(rng, d, kappa):
+    Phi = gaussian(rng, d, kappa)
+    Phi[:, -3:] = Phi[:, :3] @ gaussian(rng, 3, 3)
+    return Phi
+
+
+DICTIONARIES = [
+    gaussian, duplicated, collinear, sum_of_two, rank_deficient, nearly_dependent, integers, signs,
+    with_zero_columns, same_plane,
+]  # fmt: skip
+
+
+def exact_problem(draw, shape, count, rank, seed):
+    """Return a dictionary, coefficients on its first columns, and exact responses."""
+    rng = np.random.default_rng(seed)
+    Phi = draw(rng, *shape)
+    U = np.zeros((shape[1], 3))
+    U[:count] = rng.standard_normal((count, rank)) @ rng.standard_normal((rank, 3))
+    return Phi, U, Phi @ U
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)])
+@pytest.mark.parametrize("shape", [(5, 9), (4, 16), (9, 6)])
+@pytest.mark.parametrize("draw", DICTIONARIES)
+def test_certified_uniqueness_is_never_contradicted(draw, shape, count, rank, seed):
+    Phi, U, X = exact_problem(draw, shape, count, rank, seed)
+    if not X.any():
+        return
+    certificate = certify(U.T, Phi, X)
+    used = certificate.evidence["used"]
+    found = representations(Phi, X, min(used.size, 3))
+    verdicts = [certificate[name].holds for name in (GENERAL, COHERENT)]
+    assert False not in verdicts
+    if True in verdicts:
+        assert all(set(chosen) <= set(used) for chosen in found), (found, used)
+    if draw is gaussian and (rank == count or shape[0] > shape[1]):
+        assert certificate[GENERAL].holds  # what is unique for certain is certified
+
+
+@pytest.mark.parametrize(
+    ("draw", "shape", "words"),
+    [
+        (duplicated, (9, 6), "can replace one"),
+        (duplicated, (5, 9), "can replace one"),
+        (rank_deficient, (9, 6), "can replace one|dependent"),
+        (sum_of_two, (20, 40), "Column 2 lies in the span"),
+        (collinear, (5, 9), "can replace one"),
+    ],
+)
+def test_the_reason_is_given_where_uniqueness_is_not_supported(draw, shape, words):
+    Phi, U, X = exact_problem(draw, shape, 2, 2, 0)
+    claim = certify(U.T, Phi, X)[GENERAL]
+    assert claim.holds is None
+    assert re.search(words, claim.advice), claim.advice
+
+
+def test_general_position_is_called_assumed_where_it_is_assumed():
+    Phi, U, X = exact_problem(gaussian, (12, 40), 4, 2, 0)
+    claim = certify(U.T, Phi, X)[GENERAL]
+    assert claim.holds
+    assert "assumed" in claim.advice
+    assert "100 random minors of size 12" in claim.advice
+
+
+def test_two_columns_that_span_the_same_plane_are_found_among_many():
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((12, 40))
+    Phi[:, 30:32] = Phi[:, [0, 1]] @ rng.standard_normal((2, 2))
+    U = np.zeros((40, 1))
+    U[:2, 0] = 1.0, 2.0
+    assert certify(U.T, Phi, Phi @ U)[GENERAL].holds is None
+    other = rng.standard_normal((12, 40))
+    other[:, 31] = other[:, 30] + other[:, 0] - 0.5 * other[:, 1]
+    claim = certify(U.T, other, other @ U)[GENERAL]
+    assert claim.holds is None
+    assert "Two other columns" in claim.advice
+
+
+def test_repeated_rows_do_not_raise_the_rank():
+    rng = np.random.default_rng(1)
+    Phi = rng.standard_normal((3, 5))
+    y = Phi[:, :2] @ rng.standard_normal((2, 2))
+    weights = np.full(3, 100.0)
+    model = SparseVAE(noise_variance=1e-8, fit_intercept=False).fit(Phi, y, sample_weight=weights)
+    claim = model.certificate_[GENERAL]
+    assert claim.threshold is None or claim.threshold <= (3 + 2) / 2
+
+
+# --- the energy: numbers that do not belong together ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem():
+    p = make_sparse_regression(15, 24, 4, 5, 3, snr_db=15, random_state=0)
+    return p.dictionary + 0.2, p.responses - 1.0, p.noise_variance
+
+
+@pytest.fixture(scope="module")
+def model(problem):
+    X, y, noise = problem
+    return SparseVAE(noise_variance=noise).fit(X, y)
+
+
+def changed(model, **attributes):
+    """Return a copy with other attributes."""
+    copy = SparseVAE(**model.get_params())
+    copy.__dict__.update(model.__dict__)
+    for name, value in attributes.items():
+        setattr(copy, name, value)
+    return copy
+
+
+def permuted(values, axis=-1):
+    return np.roll(values, 1, axis=axis)
+
+
+def rotated(coef):
+    q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((len(coef), len(coef))))
+    return q @ coef
+
+
+def one_entry(values, factor):
+    values = values.copy()
+    index = np.unravel_index(np.argmax(np.abs(values)), values.shape)
+    values[index] *= factor
+    return values
+
+
+def activated(values, size):
+    values = values.copy()
+    values[np.argmin(values)] = size * values.max()
+    return values
+
+
+def removed(values):
+    values = values.copy()
+    values[np.argmax(values)] = 0.0
+    return values
+
+
+COEF = {
+    "five times": lambda c: 5 * c, "a little larger": lambda c: c * (1 + 1e-4),
+    "zero": lambda c: 0 * c, "negative": lambda c: -c, "columns permuted": permuted,
+    "outputs permuted": lambda c: permuted(c, 0), "rotated": rotated,
+    "one entry": lambda c: one_entry(c, 1.001), "one sign": lambda c: one_entry(c, -1.0),
+    "noise": lambda c: c + 1e-3 * np.random.default_rng(0).standard_normal(c.shape),
+    "nan": lambda c: c * np.nan, "infinite": lambda c: one_entry(c, np.inf),
+}  # fmt: skip
+RELEVANCE = {
+    "twice": lambda w: 2 * w, "a little larger": lambda w: w * (1 + 1e-4),
+    "zero": lambda w: 0 * w, "permuted": permuted, "one entry": lambda w: one_entry(w, 1.01),
+    "negative": lambda w: -w, "one more": lambda w: activated(w, 0.1), "one less": removed,
+    "nan": lambda w: w * np.nan, "flat": lambda w: 0 * w + w.max(),
+}  # fmt: skip
+OTHER = {
+    "noise_variance_": [0.5, 1.01, 2.0, 1e3, 1e-3, -1.0, np.nan, np.inf],
+    "energy_": [0.5, 1.001, -1.0, np.nan],
+    "intercept_": [0.0, 1.01, -1.0],
+}
+
+
+@pytest.mark.parametrize("change", COEF)
+def test_other_coefficients_fail(model, problem, change):
+    other = changed(model, coef_=COEF[change](model.coef_))
+    assert certify(other, *problem[:2]).holds is False
+
+
+@pytest.mark.parametrize("change", RELEVANCE)
+def test_other_relevances_fail(model, problem, change):
+    other = changed(model, relevance_=RELEVANCE[change](model.relevance_))
+    assert certify(other, *problem[:2]).holds is False
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [(name, factor) for name, factors in OTHER.items() for factor in factors]
+)
+def test_other_numbers_fail(model, problem, name, factor):
+    other = changed(model, **{name: getattr(model, name) * factor})
+    assert certify(other, *problem[:2]).holds is False
+
+
+WRONG_DATA = {
+    "rows permuted": lambda X, y: (X, y[::-1]), "columns permuted": lambda X, y: (X[:, ::-1], y),
+    "scaled": lambda X, y: (X * 1.01, y), "responses scaled": lambda X, y: (X, y * 1.01),
+    "one entry": lambda X, y: (X, one_entry(y, 1.1)), "fewer rows": lambda X, y: (X[:-1], y[:-1]),
+    "shifted response": lambda X, y: (X, y + 0.1), "negative": lambda X, y: (-X, y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", WRONG_DATA)
+def test_other_data_fail(model, problem, change):
+    assert certify(model, *WRONG_DATA[change](*problem[:2])).holds is False
+
+
+def test_changes_that_change_nothing_hold(model, problem):
+    X, y, _ = problem
+    order = np.random.default_rng(0).permutation(len(X))
+    assert certify(model, X[order], y[order]).holds
+    turned = changed(model)
+    q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((5, 5)))
+    turned.coef_, turned.intercept_ = q @ model.coef_, q @ model.intercept_
+    assert certify(turned, X, y @ q.T).holds  # energies depend on XXᵀ alone
+
+
+FITS = {
+    "n < m": ((6, 20, 2, 3), {}), "k = m": ((8, 8, 3, 3), {}), "tall": ((40, 6, 2, 4), {}),
+    "one response": ((12, 20, 2, 1), {}), "many responses": ((6, 10, 2, 40), {}),
+    "one column": ((8, 1, 1, 2), {}), "two rows": ((2, 5, 1, 2), {}),
+    "learned": ((40, 6, 2, 4), {"noise_variance": "learn"}),
+    "cross-validated": ((12, 20, 2, 3), {"noise_variance": "cv"}),
+    "diagonal": ((10, 14, 2, 3), {"posterior": "diagonal"}),
+    "diagonal, learned": (
+        (40, 6, 2, 4), {"posterior": "diagonal", "noise_variance": "learn", "max_iter": 20_000}),
+    "point": ((10, 14, 2, 3), {"posterior": "point", "max_iter": 5000}),
+    "point, power": ((10, 14, 2, 3), {"posterior": "point", "penalty": "power", "max_iter": 5000}),
+    "point, arctan": (
+        (10, 14, 2, 3), {"posterior": "point", "penalty": "arctan", "max_iter": 5000}),
+    "point, groups": (
+        (10, 14, 2, 3),
+        {"posterior": "point", "penalty": "power", "groups": np.arange(14) // 3,
+         "max_iter": 5000}),
+    "groups": ((10, 14, 2, 3), {"groups": np.arange(14) // 3}),
+    "groups, diagonal": ((10, 14, 2, 3), {"groups": np.arange(14) // 4, "posterior": "diagonal"}),
+    "em": ((10, 14, 2, 3), {"solver": "em"}), "mm": ((10, 14, 2, 3), {"solver": "mm"}),
+    "mackay": ((10, 14, 2, 3), {"solver": "mackay"}),
+    "coordinate": ((10, 14, 2, 3), {"solver": "coordinate"}),
+    "no intercept": ((10, 14, 2, 3), {"fit_intercept": False}),
+}  # fmt: skip
+
+
+def fit_of(name, dtype=np.float64, change=lambda X, y: (X, y)):
+    shape, options = FITS[name]
+    p = make_sparse_regression(*shape, snr_db=15, random_state=3)
+    X, y = change(p.dictionary.astype(dtype), p.responses.astype(dtype))
+    level = 0.1 * np.mean(np.asarray(y, float) ** 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return SparseVAE(**({"noise_variance": level} | options)).fit(X, y), X, y
+
+
+def same_verdicts(model, X, y, **options):
+    mine, theirs = model.certificate_, certify(model, X, y, **options)
+    assert [c.holds for c in mine] == [c.holds for c in theirs]
+    return mine
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", FITS)
+def test_good_fits_hold_and_agree_on_their_data(name, dtype):
+    model, X, y = fit_of(name, dtype)
+    certificate = same_verdicts(model, X, y)
+    assert certificate["stationarity"].holds is not False, str(certificate)
+    assert certificate["posterior_mean"].holds, str(certificate)
+    assert certificate["noise_variance"].holds is not False, str(certificate)
+    if model.posterior != "point":
+        assert certificate["energy"].holds, str(certificate)
+        rows, targets = centred(X, y, None, model.fit_intercept)
+        found = violation(
+            rows, targets, np.asarray(model.relevance_, float), model.noise_variance_,
+            model.posterior, model.groups,
+        )  # fmt: skip
+        assert abs(found - certificate["stationarity"].value) < 1e-6 + 1e-3 * found
+
+
+CHANGES = {
+    "huge responses": lambda X, y: (X, y * 1e30), "tiny responses": lambda X, y: (X, y * 1e-30),
+    "huge dictionary": lambda X, y: (X * 1e40, y),
+    "columns of all scales": lambda X, y: (X * 10.0 ** np.linspace(-8, 8, X.shape[1]), y),
+    "far from zero": lambda X, y: (X + 1e5, y - 1e5),
+    "a constant column": lambda X, y: (np.where(np.arange(X.shape[1]) == 1, 7.1, X), y),
+    "a zero column": lambda X, y: (np.where(np.arange(X.shape[1]) == 1, 0.0, X), y),
+    "duplicated columns": lambda X, y: (X[:, np.arange(X.shape[1]) // 2], y),
+    "repeated rows": lambda X, y: (np.repeat(X, 2, axis=0), np.repeat(y, 2, axis=0)),
+    "tied responses": lambda X, y: (X, y[:, [0] * y.shape[1]]),
+    "rank-deficient": lambda X, y: (X[:, :2] @ np.ones((2, X.shape[1])), y),
+    "constant responses": lambda X, y: (X, 0 * y + 3.0),
+    "collinear": lambda X, y: (X[:, :1] + 1e-6 * X, y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["n < m", "tall", "mackay", "diagonal", "point", "groups"])
+def test_unusual_data_have_no_false_failure(name, change):
+    model, X, y = fit_of(name, change=CHANGES[change])
+    certificate = same_verdicts(model, X, y)
+    if model.status_.ok:
+        for claim in ("stationarity", "posterior_mean", "noise_variance", "energy"):
+            assert certificate[claim].holds is not False, str(certificate)
+
+
+@pytest.mark.parametrize("noise", [1e-8, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-16, 1e-30])
+@pytest.mark.parametrize("snr", [None, 20])
+def test_tiny_noise_gets_the_same_verdicts_both_ways(noise, snr):
+    p = make_sparse_regression(20, 40, 4, 6, 3, snr_db=snr, random_state=1)
+    model = SparseVAE(noise_variance=noise).fit(p.dictionary, p.responses)
+    certificate = same_verdicts(model, p.dictionary, p.responses)
+    assert certificate.holds
+    if noise <= 1e-14:
+        assert certificate["stationarity"].holds is None
+        assert "float64" in certificate["stationarity"].advice
+    broken = changed(model, coef_=5 * model.coef_)
+    assert certify(broken, p.dictionary, p.responses).holds is False
+
+
+def test_weights_are_repetitions():
+    p = make_sparse_regression(9, 12, 2, 3, snr_db=15, random_state=4)
+    weights = np.arange(9) % 3 * 1.0
+    model = SparseVAE(noise_variance=0.1).fit(p.dictionary, p.responses, sample_weight=weights)
+    certificate = same_verdicts(model, p.dictionary, p.responses, sample_weight=weights)
+    assert certificate.holds
+    assert certify(model, p.dictionary, p.responses).holds is False
+    index = np.repeat(np.arange(9), weights.astype(int))
+    assert certify(model, p.dictionary[index], p.responses[index]).holds
+
+
+def test_saddles_and_other_minima():
+    # two equal columns: all of the relevance on one, or shared, is stationary alike
+    x = np.array([[1.0], [0.0]])
+    Phi = np.array([[1.0, 1.0], [0.0, 0.0]])
+    for share in (0.0, 0.3, 0.5, 1.0):
+        w = np.array([share, 1 - share]) * 0.9  # w₁ + w₂ + γ = ‖x‖²
+        mean = parts(Phi, x, w, 0.1)[2]
+        figures = measure(Sample(Phi, x), Fit(mean, w, 0.1))
+        assert figures.violation == pytest.approx(violation(Phi, x, w, 0.1), abs=1e-12)
+        assert figures.violation < 1e-12
+        assert figures.mean_distance < 1e-12
+    # w = 0 is stationary along every update, and is not a minimum
+    nothing = measure(Sample(Phi, x), Fit(np.zeros((2, 1)), np.zeros(2), 0.1))
+    assert nothing.violation == pytest.approx(9.0)
+    assert nothing.unjustified == 2
+
+
+# --- coefficients from elsewhere -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", [np.sqrt(0.3), 1.0, 3.0])
+@pytest.mark.parametrize("factor", [2.0, -1.0, 0.5, 1.5, 10.0])
+def test_scaled_coefficients_from_elsewhere_fail(root, factor):
+    optimum = (root**2 - 0.1) / root**2 * root  # w + γ = x², u = w x/(w + γ)
+    interpolates = np.isclose(factor * optimum, root)  # which determines no relevance
+    judged = [
+        certify(np.array([[u]]), np.array([[1.0]]), np.array([[root]]), noise_variance=0.1)
+        for u in (optimum, factor * optimum)
+    ]
+    assert judged[0].holds
+    assert judged[1].holds is (None if interpolates else False)
+
+
+def test_the_three_times_optimum_of_the_issue_fails():
+    q = np.sqrt(0.3)
+    certificate = certify(
+        np.array([[2 * q]]), np.array([[1.0]]), np.array([[q]]), noise_variance=0.1
+    )
+    assert certificate["posterior_mean"].holds is False
+    assert certificate["stationarity"].holds is False
+
+
+def test_interpolation_has_no_finite_relevances():
+    certificate = certify(
+        np.array([[1.0]]), np.array([[1.0]]), np.array([[1.0]]), noise_variance=0.1
+    )
+    assert certificate["posterior_mean"].holds is False
+    assert certificate["stationarity"].holds is False
+
+
+@pytest.mark.parametrize("change", ["none", "float32", *COEF])
+def test_fitted_coefficients_from_elsewhere(change):
+    p = make_sparse_regression(15, 24, 4, 5, 3, snr_db=15, random_state=0)
+    fit = SparseVAE(noise_variance=p.noise_variance, fit_intercept=False, tol=1e-9)
+    coef = fit.fit(p.dictionary, p.responses).coef_
+    given = {"none": lambda c: c, "float32": lambda c: c.astype(np.float32)} | COEF
+    if change in ("nan", "infinite"):
+        with pytest.raises(ValueError, match="coef"):
+            certify(given[change](coef), p.dictionary, p.responses, noise_variance=0.1)
+        return
+    judged = certify(
+        given[change](coef), p.dictionary, p.responses, noise_variance=p.noise_variance
+    )
+    if change in ("none", "float32"):
+        assert judged["stationarity"].holds is not False, str(judged)
+        assert judged["posterior_mean"].holds is not False, str(judged)
+    else:
+        assert judged.holds is False, str(judged)
+
+
+# --- rounding errors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
+@pytest.mark.parametrize("shape", [(8, 14, 3), (14, 5, 3), (6, 6, 12)])
+def test_figures_are_as_accurate_as_their_error_says(shape, noise):
+    d, kappa, n = shape
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        Phi, w = rng.standard_normal((d, kappa)), rng.gamma(1.0, 1.0, kappa)
+        w[rng.random(kappa) < 0.5] = 0.0
+        X = Phi @ (np.sqrt(w)[:, None] * rng.standard_normal((kappa, n)))
+        X += np.sqrt(noise) * rng.standard_normal((d, n))
+        with in_digits(50):
+            exact, mean = violation(Phi, X, w, noise), parts(Phi, X, w, noise)[2]
+        figures = measure(Sample(Phi, X), Fit(mean, w, noise), EnergyKind())
+        difference = abs(figures.violation - exact)
+        assert difference <= figures.violation_error
+        assert figures.mean_distance <= figures.mean_error + 1e-15
+        assert figures.violation_error < 1e-11 / np.sqrt(noise)

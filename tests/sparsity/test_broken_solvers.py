@@ -1,0 +1,274 @@
+"""Solvers that are broken on purpose do not get a certificate.
+
+`tests/mutants.py` breaks one node of the source of one function at a time. Each mutant is fitted
+to the problems below, and what comes out is judged by `brute_force.py`, which shares no code with
+the package: *crashed*, *unchanged*, *legitimate* (another result, which is stationary and a
+posterior mean too), or *wrong*. The certificate of a wrong fit must not hold.
+
+Counts of one run over all mutants (``LUCIDAE_ALL_MUTANTS=1``) and over the sample of the test; a
+mutant with wrong results is wrong on at least one problem:
+
+=======  ===================  =======  ==========  =======  ======  =========
+mutants  with wrong results   crashed  unchanged   wrong    caught  certified
+                              (fits)   (fits)      (fits)   (fits)  (fits)
+=======  ===================  =======  ==========  =======  ======  =========
+674      199                  573      3472        673      673     0
+120      39                   81       632         127      127     0
+=======  ===================  =======  ==========  =======  ======  =========
+
+To these come 180 hand-made breaks: a factor dropped from each fitted attribute, a stale state, a
+column off by one and a wrong threshold of convergence.
+"""
+
+import os
+import signal
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from lucidae import SparseVAE
+from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity import noise, objectives, posterior, problem, solvers, state, updates
+from lucidae.sparsity import working_set as kernels
+from mutants import broken, mutants
+from sparsity.brute_force import centred, energy, noise_slope, parts, violation
+
+PARTS = ("coef_", "relevance_", "noise_variance_", "energy_", "intercept_")
+
+SAMPLE = 120
+"""Mutants that the test runs; all of them with LUCIDAE_ALL_MUTANTS=1."""
+
+
+def drawn(d, kappa, r, n, seed, snr=15):
+    p = make_sparse_regression(d, kappa, r, n, snr_db=snr, random_state=seed)
+    return p.dictionary + 0.3, p.responses + 0.5
+
+
+PROBLEMS = {
+    "wide": (drawn(10, 16, 3, 4, 0), {"noise_variance": 0.05}, None),
+    "tall, learned": (drawn(18, 4, 2, 3, 1), {"noise_variance": "learn"}, None),
+    "one response": (
+        drawn(10, 14, 2, 1, 2), {"noise_variance": 0.02, "fit_intercept": False}, None,
+    ),
+    "coordinates, many responses": (
+        drawn(6, 18, 2, 9, 3), {"noise_variance": 0.05, "solver": "coordinate"}, None,
+    ),
+    "groups, weights": (
+        drawn(9, 12, 3, 3, 4),
+        {"noise_variance": 0.05, "groups": np.arange(12) // 3, "solver": "mm"},
+        np.arange(9) % 3 + 1,
+    ),
+    "diagonal": (drawn(8, 10, 2, 3, 5), {"noise_variance": 0.1, "posterior": "diagonal"}, None),
+    "em": (drawn(8, 10, 2, 3, 6), {"noise_variance": 0.1, "solver": "em", "max_iter": 400}, None),
+}  # fmt: skip
+
+METHODS = {
+    problem.Units: ("relevance", "normalised_relevance", "noise", "normalised_noise", "energy"),
+    problem.Rows: ("centred", "_offset", "normalised", "dimension", "total_weight"),
+    posterior.ActiveFactor: ("of", "mean"),
+    state.State: ("residual", "power", "used", "take", "energy_of_fit", "dimension"),
+    objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
+    objectives.FullCovariance: ("volume", "pressure", "concavity"),
+    objectives.DiagonalCovariance: ("_update", "volume", "pressure", "concavity"),
+}
+FUNCTIONS = {
+    updates: ("expectation_maximization", "majorize_minimize", "mackay", "learned_noise"),
+    kernels: (
+        "best_change", "gain_of", "move_coordinate_", "best_coordinate_step", "open_workspace",
+        "newton_direction", "newton_step", "_raised", "polish", "working_set", "improve",
+        "_move_coordinates", "_restricted", "solve_working_set", "continuation", "noise_stages",
+    ),
+    state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
+    problem: ("safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance", "canonical"),
+    noise: ("first_noise", "learn_noise"),
+    solvers: ("repeat_update", "_dropped", "_restored", "lifted", "_finish", "without_vanishing"),
+}  # fmt: skip
+
+
+def targets():
+    """Yield the functions that are broken."""
+    for module, names in FUNCTIONS.items():
+        yield from (getattr(module, name) for name in names)
+    for kind, names in METHODS.items():
+        for name in names:
+            found = vars(kind)[name]
+            yield getattr(found, "fget", None) or getattr(found, "__func__", found)
+
+
+def fitted(name):
+    (X, y), options, weights = PROBLEMS[name]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return SparseVAE(**({"max_iter": 60} | options)).fit(X, y, sample_weight=weights)
+
+
+def numbers(model):
+    return np.concatenate(
+        [
+            np.ravel(model.coef_),
+            np.ravel(model.intercept_),
+            np.ravel(model.relevance_),
+            [model.noise_variance_, model.energy_],
+        ]
+    )
+
+
+def is_right(name, model):
+    """Judge a fit by brute force: stationary, a posterior mean, γ and the energy as stated."""
+    (X, y), options, weights = PROBLEMS[name]
+    rows, targets = centred(X, y, weights, model.fit_intercept)
+    w, gamma, kind = model.relevance_, model.noise_variance_, model.posterior
+    spare = -float(model.fit_intercept)
+    if not np.isfinite(numbers(model)).all() or (w < 0).any() or gamma <= 0:
+        return False
+    coef = np.atleast_2d(model.coef_)
+    _, _, mean, *_ = parts(rows, targets, w, gamma)
+    repeated = centred(X, y, weights, False)
+    offset = repeated[1].mean(axis=0) - coef @ repeated[0].mean(axis=0)
+    if not model.fit_intercept:
+        offset = 0.0 * offset
+    given = options["noise_variance"]
+    checks = [
+        violation(rows, targets, w, gamma, kind, options.get("groups")) < 2e-6,
+        np.allclose(coef.T, mean, rtol=1e-6, atol=1e-6 * np.abs(mean).max()),
+        np.allclose(model.intercept_, offset, rtol=1e-6, atol=1e-7),
+        np.isclose(model.energy_, energy(rows, targets, w, gamma, spare, kind), rtol=1e-7),
+        abs(noise_slope(rows, targets, w, gamma, spare, kind)) < 1e-4
+        if given == "learn"
+        else np.isclose(gamma, given, rtol=1e-8),
+    ]
+    return all(checks)
+
+
+@contextmanager
+def limited(seconds):
+    """Raise a TimeoutError in loops that a mutant made endless."""
+
+    def stop(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return {name: numbers(fitted(name)) for name in PROBLEMS}
+
+
+def outcome(name, expected):
+    """Return what a broken solver made of a problem, and whether the certificate accepted it."""
+    try:
+        with limited(0.5):
+            model = fitted(name)
+            certificate = model.certificate_
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return "crashed", False
+    got = numbers(model)
+    with np.errstate(all="ignore"):
+        if got.shape == expected.shape and np.allclose(got, expected, rtol=1e-5, atol=1e-8):
+            return "unchanged", certificate.holds is True
+        try:
+            right = is_right(name, model)
+        except np.linalg.LinAlgError:
+            right = False
+    return ("legitimate" if right else "wrong"), certificate.holds is True
+
+
+def all_mutants():
+    for function in targets():
+        for words, code in mutants(function):
+            yield words, function, code
+
+
+def test_the_healthy_solvers_are_right_and_certified():
+    for name in PROBLEMS:
+        model = fitted(name)
+        assert is_right(name, model), name
+        assert model.certificate_.holds, (name, str(model.certificate_))
+
+
+def test_no_wrong_result_of_a_broken_solver_is_certified(healthy):
+    drawn = list(all_mutants())
+    if "LUCIDAE_ALL_MUTANTS" not in os.environ:
+        chosen = np.random.default_rng(12).choice(len(drawn), SAMPLE, replace=False)
+        drawn = [drawn[index] for index in np.sort(chosen)]
+    counts, survivors, refused = Counter(), [], []
+    effective = 0
+    for words, function, code in drawn:
+        kinds = set()
+        with broken(function, code):
+            for name in PROBLEMS:
+                kind, accepted = outcome(name, healthy[name])
+                kinds.add(kind)
+                counts[kind] += 1
+                if kind == "wrong" and accepted:
+                    survivors.append((words, name))
+                if kind in ("unchanged", "legitimate") and not accepted:
+                    refused.append((words, name, kind))
+        effective += "wrong" in kinds
+    print(f"\n{len(drawn)} mutants, {effective} with wrong results; fits: {dict(counts)}")
+    print(f"refused although right: {refused}")
+    assert not survivors, survivors
+    assert effective >= 30
+
+
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "tall, learned"])
+@pytest.mark.parametrize("factor", [0.5, 0.99, 1.001, 1.01, 2.0, -1.0])
+@pytest.mark.parametrize(
+    "part", ["coef_", "relevance_", "noise_variance_", "energy_", "intercept_"]
+)
+def test_a_dropped_factor_in_any_attribute_is_caught(monkeypatch, name, part, factor):
+    healthy = SparseVAE._copied_out
+
+    def with_factor(self, *given):
+        results, covariance = healthy(self, *given)
+        return results | {part: results[part] * factor}, covariance
+
+    monkeypatch.setattr(SparseVAE, "_copied_out", with_factor)
+    model = fitted(name)
+    if part == "intercept_" and not model.fit_intercept:
+        assert model.certificate_.holds  # zero times the factor
+        return
+    assert model.certificate_.holds is False
+
+
+def test_a_stale_state_is_caught(monkeypatch):
+    (X, y), options, _ = PROBLEMS["wide"]
+    healthy, last = SparseVAE._copied_out, {}
+
+    def stale(self, *given):
+        results, covariance = healthy(self, *given)
+        last.setdefault("first", results)
+        return last["first"], covariance
+
+    monkeypatch.setattr(SparseVAE, "_copied_out", stale)
+    assert SparseVAE(**options).fit(X, y).certificate_.holds
+    assert SparseVAE(**options).fit(X, y[::-1]).certificate_.holds is False
+
+
+@pytest.mark.parametrize("position", ["first", "last"])
+def test_a_column_off_by_one_is_caught(monkeypatch, position):
+    healthy = posterior.ActiveFactor.of.__func__
+
+    def shifted(cls, dictionary, relevance, level):
+        roll = 1 if position == "first" else -1
+        return healthy(cls, dictionary, np.roll(relevance, roll), level)
+
+    monkeypatch.setattr(posterior.ActiveFactor, "of", classmethod(shifted))
+    assert fitted("wide").certificate_["posterior_mean"].holds is False
+
+
+def test_a_wrong_threshold_of_convergence_is_caught(monkeypatch):
+    monkeypatch.setattr(solvers, "_finish", lambda basin, *_: basin)  # stops at 1e-2
+    assert fitted("wide").certificate_["stationarity"].holds is False

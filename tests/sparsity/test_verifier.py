@@ -1,0 +1,321 @@
+"""The verifier: independence of the solvers, thresholds from both sides, sufficient evidence.
+
+Each threshold is approached by numbers whose figure lies a factor 3 below and above it, so that a
+threshold ten times larger or smaller fails a test.
+"""
+
+import ast
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import lucidae
+from lucidae import SparseVAE, certify
+from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity import evaluation, figures, theory, verifier
+from lucidae.sparsity.certificate import claims
+from lucidae.sparsity.evaluation import Sample
+from lucidae.sparsity.verifier import EnergyKind, Fit, measure
+from sparsity.brute_force import centred
+
+BELOW, ABOVE = 1 / 3, 3.0
+SIDES = pytest.mark.parametrize("factor", [BELOW, ABOVE])
+NOISE = 0.1
+
+
+def claim(measured, name):
+    return {each.name: each for each in claims(measured)}[name]
+
+
+def one_column(w, target=1.0, shift=0.0, **options):
+    """Measure one column φ = 1 with one response: z = 1/(w + γ), Q = x²/(w + γ)²."""
+    Phi, X = np.ones((1, 1)), np.full((1, 1), target)
+    mean = w * target / (w + NOISE) + shift
+    return measure(
+        Sample(Phi, X), Fit(np.full((1, 1), mean), np.array([w]), NOISE), EnergyKind(**options)
+    )
+
+
+def at_violation(distance):
+    """Return w with w(z − Q) = distance: s = w + γ solves (s − γ)(s − 1) = distance · s²."""
+    roots = np.roots([1 - distance, -(1 + NOISE), NOISE])
+    return float(roots.max()) - NOISE
+
+
+@SIDES
+@pytest.mark.parametrize(
+    ("tol", "threshold"), [(0.0, 1e-6), (1e-9, 1e-6), (1e-4, 1e-4), (10, 1e-2)]
+)
+def test_stationarity_follows_tol_between_its_bounds(tol, threshold, factor):
+    found = one_column(at_violation(factor * threshold), tolerance=tol)
+    assert found.violation == pytest.approx(factor * threshold, rel=1e-4)
+    assert claim(found, "stationarity").holds is (factor < 1)
+
+
+@SIDES
+def test_the_posterior_mean_is_met_to_a_millionth_of_the_prior(factor):
+    w = 0.9
+    found = one_column(w, shift=factor * 1e-6 * np.sqrt(w))
+    assert found.mean_distance == pytest.approx(factor * 1e-6, rel=1e-3)
+    assert claim(found, "posterior_mean").holds is (factor < 1)
+
+
+@SIDES
+def test_relevances_in_single_precision_are_allowed_their_rounding(factor):
+    threshold = 8 * 2.0**-23 * 2
+    w = at_violation(factor * threshold)
+    Phi = X = np.ones((1, 1))
+    fit = Fit(np.full((1, 1), w / (w + NOISE)), np.array([w], dtype=np.float32), NOISE)
+    found = measure(Sample(Phi, X), fit._replace(coef=fit.coef.astype(np.float32)))
+    assert found.tolerance == pytest.approx(threshold)
+    assert found.mean_tolerance == pytest.approx(threshold)
+    assert claim(found, "stationarity").holds is (factor < 1)
+
+
+@SIDES
+def test_a_latent_is_active_above_a_millionth_of_its_prior_variance(factor):
+    share = factor * 1e-6  # w z = w/(w + γ)
+    found = one_column(share * NOISE / (1 - share), target=0.1)
+    assert found.n_active == (factor > 1)
+
+
+@SIDES
+def test_rows_count_as_used_above_a_millionth_of_the_largest(factor):
+    U = np.diag([1.0, factor * 1e-6, 0.0])
+    found = measure(Sample(np.eye(3), U), Fit(U))
+    assert found.n_used == 1 + (factor > 1)
+
+
+@SIDES
+def test_the_rank_of_responses_ignores_a_millionth(factor):
+    X = np.diag([1.0, 1.0, 0.0])
+    X[1, 1] = factor * 1e-6
+    U = X.copy()
+    U[1, 0] = 1.0  # both columns are used, whatever the rank
+    found = measure(Sample(np.eye(3), np.eye(3) @ U), Fit(U))
+    assert found.n_used == 2
+    assert found.rank == 1 + (factor > 1)
+
+
+@SIDES
+def test_a_fit_is_exact_below_a_hundred_millionth(factor):
+    X = np.array([[1.0], [factor * 1e-8], [0.0]])
+    found = measure(Sample(np.eye(3), X), Fit(np.array([[1.0], [0.0], [0.0]])))
+    assert found.exact_error == pytest.approx(factor * 1e-8)
+    for name in ("unique_in_general_position", "unique_by_coherence"):
+        assert claim(found, name).holds is (True if factor < 1 else None)
+
+
+@SIDES
+def test_a_column_is_in_the_span_of_others_below_ten_times_exact(factor):
+    sine = factor * 3 * 10 * 1e-8
+    Phi = np.array([[1.0, np.cos(sine), 0.3], [0.0, np.sin(sine), 0.1], [0.0, 0.0, 1.0]])
+    Phi = np.hstack([Phi, [[0.5], [1.0], [0.2]]])
+    U = np.array([[1.0], [0.0], [0.0], [0.0]])
+    found = measure(Sample(Phi, Phi @ U), Fit(U))
+    assert found.position is (factor > 1)
+
+
+@SIDES
+def test_a_collapsed_latent_is_unjustified_above_a_thousandth(factor):
+    X = np.array([[1.0], [np.sqrt(NOISE * (1 + factor * 1e-3))]])  # Q/z = x²/γ at w = 0
+    w = np.array([1.0 - NOISE, 0.0])
+    found = measure(Sample(np.eye(2), X), Fit(np.array([[1.0 - NOISE], [0.0]]), w, NOISE))
+    assert found.unjustified == (factor > 1)
+    assert claim(found, "posterior_collapse").holds is (factor < 1)
+
+
+@SIDES
+def test_the_bar_of_collapse_follows_stationarity(factor):
+    X = np.array([[1.0], [np.sqrt(NOISE * (1 + factor * 1e-1))]])
+    fit = Fit(np.array([[1.0 - NOISE], [0.0]]), np.array([1.0 - NOISE, 0.0]), NOISE)
+    assert measure(Sample(np.eye(2), X), fit, EnergyKind(tolerance=1.0)).unjustified == (factor > 1)
+
+
+@SIDES
+def test_a_given_noise_variance_is_met_to_a_billionth(factor):
+    found = replace(one_column(0.9), noise_rule="given", noise_distance=factor * 1e-9)
+    assert claim(found, "noise_variance").holds is (factor < 1)
+    fit = Fit(np.full((1, 1), 0.9), np.array([0.9]), NOISE, noise_rule="given")
+    asked = fit._replace(given_noise=NOISE / (1 + factor * 1e-9))
+    measured = measure(Sample(np.ones((1, 1)), np.ones((1, 1))), asked)
+    assert measured.noise_distance == pytest.approx(factor * 1e-9, rel=1e-3)
+
+
+@SIDES
+def test_the_reported_energy_is_met_to_a_hundred_millionth(factor):
+    true = 1.0 / (0.9 + NOISE) + np.log(0.9 + NOISE)
+    fit = Fit(np.full((1, 1), 0.9), np.array([0.9]), NOISE, energy=true + factor * 1e-8)
+    found = measure(Sample(np.ones((1, 1)), np.ones((1, 1))), fit)
+    assert found.energy_distance == pytest.approx(factor * 1e-8, rel=1e-3)
+    assert claim(found, "energy").holds is (factor < 1)
+
+
+@SIDES
+def test_the_learned_noise_follows_the_tolerance(factor):
+    found = replace(one_column(0.9), noise_rule="learn", noise_distance=factor * 1e-6)
+    assert claim(found, "noise_variance").holds is (factor < 1)
+
+
+@SIDES
+def test_the_floor_of_the_noise_variance(factor):
+    # γ is raised to 1e-14 of the mean square: a smaller one that was asked for is not a mismatch
+    level = factor * 1e-14
+    model = SparseVAE(noise_variance=level, fit_intercept=False).fit(np.ones((2, 1)), [1.0, 1.0])
+    assert model.noise_variance_ == pytest.approx(max(level, 1e-14))
+    assert model.certificate_["noise_variance"].holds
+
+
+@SIDES
+def test_learning_that_stopped_at_its_floor(factor):
+    level = factor * 1e-10 if factor > 1 else 1e-10
+    Phi, X = np.ones((2, 1)), np.ones((2, 1))
+    fit = Fit(np.full((1, 1), 1.0), np.array([1.0]), level, noise_rule="learn")
+    assert measure(Sample(Phi, X), fit).noise_rule == ("learn" if factor > 1 else "floor")
+    high = measure(
+        Sample(Phi, X + np.array([[0.1], [-0.1]])), fit
+    )  # the residual asks for a larger γ
+    assert claim(high, "noise_variance").holds is False
+
+
+def test_a_single_row_takes_a_tenth_of_the_mean_square_for_noise():
+    model = SparseVAE(fit_intercept=False).fit(np.ones((1, 2)), [[2.0, 4.0]])
+    assert model.noise_variance_ == pytest.approx(1.0)
+    assert model.certificate_["noise_variance"].holds
+    model.noise_variance_ = 1.0 + 1e-6
+    certificate = certify(model, np.ones((1, 2)), [[2.0, 4.0]])
+    assert certificate["noise_variance"].holds is False
+
+
+def test_the_reach_of_solvers_is_pinned():
+    found = one_column(1.0)
+    condition = (1.0 + NOISE) / NOISE
+    fit = 1.0 / (1.0 + NOISE)
+    assert found.reach == pytest.approx(32 * 2.0**-52 * condition * np.sqrt(1 + fit), abs=0)
+    undecided = replace(found, violation=1e-3, reach=0.9999e-3, violation_error=0.0)
+    assert claim(undecided, "stationarity").holds is None
+    assert claim(replace(undecided, reach=0.9e-3), "stationarity").holds is False
+    tiny = measure(
+        Sample(np.ones((1, 1)), np.ones((1, 1))), Fit(np.ones((1, 1)), np.ones(1), 1e-20)
+    )
+    assert tiny.reach == 1e-2
+
+
+@SIDES
+def test_constant_columns_vary_by_eight_units_of_rounding(factor):
+    step = factor * 8 * 2.0**-52 * 1.6
+    column = np.array([1.0 - step, 1.0 + step, 1.0])[:, None]
+    rows = evaluation.weighted_rows(Sample(column, np.ones((3, 1)), None, True), None)
+    assert rows.dictionary.any() == (factor > 1)
+
+
+@pytest.mark.parametrize(("kappa", "words"), [(17, "Checked: all subsets of 4"), (18, "assumed")])
+def test_three_thousand_subsets_are_checked(kappa, words):
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((8, kappa))
+    U = np.zeros((kappa, 1))
+    U[:2, 0] = 1.0, 2.0
+    assert (
+        words in claim(measure(Sample(Phi, Phi @ U), Fit(U)), "unique_in_general_position").advice
+    )
+
+
+@SIDES
+def test_a_random_minor_is_singular_below_its_threshold(monkeypatch, factor):
+    monkeypatch.setattr(theory, "_smallest_minor", lambda *_: factor * 1e-10)
+    unit = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))[0]
+    unit = np.hstack([unit, np.roll(unit, 1, axis=0) @ unit])
+    found = theory._by_minors(unit, np.arange(3), 1, 9.0, 1e-12, 8)
+    assert found.verdict is (None if factor > 1 else False)
+
+
+def test_pairs_are_compared_up_to_a_limit(monkeypatch):
+    Phi = np.random.default_rng(0).standard_normal((4, 6))
+    U = np.zeros((6, 1))
+    U[0] = 1.0
+    assert measure(Sample(Phi, Phi @ U), Fit(U)).coherence == theory.coherence(Phi)
+    assert verifier.PAIR_WORK == 2e9
+    monkeypatch.setattr(verifier, "PAIR_WORK", 1.0)
+    found = measure(Sample(Phi, Phi @ U), Fit(U))
+    assert found.coherence is None
+    assert "not computed" in claim(replace(found, position_reason=""), "unique_by_coherence").advice
+
+
+def test_the_coherence_bound_has_a_margin_for_rounding():
+    assert theory.spark_bound(0.5, 100) < theory.spark_bound(0.5)
+    margin = 2 * 102 * 2.0**-52
+    assert theory.spark_bound(0.5, 100) == pytest.approx(1 + 1 / (0.5 + margin), rel=1e-15, abs=0)
+    assert theory.spark_bound(0.0, 10) < np.inf
+    assert theory.spark_bound(1.0, 10) < 2.0  # equal columns give no bound at all
+
+
+@pytest.mark.parametrize("module", [verifier, evaluation, figures, theory])
+def test_the_verifier_shares_no_code_with_the_solvers(module):
+    tree = ast.parse(inspect.getsource(module))
+    imported = {
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae")
+    }
+    allowed = {"evaluation", "figures", "theory"}
+    assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {
+        "lucidae.arrays",
+        "lucidae.io.models",
+    }
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_evidence_is_enough_to_check_the_claims_with_numpy(intercept):
+    p = make_sparse_regression(15, 24, 4, 5, 3, snr_db=15, random_state=0)
+    model = SparseVAE(noise_variance=p.noise_variance, fit_intercept=intercept)
+    proof = model.fit(p.dictionary, p.responses).certificate_.to_dict()["evidence"]
+    X, y = centred(p.dictionary, p.responses, None, intercept)
+    active = np.array(proof["active"])
+    w, noise = np.array(proof["relevance"]), proof["noise_variance"]
+    sigma = X[:, active] * w @ X[:, active].T + noise * np.eye(15)
+    loading = X.T @ np.linalg.solve(sigma, y)
+    Q = (loading**2).sum(axis=1) / 5
+    z = (X * np.linalg.solve(sigma, X)).sum(axis=0)
+    assert_allclose(z[active], proof["curvature"], rtol=1e-5)
+    assert_allclose(Q[active], proof["alignment"], rtol=1e-5)
+    others = np.setdiff1d(np.arange(24), active)
+    assert others[np.argmax((Q / z)[others])] == proof["worst_inactive"]
+    assert_allclose((Q / z)[others].max(), proof["largest_ratio_outside"], rtol=1e-5)
+    values = np.linalg.slogdet(sigma)[1] - intercept * np.log(noise)
+    fit = (y * np.linalg.solve(sigma, y)).sum()
+    assert_allclose(proof["energy"], fit + 5 * values, rtol=1e-6)
+    assert_allclose(proof["data_term"], fit / 5, rtol=1e-6)
+    residual = y - X @ model.coef_.T
+    assert_allclose(proof["residual"], (residual**2).sum() / 5, rtol=1e-6)
+    assert_allclose(proof["relative_error"], np.linalg.norm(residual) / np.linalg.norm(y))
+
+
+def test_coefficients_that_were_multiplied_in_place_fail():
+    p = make_sparse_regression(12, 20, 3, 4, snr_db=20, random_state=0)
+    model = SparseVAE(noise_variance=p.noise_variance).fit(p.dictionary, p.responses)
+    assert certify(model, p.dictionary, p.responses).holds
+    model.coef_ *= 5
+    assert certify(model, p.dictionary, p.responses)["posterior_mean"].holds is False
+    assert certify(model, p.dictionary, p.responses).holds is False
+
+
+def test_figures_with_evidence_are_saved_and_loaded(tmp_path):
+    p = make_sparse_regression(12, 20, 3, 4, random_state=0)
+    model = SparseVAE(noise_variance=1e-8).fit(p.dictionary, p.responses)
+    lucidae.save(model, tmp_path / "model.npz")
+    again = lucidae.load(tmp_path / "model.npz")
+    assert again.certificate_.to_dict() == model.certificate_.to_dict()
+    assert certify(again, p.dictionary, p.responses).to_dict() == model.certificate_.to_dict()
+
+
+def test_diverged_numbers_fail_and_do_not_raise():
+    X, y = np.eye(3), np.ones((3, 1))
+    for w in ([np.inf, 0, 0], [np.nan, 0, 0], [-1.0, 0, 0], [1e300, 1e300, 0]):
+        found = measure(Sample(X, y), Fit(np.zeros((3, 1)), np.array(w), 0.1, energy=0.0))
+        assert claim(found, "stationarity").holds is False or found.violation != found.violation
+    for noise in (0.0, -1.0, np.nan, np.inf):
+        found = measure(Sample(X, y), Fit(np.zeros((3, 1)), np.zeros(3), noise))
+        assert claim(found, "stationarity").holds is False
