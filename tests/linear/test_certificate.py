@@ -32,6 +32,7 @@ CLAIMS = (
     "eigengap",
     "conditioning",
     "epochs",
+    "attributes",
 )
 
 
