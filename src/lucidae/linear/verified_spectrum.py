@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,7 +209,28 @@ def _gaps(values: Vector) -> Vector:
 
 def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     """Return the leading eigenpairs, as far as they are needed to judge the decoder's columns."""
-    return _dense(data, atoms) if data.matrix is not None else _bounded(data, atoms)
+    if data.matrix is not None:
+        return _dense(data, atoms)
+    if not np.all(np.isfinite(atoms)) or not np.any(atoms) or not data.trace > 0.0:
+        return _unknown(atoms.shape[0], 1.0 if np.all(np.isfinite(atoms)) else math.nan)
+    # In units of the trace no square overflows.
+    unit = data.trace
+    scaled = Data(data.mean, 1.0, lambda rows: data.product(rows) / unit)
+    found = _bounded(scaled, atoms / float(np.max(np.abs(atoms))))
+    return replace(
+        found,
+        values=unit * found.values,
+        error=unit * found.error,
+        outside=unit * found.outside,
+        ritz=unit * found.ritz,
+        upper=unit * found.upper,
+    )
+
+
+def norm(values: Vector) -> float:
+    """Return the Frobenius norm, without an overflow or underflow of the squares."""
+    peak = float(np.max(np.abs(values), initial=0.0))
+    return peak * float(np.linalg.norm(values / peak)) if 0.0 < peak < math.inf else peak
 
 
 def _dense(data: Data, atoms: Vector) -> Leading:
@@ -282,8 +303,6 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     """Bound distances and eigenvalues by residuals and the largest eigenvalue of the complement."""
     k = atoms.shape[0]
     span = _column_space(atoms)
-    if not np.all(np.isfinite(atoms)) or not span.shape[1] or data.trace <= 0.0:
-        return _unknown(k, math.nan if not np.all(np.isfinite(atoms)) else 1.0)
     image = data.apply(span.T)
     inside, turn = np.linalg.eigh((image @ span + (image @ span).T) / 2)
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
@@ -409,10 +428,10 @@ def _judged(
     drift = (min(size, size**2 / gap) if gap > 0 else size) + rounding
     # Weyl: the i-th eigenvalue is at most the i-th of the block diagonal part plus ‖R‖.
     upper = np.sort(np.append(inside, np.full(k, rest.bound)))[::-1][:k] + drift
-    # Against it: tr(UᵀΣU) − tr(QᵀΣQ) ≤ σ₁² ‖sin Θ‖_F², and Ritz values of a larger space lie below
-    # the eigenvalues.
+    # Against a decoder of full rank: tr(UᵀΣU) − tr(QᵀΣQ) ≤ σ₁² ‖sin Θ‖_F², and Ritz values of a
+    # larger space lie below the eigenvalues.
     lower = np.append(ritz, np.zeros(k))[:k]
-    excess = float(np.sum(lower[:rank]) - np.sum(inside)) - 4 * k * rounding
+    excess = float(np.sum(lower) - np.sum(inside)) - 4 * k * rounding if rank == k else 0.0
     low = missing + max(0.0, excess) / (k * max(float(upper[0]), _TINY))
     padded = np.append(inside, np.zeros(k - rank))
     outside = rest.bound if data.n_features > rank else -math.inf

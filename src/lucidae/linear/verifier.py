@@ -32,7 +32,7 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
-from lucidae.linear.verified_spectrum import EPS, Data, Leading, Measured, leading_eigenpairs
+from lucidae.linear.verified_spectrum import EPS, Data, Leading, Measured, leading_eigenpairs, norm
 from lucidae.linear.weights import map_fields
 
 __all__ = ["LinearFigures", "measure"]
@@ -162,7 +162,6 @@ class _Products:
         self.encoded, self.decoded = encoded, decoded
         self.code_moment, self.gram = encoded @ encoder.T, atoms @ atoms.T
         self.cross = np.sum(encoded * atoms, axis=1)
-        self.along = np.sum(decoded * atoms, axis=1)
 
     @classmethod
     def of(cls, encoder: Vector, atoms: Vector, data: Data) -> _Products:
@@ -256,7 +255,7 @@ def _residual_variance(encoder: Vector, atoms: Vector, data: Data, products: _Pr
     value = float(np.sum(image * residual))
     # Σ itself is known to m·ε·σ₁², and each of the two products adds m rounding errors.
     size = float(np.sum(np.abs(image) * np.abs(residual)))
-    known = m * EPS * float(np.linalg.norm(residual)) * float(np.linalg.norm(image))
+    known = m * EPS * norm(residual) * norm(image)
     return Measured(value, 4 * m * EPS * size + known)
 
 
@@ -328,8 +327,9 @@ def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vec
 
 
 def _rise(method: Method, weights: Any, products: _Products, m: int) -> Measured:
-    power = np.maximum(np.sum(weights.atoms**2, axis=1), _TINY)
-    variances = (products.along / power)[_variance_order(method.objective, len(power))]
+    lengths = np.maximum(np.array([norm(row) for row in weights.atoms]), _TINY)[:, None]
+    variances = np.sum((products.decoded / lengths) * (weights.atoms / lengths), axis=1)
+    variances = variances[_variance_order(method.objective, len(variances))]
     top = max(float(np.max(variances)), _TINY)
     return Measured(float(np.max(np.diff(variances), initial=0.0)) / top, 4 * m * EPS)
 
@@ -342,9 +342,8 @@ def _variance_order(objective: Any, k: int) -> Vector:
 
 def _imbalance(weights: Any, m: int) -> Measured:
     gram, code = weights.atoms @ weights.atoms.T, weights.encoder @ weights.encoder.T
-    size = max(float(np.linalg.norm(gram)), _TINY)
-    error = 4 * m * EPS * (1 + float(np.linalg.norm(code)) / size)
-    return Measured(float(np.linalg.norm(code - gram)) / size, error)
+    size = max(norm(gram), _TINY)
+    return Measured(norm(code - gram) / size, 4 * m * EPS * (1 + norm(code) / size))
 
 
 def _stationarity(
@@ -358,12 +357,12 @@ def _stationarity(
     scale = _own_scale(followed.rule, float(leading.values[0]), m)
     if scale is None:
         scale = followed.scale(_spectrum(leading, m, data))
-    size = max(math.sqrt(sum(float(np.sum(part**2)) for part in weights)), 1e-8)
-    length = math.sqrt(sum(float(np.sum(part**2)) for part in direction))
+    size = max(norm(np.array([norm(part) for part in weights])), 1e-8)
+    length = norm(np.array([norm(part) for part in direction]))
     error = 8 * m * EPS
     if isinstance(followed.rule, VariationalRule):  # its gradient is divided by the noise variance
         error *= 1 + data.trace * math.exp(-float(weights.log_noise[0, 0]))
-    return Measured(length / (max(scale, _TINY) * size), error)
+    return Measured(length / max(scale, _TINY) / size, error)
 
 
 def _own_direction(
