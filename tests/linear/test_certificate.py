@@ -16,8 +16,9 @@ from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS, Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
 from lucidae.linear.penalties import best_penalties
+from lucidae.linear.probe import Measured
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.verified_spectrum import Measured, data_of
+from lucidae.linear.verified_spectrum import data_of
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
@@ -34,6 +35,7 @@ CLAIMS = (
     "conditioning",
     "epochs",
     "attributes",
+    "moment",
 )
 
 
@@ -210,7 +212,8 @@ def test_certifying_on_data_on_its_moment_and_from_what_was_kept_agree(X):
         certify_estimator(fitted, np.repeat(X, 2, axis=0)),
     ):
         for name in CLAIMS:
-            assert other[name].holds == kept[name].holds
+            if name != "moment":  # a moment alone has no rows to be compared with
+                assert other[name].holds == kept[name].holds
     shifted = certify_estimator(fitted, X[:, ::-1])
     assert "subspace" in failing(shifted)
 

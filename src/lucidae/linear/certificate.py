@@ -19,7 +19,8 @@ from lucidae.certificate import (
 )
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
-from lucidae.linear.verified_spectrum import EPS, Measured, data_of
+from lucidae.linear.probe import EPS, Measured
+from lucidae.linear.verified_spectrum import data_of
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
@@ -56,6 +57,9 @@ STATIONARITY = (1e-9, 1e-3)
 A tolerance of 0 cannot be reached in float64, and a large one must not certify anything.
 """
 
+MOMENT = 1e-6
+"""Largest difference of the moment to the rows, in standard deviations: as accurate as the gap."""
+
 ATTRIBUTES = 1e-9
 """Largest relative difference of fitted attributes: they are sums of at most m products."""
 
@@ -74,6 +78,7 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
         _conditioning_claim(figures),
         _epochs_claim(figures),
         _attributes_claim(figures),
+        _moment_claim(figures),
     )
 
 
@@ -89,7 +94,7 @@ def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     statement = claim.statement + " (bounds from residuals)"
     reference = f"{claim.reference}; Davis & Kahan 1970; {_KRYLOV}"
     advice = claim.advice
-    if claim.holds is None and claim.threshold is not None:
+    if claim.holds is None and claim.value is not None:
         advice = (
             f"Not decided: the figure lies between {max(claim.value - claim.error, 0.0):.3g} and "
             f"{claim.value + claim.error:.3g}, because the bound on the eigenvalue outside of the "
@@ -297,6 +302,17 @@ def _attributes_claim(figures: LinearFigures) -> Claim:
     error = 8 * figures.n_features * EPS
     value = figures.attributes
     return at_most("attributes", statement, reference, value, ATTRIBUTES, advice, error=error)
+
+
+def _moment_claim(figures: LinearFigures) -> Claim:
+    statement = "the second moment is that of the rows, along random directions"
+    reference = "definition of the covariance"
+    if figures.moment is None:
+        why = "No moment was formed, or its rows are not known."
+        return does_not_apply("moment", statement, reference, why)
+    value, error = figures.moment
+    advice = "The moment was changed after its rows were added."
+    return at_most("moment", statement, reference, value, MOMENT, advice, error=error)
 
 
 def _listed(numbers: Vector) -> str:

@@ -15,9 +15,17 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate, does_not_apply
 from lucidae.io.models import saved_as
 from lucidae.linear.certificate import certificate, checked_data, measure
-from lucidae.linear.data import EXACT_FEATURES, STORED_FEATURES, MomentSource, Source, source_of
+from lucidae.linear.data import (
+    EXACT_FEATURES,
+    STORED_FEATURES,
+    MomentSource,
+    RowsSource,
+    Source,
+    source_of,
+)
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
+from lucidae.linear.probe import Probe
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
@@ -58,15 +66,23 @@ class LinearState(FittedState):
         self._model: Model | None = None
         self._spectrum: Spectrum | None = None
 
-    def solve(self, source: Source) -> None:
-        """Fit now, and store the moment of the source if it is small."""
+    _probe: Probe | None = None
+
+    def solve(self, source: Source, rows: Any = None, weights: Array | None = None) -> None:
+        """Fit now, and store the moment of the source if it is small.
+
+        The moment is compared with its rows while these are there.
+        """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
         moment = source.moment
         self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
+        self._probe = None
+        if moment is not None and rows is not None:
+            self._probe = Probe.of(rows, weights, moment)
         if self.moment is None:
-            self._certificate = self.certify(source_data(source))
+            self._certificate = self.certify(self._data(source))
 
     def advance(self, options: Options, X: Any, weights: Array | None) -> None:
         """Add one more batch; the model is computed when it is next read."""
@@ -74,7 +90,11 @@ class LinearState(FittedState):
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
             self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
-            self.moment = self._accumulated(X, weights)
+            before, self.moment = self.moment, self._accumulated(X, weights)
+            if before is None:
+                self._probe = Probe.of(X, weights, self.moment)
+            elif self._probe is not None:
+                self._probe = self._probe.after(X, weights)
         self._model, self._spectrum = None, None
         self.changed()
 
@@ -144,7 +164,7 @@ class LinearState(FittedState):
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate on the stored moment."""
         if self.moment is not None:
-            return self.certify(data_of(self.moment), title)
+            return self.certify(self._data(MomentSource(self.moment)), title)
         why = "The data of the stream were not stored: call lucidae.certify(estimator, X)."
         return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
 
@@ -154,9 +174,24 @@ class LinearState(FittedState):
         outcome = model.outcome
         # The variances of a stream are running averages, which no data reproduce.
         compared = model if self.stream is None else None
-        rate = outcome.learning_rate
-        figures = measure(outcome.method, outcome.weights, data, training, rate, compared)
+        figures = measure(
+            outcome.method,
+            outcome.weights,
+            data,
+            training,
+            outcome.learning_rate,
+            compared,
+            self.options.n_components,
+        )
         return certificate(f"{title}(method={self.options.method!r})", figures)
+
+    def _data(self, source: Source) -> Data:
+        """Return the data of a source in the form that the verifier needs."""
+        if source.moment is None:
+            assert isinstance(source, RowsSource), "other sources have a moment"
+            return data_of(source.rows, source.weights)
+        difference = None if self._probe is None else self._probe.difference(source.moment)
+        return data_of(source.moment, difference=difference)
 
     def returned(self, values: Array) -> Array:
         """Return `values` in the library, dtype and on the device of the training data."""
@@ -365,7 +400,7 @@ class LinearAutoencoder(
         state = LinearState(options, reference_of(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source)
+        state.solve(source, X, weights)
         self._state = state
         return self
 
@@ -517,13 +552,6 @@ class LinearAutoencoder(
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def source_data(source: Source) -> Data:
-    """Return the data of a source in the form that the verifier needs."""
-    if source.moment is not None:
-        return data_of(source.moment)
-    return data_of(source.rows, source.weights)
 
 
 _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, like, namespace, scalar, to_numpy
+from lucidae.linear.probe import EPS, Measured, Probe
 from lucidae.moments import SecondMoment
 
 __all__ = ["Data", "Leading", "Measured", "data_of", "leading_eigenpairs"]
@@ -54,30 +55,21 @@ KRYLOV_STEPS = (16, 32, 64, 128)
 KRYLOV_ENTRIES = 2**24
 """Largest number of stored entries of the Krylov basis: 128 mebibytes."""
 
-EPS = float(np.finfo(float).eps)
 _TINY = float(np.finfo(float).tiny)
-
-
-class Measured(NamedTuple):
-    """A figure and a bound on its error."""
-
-    value: float
-    error: float = 0.0
-
-    @classmethod
-    def between(cls, low: float, high: float) -> Measured:
-        """Return the middle of an interval, with half its length as the error."""
-        return cls((low + high) / 2, (high - low) / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The second moment Σ of data: the matrix itself where m is small, else products with it."""
+    """The second moment Σ of data: the matrix itself where m is small, else products with it.
+
+    `difference` is that of the stored moment to the rows, see `Probe.difference`.
+    """
 
     mean: Vector
     trace: float
     product: Callable[[Vector], Vector]
     matrix: Vector | None = None
+    difference: Measured | None = None
 
     @property
     def n_features(self) -> int:
@@ -89,23 +81,27 @@ class Data:
         return self.product(rows)
 
 
-def data_of(X: Any, weights: Any = None) -> Data:
+def data_of(X: Any, weights: Any = None, difference: Measured | None = None) -> Data:
     """Return the products with Σ of checked rows or of a `SecondMoment`."""
-    if not isinstance(X, SecondMoment) and X.shape[1] <= DENSE_FEATURES:
-        X = SecondMoment.of(X, weights)
-    return _data_of_moment(X) if isinstance(X, SecondMoment) else _data_of_rows(X, weights)
+    if isinstance(X, SecondMoment):
+        return _data_of_moment(X, difference)
+    if X.shape[1] > DENSE_FEATURES:
+        return _data_of_rows(X, weights)
+    moment = SecondMoment.of(X, weights)
+    return _data_of_moment(moment, Probe.of(X, weights, moment).difference(moment))
 
 
-def _data_of_moment(moment: SecondMoment) -> Data:
+def _data_of_moment(moment: SecondMoment, difference: Measured | None) -> Data:
     covariance, mean = moment.covariance, to_numpy(moment.mean)
     if moment.n_features > DENSE_FEATURES:
 
         def product(rows: Vector) -> Vector:
             return to_numpy(like(rows, covariance) @ covariance)
 
-        return Data(mean, moment.trace, product)
+        return Data(mean, moment.trace, product, None, difference)
     matrix = to_numpy(covariance)
-    return Data(mean, float(np.trace(matrix)), lambda rows: rows @ matrix, matrix)
+    trace = float(np.trace(matrix))
+    return Data(mean, trace, lambda rows: rows @ matrix, matrix, difference)
 
 
 def _data_of_rows(X: Any, weights: Any) -> Data:
@@ -119,7 +115,7 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     total = sum(size for _, size in _centred_sums(X, shares, mean, None))
 
     def product(rows: Vector) -> Vector:
-        return sum(part for part, _ in _centred_sums(X, shares, mean, rows))
+        return sum((part for part, _ in _centred_sums(X, shares, mean, rows)), 0.0 * rows)
 
     return Data(mean, float(total), product)
 
@@ -204,7 +200,7 @@ class Leading:
 
 def _gaps(values: Vector) -> Vector:
     steps = values[:-1] - values[1:]
-    return np.minimum(steps, np.append(math.inf, steps[:-1]))
+    return np.asarray(np.minimum(steps, np.append(math.inf, steps[:-1])))
 
 
 def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
@@ -235,7 +231,7 @@ def norm(values: Vector) -> float:
 
 def _dense(data: Data, atoms: Vector) -> Leading:
     k, m = atoms.shape
-    ascending, vectors = np.linalg.eigh(data.matrix)
+    ascending, vectors = np.linalg.eigh(np.asarray(data.matrix))
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
     error = m * EPS * float(values[0])
     outside = float(values[k]) if m > k else -math.inf
@@ -390,7 +386,7 @@ def _orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
     fresh: Vector = (basis @ left).T[sizes > 1e-10]
     for other in others:
         fresh = fresh - (fresh @ other.T) @ other
-    return fresh / np.sqrt(np.sum(fresh * fresh, axis=1))[:, None]
+    return np.asarray(fresh / np.sqrt(np.sum(fresh * fresh, axis=1))[:, None])
 
 
 class _Latents(NamedTuple):

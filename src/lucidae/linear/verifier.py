@@ -23,6 +23,7 @@ from lucidae.linear.objectives import (
     Reconstruction,
 )
 from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.probe import EPS, Measured
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
@@ -32,7 +33,7 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
-from lucidae.linear.verified_spectrum import EPS, Data, Leading, Measured, leading_eigenpairs, norm
+from lucidae.linear.verified_spectrum import Data, Leading, leading_eigenpairs, norm
 from lucidae.linear.weights import map_fields
 
 __all__ = ["LinearFigures", "measure"]
@@ -81,6 +82,8 @@ class LinearFigures:
         Predicted epochs of descent to an alignment distance of 1e-3.
     attributes : float or None
         Largest relative difference of fitted attributes to those that follow from weights and data.
+    moment : Measured or None
+        Difference of the second moment to the rows along random directions.
     evidence : dict
         The numbers from which the figures can be computed again.
     """
@@ -100,6 +103,7 @@ class LinearFigures:
     conditioning: float | None
     epochs: float | None
     attributes: float | None
+    moment: Measured | None = None
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -110,6 +114,7 @@ def measure(
     training: DescentSettings,
     learning_rate: float | None = None,
     model: Model | None = None,
+    wanted: Any = None,
 ) -> LinearFigures:
     """Measure the figures of given weights on given data.
 
@@ -127,6 +132,8 @@ def measure(
         The step size that was used, for the prediction of epochs; by default the automatic one.
     model : Model, optional
         The fitted model, whose attributes are compared with the weights and the data.
+    wanted : int, float or None
+        The argument `n_components` of the fit, where `model` is given.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
     k, m = weights.encoder.shape
@@ -150,7 +157,8 @@ def measure(
         uncertain_latents=uncertain,
         conditioning=_conditioning(method, leading),
         epochs=_epochs(method, leading, k, data, learning_rate, training),
-        attributes=None if model is None else _attribute_difference(model, weights, data),
+        attributes=_attributes(model, weights, data, leading, wanted),
+        moment=data.difference,
         evidence=_evidence(method, leading, k, data, (value, minimum, size)),
     )
 
@@ -183,13 +191,13 @@ def _loss_figures(
     if declared:
         objective = method.objective
         spectrum = _spectrum(leading, m, data)
-        minimum = objective.minimum(spectrum, k)
+        best = objective.minimum(spectrum, k)
         size = objective.size(spectrum)
-        if minimum is None or not math.isfinite(minimum) or not leading.dense:
+        if best is None or not math.isfinite(best) or not leading.dense:
             return None, None, size
-        value = float(to_numpy(objective.value(weights, data)))
-        rounding = 8 * m * EPS * (abs(value) + abs(minimum) + data.trace)
-        return Measured(value, rounding), Measured(minimum, k * leading.error), size
+        found = float(to_numpy(objective.value(weights, data)))
+        rounding = 8 * m * EPS * (abs(found) + abs(best) + data.trace)
+        return Measured(found, rounding), Measured(best, k * leading.error), size
     size = float(m) if isinstance(method.objective, LinearVAE) else max(data.trace, _TINY)
     value = _own_value(method.objective, weights, data, products)
     rest = float(np.sum(leading.values[k:])) if leading.dense else None
@@ -483,6 +491,36 @@ def _epochs(
     if rate is None:
         return None
     return predicted_epochs(rate, learning_rate, training.effective_momentum, REACHED)
+
+
+def _attributes(
+    model: Model | None, weights: Any, data: Data, leading: Leading, wanted: Any
+) -> float | None:
+    """Return the difference of the attributes, infinite where the number of latents is wrong."""
+    if model is None:
+        return None
+    k = len(weights.encoder)
+    same = model.components.shape[0] == k == model.encoder.shape[0] == model.atoms.shape[0]
+    if not same or not _wanted_number(k, wanted, leading):
+        return math.inf
+    return _attribute_difference(model, weights, data)
+
+
+def _wanted_number(k: int, wanted: Any, leading: Leading) -> bool:
+    """Return whether k is the number, the share of the variance or the rank that was asked for.
+
+    An eigenvalue within two decades of the rounding error may count for the rank or not.
+    """
+    if isinstance(wanted, int):
+        return k == wanted
+    if not leading.dense:
+        return True
+    fewest, most = (max(1, int(np.sum(leading.values > f * leading.error))) for f in (1e2, 1e-2))
+    if wanted is None:
+        return fewest <= k <= most
+    shares = np.cumsum(leading.values) / max(float(np.sum(leading.values)), _TINY)
+    enough = bool(shares[k - 1] >= wanted - 1e-9) or k >= fewest
+    return enough and (k == 1 or bool(shares[k - 2] < wanted + 1e-9))
 
 
 def _attribute_difference(model: Model, weights: Any, data: Data) -> float:
