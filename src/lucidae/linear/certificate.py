@@ -113,6 +113,8 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
     k = figures.k
     if figures.leading.dense and not figures.leading.determined(k):
         why = f"Eigenvalues {k} and {k + 1} are equal, so the subspace is not unique."
+        if figures.leading.values[k - 1] <= figures.leading.resolution():
+            why = f"Eigenvalue {k} is zero to rounding, so the subspace is not unique."
         return Claim("subspace", statement, reference, value, advice=why, error=error)
     advice = _distance_advice(figures)
     claim = at_most("subspace", statement, reference, value, _allowed(k), advice, error=error)
@@ -187,11 +189,16 @@ def _order_claim(figures: LinearFigures) -> Claim:
 
 
 def _stationarity_claim(figures: LinearFigures) -> Claim:
+    name, statement = "stationarity", "the weights are a fixed point of the rule"
+    reference = "Bao et al. 2020, Theorem 2"
+    if figures.stationarity is None:
+        why = "No variance remains for the noise, so that the gradient has no digits."
+        return does_not_apply(name, statement, reference, why)
     value, error = figures.stationarity
     return at_most(
-        "stationarity",
-        "the weights are a fixed point of the rule",
-        "Bao et al. 2020, Theorem 2",
+        name,
+        statement,
+        reference,
         value,
         float(np.clip(10 * figures.tolerance, *STATIONARITY)),
         "Train longer (max_iter), or use learning_rate='auto'.",
@@ -269,8 +276,6 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
     if not leading.dense and len(shared):
         why = f"Not decided: the bounds do not separate the eigenvalues of {_listed(shared)}."
         return Claim("eigengap", statement, reference, gap, bound, None, why)
-    if gap == np.inf:  # one latent of one feature has no neighbour
-        return does_not_apply("eigengap", statement, reference, "There is one eigenvalue.")
     return at_least("eigengap", statement, reference, gap, bound, why)
 
 

@@ -151,7 +151,8 @@ class Leading:
     error : float
         Bound on the error of each of the first k values.
     outside : float
-        Upper bound on the (k+1)-th eigenvalue; −inf if there is none.
+        Upper bound on the (k+1)-th eigenvalue; 0 if there is none, because a component without
+        variance is not determined either.
     subspace : Measured
         Distance of the decoder's column space to the principal subspace.
     misalignments : ndarray of shape (k,)
@@ -234,7 +235,7 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     ascending, vectors = np.linalg.eigh(np.asarray(data.matrix))
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
     error = m * EPS * float(values[0])
-    outside = float(values[k]) if m > k else -math.inf
+    outside = float(values[k]) if m > k else 0.0
     span = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
     missing = axes - span @ (span.T @ axes)
@@ -430,7 +431,7 @@ def _judged(
     excess = float(np.sum(lower) - np.sum(inside)) - 4 * k * rounding if rank == k else 0.0
     low = missing + max(0.0, excess) / (k * max(float(upper[0]), _TINY))
     padded = np.append(inside, np.zeros(k - rank))
-    outside = rest.bound if data.n_features > rank else -math.inf
+    outside = rest.bound if data.n_features > rank else 0.0
     sines = np.minimum(1.0, latents.residuals / max(float(upper[0]), _TINY))
     sines = np.maximum(0.0, sines - 4 * data.n_features * EPS)
     return Leading(

@@ -65,7 +65,7 @@ class LinearFigures:
         The leading eigenvalues, and how far the decoder is from the principal axes.
     rise : Measured or None
         Largest relative increase of the variance from one latent to the next.
-    stationarity : Measured
+    stationarity : Measured or None
         ‖direction‖ / (scale · ‖weights‖).
     gap : Measured or None
         Excess of the loss over its minimum, relative to the size of the loss; it may be negative.
@@ -94,7 +94,7 @@ class LinearFigures:
     tolerance: float
     leading: Leading
     rise: Measured | None
-    stationarity: Measured
+    stationarity: Measured | None
     gap: Measured | None
     declared: bool
     balance: Measured | None
@@ -356,9 +356,19 @@ def _imbalance(weights: Any, m: int) -> Measured:
 
 def _stationarity(
     method: Method, weights: Any, data: Data, leading: Leading, products: _Products
-) -> Measured:
-    """Return ‖direction‖ / (scale · ‖weights‖); weights below 1e-8 are compared with 1e-8."""
+) -> Measured | None:
+    """Return ‖direction‖ / (scale · ‖weights‖); weights below 1e-8 are compared with 1e-8.
+
+    The gradient of a linear VAE is divided by its noise variance: it has no digits where that is
+    below the rounding error of the total variance.
+    """
     followed, m = method.expected(), data.n_features
+    error = 8 * m * EPS
+    if type(method.objective) is LinearVAE:
+        noise = method.objective.noise or math.exp(float(weights.log_noise[0, 0]))
+        if not noise > m * EPS * data.trace:
+            return None
+        error *= 1 + data.trace / noise
     direction = _own_direction(followed.rule, weights, products, data)
     if direction is None:
         direction = tuple(to_numpy(part) for part in followed.rule.direction(weights, data))
@@ -367,9 +377,6 @@ def _stationarity(
         scale = followed.scale(_spectrum(leading, m, data))
     size = max(norm(np.array([norm(part) for part in weights])), 1e-8)
     length = norm(np.array([norm(part) for part in direction]))
-    error = 8 * m * EPS
-    if isinstance(followed.rule, VariationalRule):  # its gradient is divided by the noise variance
-        error *= 1 + data.trace * math.exp(-float(weights.log_noise[0, 0]))
     return Measured(length / max(scale, _TINY) / size, error)
 
 
@@ -554,14 +561,18 @@ def _attribute_difference(model: Model, weights: Any, data: Data) -> float:
     level = ratio * max(0.0, data.trace - float(np.trace(inside))) / outside if outside else 0.0
     lengths = np.sqrt(np.sum(atoms**2, axis=1))
     nonzero = np.any(components != 0.0, axis=1)
-    lost = lengths[~nonzero] * np.minimum(1.0, np.linalg.norm(encoder[~nonzero], axis=1))
-    whole = codes > 1e-6 * np.max(codes, initial=_TINY)
+    # A latent without a component must be zero: short, or without effect on the reconstruction.
+    gains = lengths * np.sqrt(np.sum(encoder**2, axis=1))
+    lost = ~nonzero & (lengths > 1e-7 * np.max(lengths)) & (gains > 1e-7)
+    # The deviation of a code is compared where Σ has digits in the direction of its encoder row.
+    rounding = data.n_features * EPS * data.trace * ratio * np.sum(encoder**2, axis=1)
+    whole = codes**2 > 1e10 * rounding
     return max(
         _apart(probe @ encoder.T @ atoms, probe @ weights.encoder.T @ weights.atoms),
         _apart(probe @ encoder.T @ encoder, probe @ weights.encoder.T @ weights.encoder),
         _apart(probe @ atoms.T @ atoms, probe @ weights.atoms.T @ weights.atoms),
         _apart(lengths[nonzero, None] * components[nonzero], atoms[nonzero]),
-        float(np.max(lost, initial=0.0)) / 10,
+        float(np.any(lost)),
         _apart(variances, along * ratio, total),
         float(np.max(np.diff(variances), initial=0.0)) / total,
         _apart(deviations[whole], codes[whole]),
