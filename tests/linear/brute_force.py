@@ -68,6 +68,6 @@ def distances(decoder, X):
     units = decoder[:, lengths > 1e-6 * lengths.max()]
     units = units / np.linalg.norm(units, axis=0)
     left, sizes, _ = np.linalg.svd(decoder, full_matrices=False)
-    span = left[:, sizes > 1e-6 * sizes[0]]
+    span = left[:, sizes > max(1e-6 * sizes[0], 1e-300)]
     subspace = 1 - np.sum((axes.T @ span) ** 2) / k
-    return subspace, 1 - np.max((axes.T @ units) ** 2, axis=1), singular
+    return subspace, 1 - np.max((axes.T @ units) ** 2, axis=1, initial=0.0), singular
