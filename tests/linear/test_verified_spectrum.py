@@ -149,3 +149,12 @@ def test_products_with_rows_are_those_of_the_moment(monkeypatch, kind, weighted)
     assert_allclose(data_of(moment).apply(rows), rows @ moment.covariance, rtol=1e-12)
     assert_allclose(data.trace, moment.trace, rtol=1e-12)
     assert_allclose(data.mean, moment.mean, rtol=1e-12)
+
+
+def test_products_with_rows_of_another_library(monkeypatch, xp):
+    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
+    X = 3 + centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
+    data, moment = data_of(xp.asarray(X)), SecondMoment.of(X)
+    rows = np.random.default_rng(0).standard_normal((2, 5))
+    assert_allclose(data.apply(rows), rows @ moment.covariance, rtol=1e-12)
+    assert_allclose(data_of(SecondMoment.of(xp.asarray(X))).apply(rows), data.apply(rows))

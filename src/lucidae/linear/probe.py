@@ -122,8 +122,8 @@ def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
         return codes, float(np.max(abs(X.astype(np.float64)) @ np.abs(directions.T), initial=0.0))
     blocks, peak = [], np.zeros(X.shape[1])
     for start in range(0, X.shape[0], BLOCK_ROWS):
-        rows = as_double(X[start : start + BLOCK_ROWS])
+        rows = as_double(X[start : min(start + BLOCK_ROWS, X.shape[0]), :])
         blocks.append(to_numpy(rows @ like(directions, rows).mT))
         # The largest of a few rows stands for all of them.
-        peak = np.maximum(peak, np.max(np.abs(to_numpy(rows[:64])), axis=0))
+        peak = np.maximum(peak, np.max(np.abs(to_numpy(rows[: min(64, rows.shape[0]), :])), axis=0))
     return np.concatenate(blocks), float(np.max(np.abs(directions) @ peak))

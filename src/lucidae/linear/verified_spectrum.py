@@ -128,7 +128,8 @@ def _centred_sums(
     Without `rows`, Σ p (x − μ) and Σ p ‖x − μ‖²; otherwise Σ p ⟨v, x − μ⟩(x − μ) for each row v.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
-        part, share = X[start : start + BLOCK_ROWS], shares[start : start + BLOCK_ROWS]
+        chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
+        part, share = X[chosen, :], shares[chosen]
         block = part.toarray() if scipy.sparse.issparse(part) else part
         block = as_double(block) - like(mean, as_double(block))
         xp, share = namespace(block), like(share, block)
