@@ -20,7 +20,7 @@ from lucidae.certificate import (
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.probe import EPS, Measured
-from lucidae.linear.verified_spectrum import data_of
+from lucidae.linear.verified_spectrum import DENSE_FEATURES, data_of
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
@@ -395,7 +395,8 @@ def certify_weights(
         source = (
             MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights, "auto")
         )
-        spectrum = source.spectrum(None)
+        k, m = rows.shape
+        spectrum = source.spectrum(None if m <= DENSE_FEATURES else min(k + 1, m))
     method = options.make(rows.shape[0], spectrum, options.rng())
     weights = method.objective.completed(
         _weights(rows, columns, data.mean, method.tied), noise_variance

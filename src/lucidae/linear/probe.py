@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, to_numpy
+from lucidae.arrays import as_double, like, namespace, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
@@ -69,8 +69,9 @@ class Probe(NamedTuple):
     @classmethod
     def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe:
         """Return the probe of the first rows, whose moment only scales the directions."""
-        mean = np.abs(to_numpy(moment.mean))
-        variances = np.maximum(np.diag(to_numpy(moment.covariance)), 0.0)
+        mean, offset = np.abs(to_numpy(moment.mean)), to_numpy(moment.offset)
+        squares = to_numpy(namespace(moment.squares).linalg.diagonal(moment.squares))
+        variances = np.maximum(squares / moment.weight - offset * offset, 0.0)
         scale = np.where(variances > 0.0, np.sqrt(variances), np.where(mean > 0.0, mean, 1.0))
         scale = np.where(np.isfinite(scale), scale, 1.0)
         directions = np.random.default_rng(0).standard_normal((DIRECTIONS, len(mean))) / scale
