@@ -16,7 +16,6 @@ from lucidae.experiments.verdicts import Outcome
 
 __all__ = ["reproduce_command"]
 
-
 class ScaleName(StrEnum):
     """Sizes of the experiments."""
 
