@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from linear.problems import centred_rows, orthogonal
 from lucidae import SecondMoment
 from lucidae.linear import verified_spectrum
+from lucidae.linear.certificate import certify_weights
 from lucidae.linear.verified_spectrum import Data, data_of, krylov_error, leading_eigenpairs
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
@@ -158,3 +159,19 @@ def test_products_with_rows_of_another_library(monkeypatch, xp):
     rows = np.random.default_rng(0).standard_normal((2, 5))
     assert_allclose(data.apply(rows), rows @ moment.covariance, rtol=1e-12)
     assert_allclose(data_of(SecondMoment.of(xp.asarray(X))).apply(rows), data.apply(rows))
+
+
+@pytest.mark.parametrize("attack", ["zero", "swapped", "twice"])
+def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch, attack):
+    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
+    X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
+    axes = np.linalg.svd(X)[2]
+    rows = {"zero": axes[:2] * [[1.0], [0.0]], "swapped": axes[[0, 4]], "twice": axes[[0, 0]]}[
+        attack
+    ]
+    certificate = certify_weights(rows, rows.T, X, method="rag")
+    assert certificate["alignment"].holds is not True
+    assert certificate["subspace"].holds is False
+    right = certify_weights(axes[:2], axes[:2].T, X, method="rag")
+    assert right["alignment"].holds
+    assert right.holds

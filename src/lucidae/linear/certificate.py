@@ -131,7 +131,8 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
             f"measured distance is {distance:.3g}."
         )
         return Claim("alignment", statement, reference, distance, advice=why)
-    shared = leading.unidentifiable(k)
+    # Where only bounds are known, a component that they do not separate may be a wrong latent.
+    shared = leading.unidentifiable(k) if leading.dense else np.empty(0, dtype=int)
     identifiable = np.setdiff1d(np.arange(k), shared - 1)
     if not len(identifiable):
         why = "No component is identifiable: all share an eigenvalue with a neighbour."
@@ -153,8 +154,7 @@ def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Measured
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
     mean = float(np.mean(found))
     if not leading.dense:
-        low = leading.unaligned if len(identifiable) == figures.k else 0.0
-        return Measured.between(min(low, mean), mean)
+        return Measured.between(min(leading.unaligned, mean), mean)
     # The sine of an angle that is known to ±e is known to ±e, its square to 2se + e².
     return Measured(mean, float(np.mean(2 * np.sqrt(found) * angles + angles**2)))
 

@@ -328,11 +328,12 @@ def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vec
         return method.objective.zero_latents(leading.values), none
     penalties = to_numpy(method.objective.penalties)
     order = np.argsort(penalties, kind="stable")  # the smallest penalty has the first component
-    excess = np.empty(k)
-    excess[order] = penalties[order] - leading.values[:k]
-    # An eigenvalue of exactly 0 is that of a rank-deficient moment.
-    sure = (np.abs(excess) > leading.error) | (penalties == 0.0)
-    return 1 + np.flatnonzero((excess >= 0.0) & sure), 1 + np.flatnonzero(~sure)
+    low, high, known = np.empty(k), np.empty(k), np.empty(k)
+    low[order], high[order], known[order] = leading.ritz, leading.upper, leading.values[:k]
+    free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
+    zero = np.where(free, known <= 0.0, penalties >= high)
+    nonzero = np.where(free, known > 0.0, penalties < low)
+    return 1 + np.flatnonzero(zero), 1 + np.flatnonzero(~zero & ~nonzero)
 
 
 def _rise(method: Method, weights: Any, products: _Products, m: int) -> Measured:
