@@ -16,7 +16,7 @@ from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS, Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.probe import Measured
+from lucidae.linear.probe import Estimate
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.verified_spectrum import data_of
 from lucidae.metrics import axis_alignment_distance, subspace_distance
@@ -226,6 +226,22 @@ def test_other_wide_data_are_certified_on_their_own_spectrum():
     assert "subspace" in failing(certify_estimator(fitted, other))
 
 
+@pytest.mark.parametrize("n", [300, 1500])
+def test_many_features_have_the_same_verdicts_from_the_fit_and_from_the_data(n):
+    """Above 1024 features nothing is stored, and the eigenvalues are bounded."""
+    rng = np.random.default_rng(0)
+    wide = 1 + rng.standard_normal((n, 1100)) * np.r_[30.0, 20.0, 10.0, np.ones(1097)]
+    fitted = LinearAutoencoder(2).fit(wide)
+    kept, again = fitted.certificate_, certify_estimator(fitted, wide)
+    assert kept.holds
+    assert [claim.holds for claim in kept] == [claim.holds for claim in again]
+    swapped = fitted.components_[[1, 0]]
+    certificate = certify_weights(swapped, swapped.T, wide, method="rag")
+    assert failing(certificate) >= {"order"}
+    other = np.eye(2, 1100)
+    assert "subspace" in failing(certify_weights(other[:, ::-1], other.T[::-1], wide))
+
+
 def test_figures_are_numbers_and_give_the_claims(X, axes):
     options = Options.of(K, method="nonuniform_l2", l2=[0.1, 0.2, 0.3])
     moment = SecondMoment.of(X)
@@ -241,7 +257,7 @@ def test_figures_are_numbers_and_give_the_claims(X, axes):
     found = claims(figures)
     assert tuple(claim.name for claim in found) == CLAIMS
     assert all(name.isidentifier() for name in CLAIMS)
-    assert claims(replace(figures, gap=Measured(1.0)))[4].holds is False
+    assert claims(replace(figures, gap=Estimate(1.0)))[4].holds is False
 
 
 def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
@@ -251,6 +267,7 @@ def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
     monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
     monkeypatch.setitem(used["data_of"].__globals__, "DENSE_FEATURES", 10)
+    monkeypatch.setitem(used["data_of"].__globals__, "MOMENT_FEATURES", 10)
     values = np.r_[5.0, 3.0, np.full(28, 0.1)]
     X = 1 + centred_rows(values, n=200)
     fitted = LinearAutoencoder(2, random_state=0, batch_size=200).fit(X)

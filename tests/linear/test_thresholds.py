@@ -17,7 +17,7 @@ from lucidae.linear.data import MomentSource
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
-from lucidae.linear.probe import Measured
+from lucidae.linear.probe import Estimate
 from lucidae.linear.rules import VariationalRule
 from lucidae.linear.verified_spectrum import data_of, krylov_error, leading_eigenpairs
 
@@ -85,7 +85,7 @@ def test_gap(factor, holds):
 
 @SIDES
 def test_a_negative_gap_is_a_contradiction(figures, factor, holds):
-    assert verdict(replace(figures, gap=Measured(-factor * 1e-6)), "gap") is holds
+    assert verdict(replace(figures, gap=Estimate(-factor * 1e-6)), "gap") is holds
 
 
 @SIDES
@@ -102,7 +102,7 @@ def test_balance(factor, holds):
     ("name", "field", "bound"), [("order", "rise", 1e-6), ("moment", "moment", 1e-6)]
 )
 def test_rise_and_moment(figures, factor, holds, name, field, bound):
-    assert verdict(replace(figures, **{field: Measured(factor * bound)}), name) is holds
+    assert verdict(replace(figures, **{field: Estimate(factor * bound)}), name) is holds
 
 
 @SIDES
@@ -113,7 +113,7 @@ def test_attributes(figures, factor, holds):
 @SIDES
 @pytest.mark.parametrize(("tolerance", "bound"), [(0.0, 1e-9), (1e-5, 1e-4), (10.0, 1e-3)])
 def test_stationarity_follows_the_tolerance_within_limits(figures, factor, holds, tolerance, bound):
-    changed = replace(figures, stationarity=Measured(factor * bound), tolerance=tolerance)
+    changed = replace(figures, stationarity=Estimate(factor * bound), tolerance=tolerance)
     assert verdict(changed, "stationarity") is holds
 
 
@@ -130,10 +130,10 @@ def test_identifiable(factor, holds):
 
 
 def test_a_figure_inside_its_error_has_no_verdict(figures):
-    changed = replace(figures, gap=Measured(0.9e-6, 0.5e-6), balance=Measured(2e-3, 5e-3))
+    changed = replace(figures, gap=Estimate(0.9e-6, 0.5e-6), balance=Estimate(2e-3, 5e-3))
     assert verdict(changed, "gap") is None
     assert verdict(changed, "balance") is None
-    assert verdict(replace(figures, gap=Measured(float("nan"))), "gap") is False
+    assert verdict(replace(figures, gap=Estimate(float("nan"))), "gap") is False
 
 
 @SIDES

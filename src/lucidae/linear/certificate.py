@@ -19,7 +19,7 @@ from lucidae.certificate import (
 )
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
-from lucidae.linear.probe import EPS, Measured
+from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.verified_spectrum import DENSE_FEATURES, data_of
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
@@ -148,15 +148,15 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     return replace(claim, advice=f"{claim.advice} {limit}".strip())
 
 
-def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Measured:
+def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
     """Return the alignment distance over the identifiable components, with its error."""
     leading = figures.leading
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
     mean = float(np.mean(found))
     if not leading.dense:
-        return Measured.between(min(leading.unaligned, mean), mean)
+        return Estimate.between(min(leading.unaligned, mean), mean)
     # The sine of an angle that is known to ±e is known to ±e, its square to 2se + e².
-    return Measured(mean, float(np.mean(2 * np.sqrt(found) * angles + angles**2)))
+    return Estimate(mean, float(np.mean(2 * np.sqrt(found) * angles + angles**2)))
 
 
 def _distance_advice(figures: LinearFigures) -> str:

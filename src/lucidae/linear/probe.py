@@ -12,7 +12,7 @@ from lucidae.arrays import as_double, like, namespace, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
-__all__ = ["Measured", "Probe"]
+__all__ = ["Estimate", "Probe"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -25,14 +25,14 @@ BLOCK_ROWS = 32_768
 """Rows converted to double precision at a time."""
 
 
-class Measured(NamedTuple):
+class Estimate(NamedTuple):
     """A figure and a bound on its error."""
 
     value: float
     error: float = 0.0
 
     @classmethod
-    def between(cls, low: float, high: float) -> Measured:
+    def between(cls, low: float, high: float) -> Estimate:
         """Return the middle of an interval, with half its length as the error."""
         return cls((low + high) / 2, (high - low) / 2)
 
@@ -101,7 +101,7 @@ class Probe(NamedTuple):
             max(self.size, size),
         )
 
-    def difference(self, moment: SecondMoment) -> Measured:
+    def difference(self, moment: SecondMoment) -> Estimate:
         """Return how far a moment is from the rows, in standard deviations of the projections."""
         along = self.directions @ to_numpy(moment.covariance) @ self.directions.T
         covariance = self.scatter / self.weight
@@ -113,7 +113,7 @@ class Probe(NamedTuple):
         terms = (self.directions.shape[1] + 2) * EPS * self.size / spread
         sums = math.sqrt(self.weight) * EPS
         error = 4 * (terms * (2 + terms) + sums) + 8 * self.directions.shape[1] * EPS
-        return Measured(max(squares, means, weights), error)
+        return Estimate(max(squares, means, weights), error)
 
 
 def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:

@@ -21,15 +21,18 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, like, namespace, scalar, to_numpy
-from lucidae.linear.probe import EPS, Measured, Probe
+from lucidae.linear.probe import EPS, Estimate, Probe
 from lucidae.moments import SecondMoment
 
-__all__ = ["Data", "Leading", "Measured", "data_of", "leading_eigenpairs"]
+__all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
 
 Vector = np.ndarray[Any, Any]
 
 DENSE_FEATURES = 1024
 """Largest m for which all eigenpairs of Σ are computed; above it, a Krylov space bounds them."""
+
+MOMENT_FEATURES = 8192
+"""Largest m for which Σ is formed, where there are not fewer rows than m/2."""
 
 BLOCK_ROWS = 2048
 """Rows centred at a time."""
@@ -69,7 +72,7 @@ class Data:
     trace: float
     product: Callable[[Vector], Vector]
     matrix: Vector | None = None
-    difference: Measured | None = None
+    difference: Estimate | None = None
 
     @property
     def n_features(self) -> int:
@@ -81,17 +84,18 @@ class Data:
         return self.product(rows)
 
 
-def data_of(X: Any, weights: Any = None, difference: Measured | None = None) -> Data:
+def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> Data:
     """Return the products with Σ of checked rows or of a `SecondMoment`."""
     if isinstance(X, SecondMoment):
         return _data_of_moment(X, difference)
-    if X.shape[1] > DENSE_FEATURES:
+    n, m = X.shape
+    if m > DENSE_FEATURES and (m > MOMENT_FEATURES or n <= m // 2):
         return _data_of_rows(X, weights)
     moment = SecondMoment.of(X, weights)
     return _data_of_moment(moment, Probe.of(X, weights, moment).difference(moment))
 
 
-def _data_of_moment(moment: SecondMoment, difference: Measured | None) -> Data:
+def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
     covariance, mean = moment.covariance, to_numpy(moment.mean)
     if moment.n_features > DENSE_FEATURES:
 
@@ -154,7 +158,7 @@ class Leading:
     outside : float
         Upper bound on the (k+1)-th eigenvalue; 0 if there is none, because a component without
         variance is not determined either.
-    subspace : Measured
+    subspace : Estimate
         Distance of the decoder's column space to the principal subspace.
     misalignments : ndarray of shape (k,)
         For each principal axis 1 − max cos², an upper bound where `dense` is false.
@@ -175,7 +179,7 @@ class Leading:
     values: Vector
     error: float
     outside: float
-    subspace: Measured
+    subspace: Estimate
     misalignments: Vector
     angles: Vector
     dense: bool
@@ -210,7 +214,8 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     if data.matrix is not None:
         return _dense(data, atoms)
     if not np.all(np.isfinite(atoms)) or not np.any(atoms) or not data.trace > 0.0:
-        return _unknown(atoms.shape[0], 1.0 if np.all(np.isfinite(atoms)) else math.nan)
+        distance = 1.0 if np.all(np.isfinite(atoms)) else math.nan
+        return _unknown(atoms.shape[0], distance, data.trace)
     # In units of the trace no square overflows.
     unit = data.trace
     scaled = Data(data.mean, 1.0, lambda rows: data.product(rows) / unit)
@@ -248,7 +253,7 @@ def _dense(data: Data, atoms: Vector) -> Leading:
         values,
         error,
         outside,
-        Measured(distance, 2 * math.sqrt(distance) * angle + angle**2),
+        Estimate(distance, 2 * math.sqrt(distance) * angle + angle**2),
         _misalignments(atoms, axes),
         angles,
         True,
@@ -439,7 +444,7 @@ def _judged(
         np.append(padded, rest.found),
         drift,
         outside,
-        Measured.between(min(low, high), high),
+        Estimate.between(min(low, high), high),
         _misalignment_bounds(latents, padded, inside, drift, outside),
         np.zeros(k),
         False,
@@ -469,8 +474,9 @@ def _misalignment_bounds(
     return found
 
 
-def _unknown(k: int, distance: float) -> Leading:
-    zeros = np.zeros(k)
+def _unknown(k: int, distance: float, trace: float) -> Leading:
+    """Return what is known without a direction: an eigenvalue lies between 0 and the trace."""
+    zeros, most = np.zeros(k), np.full(k, max(trace, 0.0))
+    all_of_it = Estimate(distance, 0.0)
     far = np.full(k, distance)
-    all_of_it = Measured(distance, 0.0)
-    return Leading(np.zeros(k + 1), 0.0, math.inf, all_of_it, far, zeros, False, zeros, zeros)
+    return Leading(np.zeros(k + 1), 0.0, math.inf, all_of_it, far, zeros, False, zeros, most)

@@ -24,7 +24,7 @@ from lucidae.linear.objectives import (
     Reconstruction,
 )
 from lucidae.linear.optimizers import DescentSettings
-from lucidae.linear.probe import EPS, Measured
+from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
@@ -64,15 +64,15 @@ class LinearFigures:
         The tolerance of the stopping rule.
     leading : Leading
         The leading eigenvalues, and how far the decoder is from the principal axes.
-    rise : Measured or None
+    rise : Estimate or None
         Largest relative increase of the variance from one latent to the next.
-    stationarity : Measured or None
+    stationarity : Estimate or None
         ‖direction‖ / (scale · ‖weights‖).
-    gap : Measured or None
+    gap : Estimate or None
         Excess of the loss over its minimum, relative to the size of the loss; it may be negative.
     declared : bool
         Whether the gap is that of an objective from outside, by its own value and minimum.
-    balance : Measured or None
+    balance : Estimate or None
         ‖W₁W₁ᵀ − W₂ᵀW₂‖ / ‖W₂ᵀW₂‖.
     zero_latents, uncertain_latents : ndarray of int
         Latents, counted from 1, that are zero at the optimum, and those for which the difference of
@@ -83,7 +83,7 @@ class LinearFigures:
         Predicted epochs of descent to an alignment distance of 1e-3.
     attributes : float or None
         Largest relative difference of fitted attributes to those that follow from weights and data.
-    moment : Measured or None
+    moment : Estimate or None
         Difference of the second moment to the rows along random directions.
     evidence : dict
         The numbers from which the figures can be computed again.
@@ -94,17 +94,17 @@ class LinearFigures:
     n_features: int
     tolerance: float
     leading: Leading
-    rise: Measured | None
-    stationarity: Measured | None
-    gap: Measured | None
+    rise: Estimate | None
+    stationarity: Estimate | None
+    gap: Estimate | None
     declared: bool
-    balance: Measured | None
+    balance: Estimate | None
     zero_latents: Vector
     uncertain_latents: Vector
     conditioning: float | None
     epochs: float | None
     attributes: float | None
-    moment: Measured | None = None
+    moment: Estimate | None = None
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -186,7 +186,7 @@ def _loss_figures(
     leading: Leading,
     products: _Products,
     declared: bool,
-) -> tuple[Measured | None, Measured | None, float]:
+) -> tuple[Estimate | None, Estimate | None, float]:
     """Return the loss and its minimum, with errors, and what their difference is divided by."""
     k, m = weights.encoder.shape
     if declared:
@@ -198,7 +198,7 @@ def _loss_figures(
             return None, None, size
         found = float(to_numpy(objective.value(weights, data)))
         rounding = 8 * m * EPS * (abs(found) + abs(best) + data.trace)
-        return Measured(found, rounding), Measured(best, k * leading.error), size
+        return Estimate(found, rounding), Estimate(best, k * leading.error), size
     size = float(m) if isinstance(method.objective, LinearVAE) else max(data.trace, _TINY)
     value = _own_value(method.objective, weights, data, products)
     rest = float(np.sum(leading.values[k:])) if leading.dense else None
@@ -213,30 +213,30 @@ def _loss_figures(
     rounding = 8 * m * EPS * (abs(minimum) + size)
     if leading.dense:
         error = max(abs(high - minimum), abs(minimum - low)) + rounding
-        return value, Measured(minimum, error), size
-    middle = Measured.between(low, high)
-    return value, Measured(middle.value, middle.error + rounding), size
+        return value, Estimate(minimum, error), size
+    middle = Estimate.between(low, high)
+    return value, Estimate(middle.value, middle.error + rounding), size
 
 
-def _gap(value: Measured | None, minimum: Measured | None, size: float) -> Measured | None:
+def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estimate | None:
     if value is None or minimum is None:
         return None
-    return Measured((value.value - minimum.value) / size, (value.error + minimum.error) / size)
+    return Estimate((value.value - minimum.value) / size, (value.error + minimum.error) / size)
 
 
-def _own_value(objective: Any, weights: Any, data: Data, products: _Products) -> Measured | None:
+def _own_value(objective: Any, weights: Any, data: Data, products: _Products) -> Estimate | None:
     """Return the loss of the weights by its definition."""
     encoder, atoms = weights.encoder, weights.atoms
     if isinstance(objective, ExpectedNestedDropout):
         prior = to_numpy(objective.prior)
         parts = [_prefix_loss(products, b, data.trace, data.n_features) for b in _prefixes(prior)]
         value = sum(p * part.value for p, part in zip(prior, parts, strict=True))
-        return Measured(float(value), max(part.error for part in parts))
+        return Estimate(float(value), max(part.error for part in parts))
     whole = _residual_variance(encoder, atoms, data, products)
     if isinstance(objective, NonUniformL2):
         penalties = to_numpy(objective.penalties)
         decay = float(penalties @ (np.sum(encoder**2, axis=1) + np.sum(atoms**2, axis=1)))
-        return Measured(whole.value + decay, whole.error + 4 * data.n_features * EPS * decay)
+        return Estimate(whole.value + decay, whole.error + 4 * data.n_features * EPS * decay)
     if isinstance(objective, LinearVAE):
         return _negative_elbo(objective, weights, whole, products)
     return whole
@@ -246,15 +246,15 @@ def _prefixes(prior: Vector) -> range:
     return range(1, len(prior) + 1)
 
 
-def _prefix_loss(products: _Products, b: int, trace: float, m: int) -> Measured:
+def _prefix_loss(products: _Products, b: int, trace: float, m: int) -> Estimate:
     """Return tr((I − W₂ᵇW₁ᵇ)Σ(I − W₂ᵇW₁ᵇ)ᵀ) for the first b latents."""
     square = products.gram[:b, :b] * products.code_moment[:b, :b]
     cross = products.cross[:b]
     size = trace + 2 * float(np.sum(np.abs(cross))) + float(np.sum(np.abs(square)))
-    return Measured(trace - 2 * float(np.sum(cross)) + float(np.sum(square)), 4 * m * EPS * size)
+    return Estimate(trace - 2 * float(np.sum(cross)) + float(np.sum(square)), 4 * m * EPS * size)
 
 
-def _residual_variance(encoder: Vector, atoms: Vector, data: Data, products: _Products) -> Measured:
+def _residual_variance(encoder: Vector, atoms: Vector, data: Data, products: _Products) -> Estimate:
     """Return tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), from the m × m matrix where it is there."""
     if data.matrix is None:
         return _prefix_loss(products, len(encoder), data.trace, data.n_features)
@@ -265,12 +265,12 @@ def _residual_variance(encoder: Vector, atoms: Vector, data: Data, products: _Pr
     # Σ itself is known to m·ε·σ₁², and each of the two products adds m rounding errors.
     size = float(np.sum(np.abs(image) * np.abs(residual)))
     known = m * EPS * norm(residual) * norm(image)
-    return Measured(value, 4 * m * EPS * size + known)
+    return Estimate(value, 4 * m * EPS * size + known)
 
 
 def _negative_elbo(
-    objective: LinearVAE, weights: Any, whole: Measured, products: _Products
-) -> Measured | None:
+    objective: LinearVAE, weights: Any, whole: Estimate, products: _Products
+) -> Estimate | None:
     """Return −ELBO: Gaussian misfit with noise s², plus the divergence of q(z|x) from N(0, I)."""
     k, m = weights.encoder.shape
     given = objective.noise
@@ -283,7 +283,7 @@ def _negative_elbo(
     divergence = float(np.sum(np.diag(products.code_moment) + variances - logs)) - k
     fit = m * math.log(2 * math.pi) + m * log_noise + (whole.value + spread) / noise
     rounding = 8 * m * EPS * (abs(fit) + abs(divergence) + m * abs(log_noise))
-    return Measured((fit + divergence) / 2, whole.error / (2 * noise) + rounding)
+    return Estimate((fit + divergence) / 2, whole.error / (2 * noise) + rounding)
 
 
 def _own_minimum(
@@ -336,12 +336,12 @@ def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vec
     return 1 + np.flatnonzero(zero), 1 + np.flatnonzero(~zero & ~nonzero)
 
 
-def _rise(method: Method, weights: Any, products: _Products, m: int) -> Measured:
+def _rise(method: Method, weights: Any, products: _Products, m: int) -> Estimate:
     lengths = np.maximum(np.array([norm(row) for row in weights.atoms]), _TINY)[:, None]
     variances = np.sum((products.decoded / lengths) * (weights.atoms / lengths), axis=1)
     variances = variances[_variance_order(method.objective, len(variances))]
     top = max(float(np.max(variances)), _TINY)
-    return Measured(float(np.max(np.diff(variances), initial=0.0)) / top, 4 * m * EPS)
+    return Estimate(float(np.max(np.diff(variances), initial=0.0)) / top, 4 * m * EPS)
 
 
 def _variance_order(objective: Any, k: int) -> Vector:
@@ -350,15 +350,15 @@ def _variance_order(objective: Any, k: int) -> Vector:
     return np.asarray(objective.latent_order(k))
 
 
-def _imbalance(weights: Any, m: int) -> Measured:
+def _imbalance(weights: Any, m: int) -> Estimate:
     gram, code = weights.atoms @ weights.atoms.T, weights.encoder @ weights.encoder.T
     size = max(norm(gram), _TINY)
-    return Measured(norm(code - gram) / size, 4 * m * EPS * (1 + norm(code) / size))
+    return Estimate(norm(code - gram) / size, 4 * m * EPS * (1 + norm(code) / size))
 
 
 def _stationarity(
     method: Method, weights: Any, data: Data, leading: Leading, products: _Products
-) -> Measured | None:
+) -> Estimate | None:
     """Return ‖direction‖ / (scale · ‖weights‖); weights below 1e-8 are compared with 1e-8.
 
     The gradient of a linear VAE is divided by its noise variance: it has no digits where that is
@@ -379,7 +379,7 @@ def _stationarity(
         scale = followed.scale(_spectrum(leading, m, data))
     size = max(norm(np.array([norm(part) for part in weights])), 1e-8)
     length = norm(np.array([norm(part) for part in direction]))
-    return Measured(length / max(scale, _TINY) / size, error)
+    return Estimate(length / max(scale, _TINY) / size, error)
 
 
 def _own_direction(
@@ -507,7 +507,7 @@ def _evidence(
     leading: Leading,
     k: int,
     data: Data,
-    loss: tuple[Measured | None, Measured | None, float],
+    loss: tuple[Estimate | None, Estimate | None, float],
 ) -> dict[str, Any]:
     """Return the numbers from which a reader can compute the figures again."""
     value, minimum, size = loss
