@@ -16,7 +16,9 @@ from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS, Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
 from lucidae.linear.penalties import best_penalties
+from lucidae.linear.probe import Estimate
 from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.verified_spectrum import data_of
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
@@ -32,6 +34,8 @@ CLAIMS = (
     "eigengap",
     "conditioning",
     "epochs",
+    "attributes",
+    "moment",
 )
 
 
@@ -208,7 +212,8 @@ def test_certifying_on_data_on_its_moment_and_from_what_was_kept_agree(X):
         certify_estimator(fitted, np.repeat(X, 2, axis=0)),
     ):
         for name in CLAIMS:
-            assert other[name].holds == kept[name].holds
+            if name != "moment":  # a moment alone has no rows to be compared with
+                assert other[name].holds == kept[name].holds
     shifted = certify_estimator(fitted, X[:, ::-1])
     assert "subspace" in failing(shifted)
 
@@ -221,41 +226,62 @@ def test_other_wide_data_are_certified_on_their_own_spectrum():
     assert "subspace" in failing(certify_estimator(fitted, other))
 
 
+@pytest.mark.parametrize("n", [300, 1500])
+def test_many_features_have_the_same_verdicts_from_the_fit_and_from_the_data(n):
+    """Above 1024 features nothing is stored, and the eigenvalues are bounded."""
+    rng = np.random.default_rng(0)
+    wide = 1 + rng.standard_normal((n, 1100)) * np.r_[30.0, 20.0, 10.0, np.ones(1097)]
+    fitted = LinearAutoencoder(2).fit(wide)
+    kept, again = fitted.certificate_, certify_estimator(fitted, wide)
+    assert kept.holds
+    assert [claim.holds for claim in kept] == [claim.holds for claim in again]
+    swapped = fitted.components_[[1, 0]]
+    certificate = certify_weights(swapped, swapped.T, wide, method="rag")
+    assert failing(certificate) >= {"order"}
+    other = np.eye(2, 1100)
+    assert "subspace" in failing(certify_weights(other[:, ::-1], other.T[::-1], wide))
+
+
 def test_figures_are_numbers_and_give_the_claims(X, axes):
     options = Options.of(K, method="nonuniform_l2", l2=[0.1, 0.2, 0.3])
-    source = MomentSource(SecondMoment.of(X))
-    spectrum = source.spectrum(None)
+    moment = SecondMoment.of(X)
+    spectrum = MomentSource(moment).spectrum(None)
     method = options.make(K, spectrum, options.rng())
     weights = method.objective.minimizer(spectrum, K)
-    figures = measure(method, weights, source.covariance, spectrum, options.training)
+    figures = measure(method, weights, data_of(moment), options.training)
     assert isinstance(figures, LinearFigures)
-    assert_allclose(figures.subspace, subspace_distance(weights.atoms.T, axes.T), atol=1e-12)
-    assert figures.gap < 1e-12
-    assert figures.epochs is None, "no learning rate was given"
+    expected = subspace_distance(weights.atoms.T, axes.T)
+    assert_allclose(figures.leading.subspace.value, expected, atol=1e-12)
+    assert abs(figures.gap.value) < 1e-12
+    assert figures.attributes is None, "no model was given"
     found = claims(figures)
     assert tuple(claim.name for claim in found) == CLAIMS
     assert all(name.isidentifier() for name in CLAIMS)
-    assert claims(replace(figures, gap=1.0))[4].holds is False
+    assert claims(replace(figures, gap=Estimate(1.0)))[4].holds is False
 
 
 def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
-    """Where no spectrum is affordable the distances are Davis–Kahan bounds, and they bound."""
+    """Where m is large the distances are bounds from residuals, and they bound."""
     # The collection of doctests may import a module twice: patch what the estimator itself uses.
     used = LinearAutoencoder.fit.__globals__
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
     monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
+    monkeypatch.setitem(used["data_of"].__globals__, "DENSE_FEATURES", 10)
+    monkeypatch.setitem(used["data_of"].__globals__, "MOMENT_FEATURES", 10)
     values = np.r_[5.0, 3.0, np.full(28, 0.1)]
     X = 1 + centred_rows(values, n=200)
     fitted = LinearAutoencoder(2, random_state=0, batch_size=200).fit(X)
-    certificate = fitted.certificate_
-    assert "Davis–Kahan" in certificate["subspace"].statement
     axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
-    assert certificate["subspace"].value >= subspace_distance(fitted.decoder_, axes) - 1e-12
-    assert certificate["alignment"].value >= axis_alignment_distance(fitted.decoder_, axes) - 1e-12
-    assert certificate["subspace"].holds
-    assert certificate["alignment"].holds
-    assert certificate["gap"].holds is None
-    assert certificate["stationarity"].holds
+    for certificate in (fitted.certificate_, certify_estimator(fitted, X)):
+        subspace, alignment = certificate["subspace"], certificate["alignment"]
+        assert "bounds from residuals" in subspace.statement
+        assert "Woźniakowski" in subspace.reference
+        truth = subspace_distance(fitted.decoder_, axes)
+        assert abs(subspace.value - truth) <= subspace.error + 1e-12
+        truth = axis_alignment_distance(fitted.decoder_, axes)
+        assert abs(alignment.value - truth) <= alignment.error + 1e-12
+        for name in ("subspace", "alignment", "gap", "stationarity", "eigengap", "attributes"):
+            assert certificate[name].holds, certificate[name]
 
 
 def test_a_stream_promises_nothing_without_data_and_all_with_them():

@@ -1,11 +1,13 @@
 """Penalties: those of the paper, and those that minimise the condition number of the Hessian."""
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from sklearn.datasets import load_breast_cancer
 
 from linear.problems import spectra
 from lucidae.linear.hessian import (
@@ -139,3 +141,78 @@ def test_latents_beyond_the_rank_get_penalties_that_let_them_die():
 def test_paper_penalties_refuse_what_is_no_positive_descending_spectrum(values):
     with pytest.raises(ValueError, match="positive eigenvalues in descending order"):
         paper_penalties(np.array(values))
+
+
+def assert_strictly_inside(penalties, values, k):
+    assert penalties[0] > 0
+    assert np.all(np.diff(penalties) > 0)
+    assert penalties[-1] < values[k - 1]
+
+
+def spread_spectrum(seed):
+    """Draw up to 12 decades of eigenvalues and up to 30 latents."""
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(1, 31))
+    exponents = rng.uniform(0, rng.uniform(0, 12), k + int(rng.integers(0, 6)))
+    return np.sort(10.0**-exponents)[::-1], k
+
+
+def check_spread_spectra(seeds):
+    for seed in seeds:
+        values, k = spread_spectrum(seed)
+        assert_strictly_inside(best_penalties(values, k), values, k)
+
+
+# Some of these ended at or above σ_k² (4, 5, 7, 8), others with equal neighbours (4, 126).
+def test_best_penalties_lie_strictly_inside_for_spectra_over_decades():
+    check_spread_spectra([*range(8), 126])
+
+
+@pytest.mark.slow
+def test_best_penalties_lie_strictly_inside_for_3000_spectra_over_decades():
+    check_spread_spectra(range(3000))
+
+
+@pytest.mark.parametrize("k", [1, 8, 15, 16, 22, 30])
+def test_best_penalties_of_real_data_lie_strictly_inside(k):
+    values = np.linalg.eigvalsh(np.cov(load_breast_cancer().data.T, bias=True))[::-1]
+    assert_strictly_inside(best_penalties(values, k), values, k)
+
+
+@pytest.mark.slow
+def test_best_penalties_of_real_data_lie_strictly_inside_for_every_k():
+    for k in range(1, 31):
+        test_best_penalties_of_real_data_lie_strictly_inside(k)
+
+
+def test_penalties_of_equal_eigenvalues_differ():
+    """Equal penalties would void the promise of axes for all latents."""
+    values = np.array([3.0, 2.0, 2.0, 1.0, 1.0, 1.0])
+    for k in range(1, 7):
+        assert_strictly_inside(best_penalties(values, k), values, k)
+
+
+def exact_rotation_block(own, following, last, penalty):
+    """Return the 4 × 4 block of `rotation_blocks` with 50 digits."""
+    own, following, last, penalty = map(mpmath.mpf, (own, following, last, penalty))
+    power, next_power = 1 - last / own, 1 - penalty / following
+    root = mpmath.sqrt(power * next_power)
+    return mpmath.matrix(
+        [
+            [2 * power * following + 2 * last, -2 * penalty, 0, 2 * root * following],
+            [-2 * penalty, 2 * own, 2 * root * own, 0],
+            [0, 2 * root * own, 2 * next_power * own + 2 * penalty, -2 * last],
+            [2 * root * following, 0, -2 * last, 2 * following],
+        ]
+    )
+
+
+@pytest.mark.parametrize("penalty", [2e-12, 1e-11, 5e-11])
+def test_the_schur_complement_does_not_cancel(penalty):
+    """For σ² = 1 and σ'² = 1e-10 the naive diagonal entries lose all digits of the sign."""
+    own, following, last = 1.0, 1e-10, 1e-12
+    with mpmath.workdps(50):
+        block = exact_rotation_block(own, following, last, penalty)
+        smallest = float(min(mpmath.eigsy(block, eigvals_only=True)))
+    for floor in (0.999 * smallest, 1.001 * smallest):
+        assert (_pair_excess(own, following, last, penalty, floor) > 0) == (floor < smallest)

@@ -14,14 +14,22 @@ from lucidae.arrays import Array, as_double, device, like, namespace
 from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
 from lucidae.certificate import Certificate, does_not_apply
 from lucidae.io.models import saved_as
-from lucidae.linear.certificate import claims, data_source, measure, spectrum_size
-from lucidae.linear.data import EXACT_FEATURES, STORED_FEATURES, MomentSource, Source, source_of
+from lucidae.linear.certificate import certificate, checked_data, measure
+from lucidae.linear.data import (
+    EXACT_FEATURES,
+    STORED_FEATURES,
+    MomentSource,
+    RowsSource,
+    Source,
+    source_of,
+)
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
+from lucidae.linear.probe import Probe
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
-from lucidae.linear.weights import map_fields
+from lucidae.linear.verified_spectrum import Data, data_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
 
@@ -58,15 +66,23 @@ class LinearState(FittedState):
         self._model: Model | None = None
         self._spectrum: Spectrum | None = None
 
-    def solve(self, source: Source) -> None:
-        """Fit now, and store the moment of the source if it is small."""
+    _probe: Probe | None = None
+
+    def solve(self, source: Source, rows: Any = None, weights: Array | None = None) -> None:
+        """Fit now, and store the moment of the source if it is small.
+
+        The moment is compared with its rows while these are there.
+        """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
         moment = source.moment
         self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
+        self._probe = None
+        if moment is not None and rows is not None:
+            self._probe = Probe.of(rows, weights, moment)
         if self.moment is None:
-            self._certificate = self.certify(source, known=self._spectrum)
+            self._certificate = self.certify(self._data(source))
 
     def advance(self, options: Options, X: Any, weights: Array | None) -> None:
         """Add one more batch; the model is computed when it is next read."""
@@ -74,7 +90,11 @@ class LinearState(FittedState):
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
             self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
-            self.moment = self._accumulated(X, weights)
+            before, self.moment = self.moment, self._accumulated(X, weights)
+            if before is None:
+                self._probe = Probe.of(X, weights, self.moment)
+            elif self._probe is not None:
+                self._probe = self._probe.after(X, weights)
         self._model, self._spectrum = None, None
         self.changed()
 
@@ -149,23 +169,34 @@ class LinearState(FittedState):
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate on the stored moment."""
         if self.moment is not None:
-            return self.certify(MomentSource(self.moment), title)
+            return self.certify(self._data(MomentSource(self.moment)), title)
         why = "The data of the stream were not stored: call lucidae.certify(estimator, X)."
         return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
 
-    def certify(
-        self, source: Source, title: str = "LinearAutoencoder", known: Spectrum | None = None
-    ) -> Certificate:
-        """Return the certificate of the model on data whose leading eigenpairs may be `known`."""
-        outcome, training = self.model.outcome, self.options.training
-        k = outcome.weights.encoder.shape[-2]
-        spectrum = _certified_spectrum(source, k, known)
-        weights = map_fields(lambda rows: like(rows, source.mean), outcome.weights)
-        rate = outcome.learning_rate
-        if rate is None and spectrum is not None and spectrum.trace > 0.0:
-            rate = training.rate(outcome.method.rule.curvature(spectrum.leading(k)))
-        figures = measure(outcome.method, weights, source.covariance, spectrum, training, rate)
-        return Certificate(f"{title}(method={self.options.method!r})", claims(figures))
+    def certify(self, data: Data, title: str = "LinearAutoencoder") -> Certificate:
+        """Return the certificate of the model on data."""
+        model, training = self.model, self.options.training
+        outcome = model.outcome
+        # The variances of a stream are running averages, which no data reproduce.
+        compared = model if self.stream is None else None
+        figures = measure(
+            outcome.method,
+            outcome.weights,
+            data,
+            training,
+            outcome.learning_rate,
+            compared,
+            self.options.n_components,
+        )
+        return certificate(f"{title}(method={self.options.method!r})", figures)
+
+    def _data(self, source: Source) -> Data:
+        """Return the data of a source in the form that the verifier needs."""
+        if source.moment is None:
+            assert isinstance(source, RowsSource), "other sources have a moment"
+            return data_of(source.rows, source.weights)
+        difference = None if self._probe is None else self._probe.difference(source.moment)
+        return data_of(source.moment, difference=difference)
 
     def returned(self, values: Array) -> Array:
         """Return `values` in the library, dtype and on the device of the training data."""
@@ -374,7 +405,7 @@ class LinearAutoencoder(
         state = LinearState(options, reference_of(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source)
+        state.solve(source, X, weights)
         self._state = state
         return self
 
@@ -518,23 +549,14 @@ class LinearAutoencoder(
         return int(self.n_components_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        return self._state.certify(data_source(X, sample_weight), type(self).__name__)
+        data = data_of(*checked_data(X, sample_weight))
+        return self._state.certify(data, type(self).__name__)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _certified_spectrum(source: Source, k: int, known: Spectrum | None) -> Spectrum | None:
-    """Return all eigenpairs where they are cheap, k + 1 where they are not, or None."""
-    m = source.covariance.n_features
-    if source.moment is not None:
-        return MomentSource(source.moment).spectrum(spectrum_size(source, k))
-    if known is not None and known.values.shape[0] > min(k, m - 1):
-        return known
-    return source.spectrum(min(k + 1, m))
 
 
 _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)

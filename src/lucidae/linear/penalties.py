@@ -106,7 +106,8 @@ def best_penalties(values: Vector, k: int) -> Vector:
     """
     values = np.asarray(values, dtype=float)
     unit = float(values[0])
-    rank = int(np.sum(values[:k] > 1e-12 * unit)) if unit > 0 else 0
+    rounding = len(values) * float(np.finfo(float).eps)
+    rank = int(np.sum(values[:k] > rounding * unit)) if unit > 0 else 0
     if rank == 0:
         return np.linspace(0.5, 1.0, k) if k > 1 else np.array([0.5])
     inside, outside = values[:rank], values[k:]
@@ -114,7 +115,8 @@ def best_penalties(values: Vector, k: int) -> Vector:
     outside = outside[outside < inside[-1] * (1 - TIE)]
     fresh = np.append(True, inside[1:] < inside[:-1] * (1 - TIE))
     distinct = np.concatenate([inside[fresh], outside]) / unit
-    chosen = unit * _best_distinct(distinct, int(fresh.sum()))[np.cumsum(fresh) - 1]
+    chosen = _best_distinct(distinct, int(fresh.sum()))[np.cumsum(fresh) - 1]
+    chosen = _strictly_inside(unit * chosen, float(inside[-1]))
     above_rank = values[rank - 1] * (1 + np.arange(1, k - rank + 1) / k)
     return np.concatenate([chosen, above_rank])
 
@@ -151,7 +153,29 @@ def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vec
 
     high = 4 * inside[-1]
     floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
-    return np.array(_penalties_above(inside, first, floor * (1 - 2 * accuracy), accuracy))
+    # Where the last penalty depends steeply on the floor, the root may leave it at or above σ_k²:
+    # the floor is lowered, by steps that double, until half of the slack 4(σ_k² − λ_k) is there.
+    margin = 2 * accuracy
+    chosen = _penalties_above(inside, first, floor * (1 - margin), accuracy)
+    while margin < 1.0 and 8 * (inside[-1] - chosen[-1]) <= floor * (1 - margin):
+        margin *= 2
+        chosen = _penalties_above(inside, first, floor * max(1 - margin, 0.0), accuracy)
+    return np.array(chosen)
+
+
+def _strictly_inside(penalties: Vector, limit: float) -> Vector:
+    """Return penalties that increase strictly and stay below `limit`, changed by as few ulps.
+
+    Where the best floor is below the rounding of the penalties, neighbours are equal to the last
+    bit. Equal penalties would let their latents rotate, and a penalty at its limit makes one zero.
+    """
+    chosen: list[float] = penalties.tolist()
+    for i in range(1, len(chosen)):
+        chosen[i] = max(chosen[i], math.nextafter(chosen[i - 1], math.inf))
+    for i in range(len(chosen) - 1, -1, -1):
+        chosen[i] = min(chosen[i], math.nextafter(limit, 0.0))
+        limit = chosen[i]
+    return np.array(chosen)
 
 
 def _penalties_above(
@@ -175,6 +199,8 @@ def _next_penalty(
     def excess(penalty: float) -> float:
         return _pair_excess(own, following, last, penalty, floor)
 
+    if floor == 0.0:
+        return last  # equal penalties reach 0 exactly, which rounding would hide
     if last >= following or excess(following) < 0.0:
         return max(last, following) + floor
     if excess(last) >= 0.0:
@@ -197,12 +223,13 @@ def _pair_excess(own: float, following: float, last: float, penalty: float, floo
     if fourth <= 0.0:
         return fourth - floor
     power, next_power = 1 - last / own, max(0.0, 1 - penalty / following)
-    both = 4 * power * next_power
-    first = 2 * power * following + 2 * last - floor
-    third = 2 * next_power * own + 2 * penalty - floor
-    first -= 4 * penalty * penalty / second + both * following * following / fourth
-    third -= both * own * own / second + 4 * last * last / fourth
-    off = 2 * math.sqrt(both) * (penalty * own / second + last * following / fourth)
+    # With ν = 1 − λ/σ² the two largest terms of each diagonal entry nearly cancel. Their difference
+    # is 2ν'σ² − 4νν'σ⁴/(2σ² − f) = 2ν'σ²(2λ − f)/(2σ² − f), which does not.
+    first = 2 * power * following * (2 * penalty - floor) / fourth
+    first += 2 * last - floor - 4 * penalty * penalty / second
+    third = 2 * next_power * own * (2 * last - floor) / second
+    third += 2 * penalty - floor - 4 * last * last / fourth
+    off = 4 * math.sqrt(power * next_power) * (penalty * own / second + last * following / fourth)
     return (first + third) / 2 - math.hypot((first - third) / 2, off)
 
 
