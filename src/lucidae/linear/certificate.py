@@ -313,7 +313,7 @@ def _moment_claim(figures: LinearFigures) -> Claim:
     statement = "the second moment is that of the rows, along random directions"
     reference = "definition of the covariance"
     if figures.moment is None:
-        why = "No moment was formed, or its rows are not known."
+        why = "No moment was formed, or its rows are not known or more than 2 million numbers."
         return does_not_apply("moment", statement, reference, why)
     value, error = figures.moment
     advice = "The moment was changed after its rows were added."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, namespace, to_numpy
+from lucidae.arrays import as_double, like, to_numpy
+from lucidae.base import PROBED_ENTRIES
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
@@ -20,9 +22,6 @@ EPS = float(np.finfo(float).eps)
 
 DIRECTIONS = 3
 """Number of random directions."""
-
-BLOCK_ROWS = 32_768
-"""Rows converted to double precision at a time."""
 
 
 class Estimate(NamedTuple):
@@ -41,9 +40,9 @@ class Estimate(NamedTuple):
 class Probe(NamedTuple):
     """Mean and scatter of rows along random directions, computed without their moment.
 
-    A pass over n rows costs O(nm). It is made while the rows are there, and only a few numbers are
-    stored; `difference` then shows whether a moment, after any number of updates, is that of the
-    rows.
+    A pass over n rows costs O(nm). It is made while the rows are there, for data of moderate size,
+    and only a few numbers are stored; `difference` then shows whether a moment, after any number of
+    updates, is that of the rows.
 
     Parameters
     ----------
@@ -58,6 +57,8 @@ class Probe(NamedTuple):
         Sum of the products of the centred projections.
     size : float
         Largest absolute entry of a projection's terms, for its rounding error.
+    rows : int
+        Number of rows.
     """
 
     directions: Vector
@@ -65,31 +66,27 @@ class Probe(NamedTuple):
     mean: Vector
     scatter: Vector
     size: float
+    rows: int
 
     @classmethod
-    def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe:
-        """Return the probe of the first rows, whose moment only scales the directions."""
-        mean, offset = np.abs(to_numpy(moment.mean)), to_numpy(moment.offset)
-        squares = to_numpy(namespace(moment.squares).linalg.diagonal(moment.squares))
-        variances = np.maximum(squares / moment.weight - offset * offset, 0.0)
-        scale = np.where(variances > 0.0, np.sqrt(variances), np.where(mean > 0.0, mean, 1.0))
-        scale = np.where(np.isfinite(scale), scale, 1.0)
-        directions = np.random.default_rng(0).standard_normal((DIRECTIONS, len(mean))) / scale
-        empty = cls(directions, 0.0, np.zeros(DIRECTIONS), np.zeros((DIRECTIONS, DIRECTIONS)), 0.0)
-        return empty.after(X, weights)
+    def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe | None:
+        """Return the probe of the first rows, whose moment only scales the directions.
 
-    def after(self, X: Any, weights: Any) -> Probe:
-        """Return the probe of these rows and of one more batch."""
-        shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights).astype(float)
-        weight = float(np.sum(shares))
+        None if there are too many of them.
+        """
+        if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
+            return None
+        directions = _random_directions(X.shape[1]) / _scale(moment)
+        return cls(directions, *_summary(X, weights, directions), X.shape[0])
+
+    def after(self, X: Any, weights: Any) -> Probe | None:
+        """Return the probe of these rows and of one more batch; None if these are too many."""
+        rows = self.rows + X.shape[0]
+        if rows * X.shape[1] > PROBED_ENTRIES:
+            return None
+        weight, mean, scatter, size = _summary(X, weights, self.directions)
         if weight <= 0.0:
             return self
-        codes, size = _projected(X, self.directions)
-        codes, shares = codes[shares > 0.0], shares[shares > 0.0] / weight
-        first = shares @ codes
-        mean = first + shares @ (codes - first)
-        codes = codes - mean
-        scatter = weight * (codes * shares[:, None]).T @ codes
         total, shift = self.weight + weight, mean - self.mean
         # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
         between = np.outer(shift, shift) * (self.weight * (weight / total))
@@ -99,6 +96,7 @@ class Probe(NamedTuple):
             self.mean + shift * (weight / total),
             self.scatter + scatter + between,
             max(self.size, size),
+            rows,
         )
 
     def difference(self, moment: SecondMoment) -> Estimate:
@@ -116,15 +114,48 @@ class Probe(NamedTuple):
         return Estimate(max(squares, means, weights), error)
 
 
+def _scale(moment: SecondMoment) -> Vector:
+    """Return the standard deviation of each feature, or another size where it is zero."""
+    squares = to_numpy(moment.squares)
+    variances = squares.diagonal() / moment.weight - to_numpy(moment.offset) ** 2
+    deviations = np.sqrt(np.maximum(variances, 0.0))
+    if not np.all(deviations > 0.0):
+        sizes = np.abs(to_numpy(moment.mean))
+        sizes = np.where(sizes > 0.0, sizes, 1.0)
+        deviations = np.where(deviations > 0.0, deviations, sizes)
+    return np.where(np.isfinite(deviations), deviations, 1.0)
+
+
+def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, Vector, float]:
+    """Return total weight, mean and scatter of the projections, and the size of their terms."""
+    codes, size = _projected(X, directions)
+    if weights is None:
+        weight, shares = float(len(codes)), np.full(len(codes), 1.0 / len(codes))
+    else:
+        frequencies = to_numpy(weights).astype(float)
+        weight = float(np.sum(frequencies))
+        if weight <= 0.0:
+            return 0.0, codes[0], np.zeros((DIRECTIONS, DIRECTIONS)), 0.0
+        codes, shares = codes[frequencies > 0.0], frequencies[frequencies > 0.0] / weight
+    first = shares @ codes
+    codes = codes - first
+    rest = shares @ codes  # what rounding left in the mean
+    codes -= rest
+    return weight, first + rest, weight * ((codes.T * shares) @ codes), size
+
+
 def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
     """Return the projections of rows, and the largest sum of absolute terms."""
     if scipy.sparse.issparse(X):
         codes = np.asarray(X.astype(np.float64) @ directions.T)
         return codes, float(np.max(abs(X.astype(np.float64)) @ np.abs(directions.T), initial=0.0))
-    blocks, peak = [], np.zeros(X.shape[1])
-    for start in range(0, X.shape[0], BLOCK_ROWS):
-        rows = as_double(X[start : min(start + BLOCK_ROWS, X.shape[0]), :])
-        blocks.append(to_numpy(rows @ like(directions, rows).mT))
-        # The largest of a few rows stands for all of them.
-        peak = np.maximum(peak, np.max(np.abs(to_numpy(rows[: min(64, rows.shape[0]), :])), axis=0))
-    return np.concatenate(blocks), float(np.max(np.abs(directions) @ peak))
+    rows = as_double(X)
+    codes = to_numpy(rows @ like(directions, rows).mT)
+    # The largest of a few rows stands for all of them.
+    peak = np.max(np.abs(to_numpy(rows[: min(64, rows.shape[0]), :])), axis=0)
+    return codes, float(np.max(np.abs(directions) @ peak))
+
+
+@cache
+def _random_directions(m: int) -> Vector:
+    return np.random.default_rng(0).standard_normal((DIRECTIONS, m))

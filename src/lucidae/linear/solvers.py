@@ -40,7 +40,7 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
     solver = resolve_solver(options, source)
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
-    rng = options.rng()
+    rng = options.rng(solver)
     method = options.make(k, spectrum, rng)
     if solver == "exact":
         outcome = _exact_outcome(method, spectrum, k)

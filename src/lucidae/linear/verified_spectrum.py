@@ -92,7 +92,8 @@ def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> 
     if m > DENSE_FEATURES and (m > MOMENT_FEATURES or n <= m // 2):
         return _data_of_rows(X, weights)
     moment = SecondMoment.of(X, weights)
-    return _data_of_moment(moment, Probe.of(X, weights, moment).difference(moment))
+    probe = Probe.of(X, weights, moment)
+    return _data_of_moment(moment, None if probe is None else probe.difference(moment))
 
 
 def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:

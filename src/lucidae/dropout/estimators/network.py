@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, beside, like, machine_epsilon, to_numpy
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator
+from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
 from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
 from lucidae.dropout.figures import ReportedAttributes
@@ -272,8 +272,13 @@ class NetworkState(FittedState):
 
     def measured_on(
         self, X: Any, Y: Any, sample_weight: Array | None, *, centered: bool
-    ) -> tuple[float, float]:
-        """Return the objective of the weights measured on rows, and its error."""
+    ) -> tuple[float, float] | None:
+        """Return the objective of the weights measured on rows, and its error.
+
+        None if the rows have more than `PROBED_ENTRIES` entries.
+        """
+        if X.shape[0] * (X.shape[1] + Y.shape[1]) > PROBED_ENTRIES:
+            return None
         weights = Weights(*(like(part, self.moment.center) for part in self.network.weights))
         return row_objective(X, Y, sample_weight, weights, self.strength, centered)
 
