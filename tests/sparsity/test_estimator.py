@@ -36,7 +36,7 @@ GIVEN_X, GIVEN_Y = rng.standard_normal((10, 6)), rng.standard_normal((10, 2))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:warm_start=True starts anew")
+@pytest.mark.filterwarnings("ignore:warm_start=True was given")
 @parametrize_with_checks(VARIANTS)
 def test_scikit_learn_check(estimator, check):
     check(estimator)

@@ -312,7 +312,7 @@ class RowsSource:
 
 
 def _check_squares(source: RowsSource) -> None:
-    """Refuse rows that are not finite or whose squares are out of range, as a moment does."""
+    """Raise an error if rows are not finite, or if their squares overflow or underflow."""
     total = source.covariance.trace * source.weight
     peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
     if not math.isfinite(total):

@@ -125,7 +125,7 @@ class LinearState(FittedState):
                 source = MomentSource(self.moment)
                 self._model, self._spectrum = solve(self.options, source, self.previous)
                 self.previous = self._model.outcome.weights
-        assert self._model is not None, "a fit leaves a model, a moment or a stream"
+        assert self._model is not None, "a fitted state contains a model, a moment or a stream"
         return self._model
 
     @property
@@ -247,7 +247,7 @@ class LinearAutoencoder(
         Penalties of the ℓ₂ methods, in any order. ``"auto"`` minimises the condition number of
         the Hessian at the optimum.
     prior : {"geometric", "uniform"} or array of shape (n_components,), default="geometric"
-        Distribution of the prefix length in nested dropout: how many latents are kept.
+        Distribution of the prefix length in nested dropout, the number of latents that are kept.
     whiten : bool, default=False
         Whether `transform` scales every code to unit variance.
     batch_size : int, optional
@@ -301,7 +301,7 @@ class LinearAutoencoder(
     history_ : History
         The loss during descent.
     certificate_ : Certificate
-        How far the fit is from the optimum, and why.
+        Distance of the fit to the optimum, claim by claim.
     n_features_in_ : int
         Number of features m.
 
@@ -451,7 +451,7 @@ class LinearAutoencoder(
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     def transform(self, X: Any) -> Array:
-        """Encode rows: (X − mean) W₁ᵀ, divided by the codes' deviations if whitened.
+        """Encode rows: (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
 
         Parameters
         ----------

@@ -337,7 +337,7 @@ class Options:
 
     @property
     def route(self) -> str:
-        """The solver that decides how data are read: a rule that needs rows cannot use moments."""
+        """The solver for which data are prepared: stochastic if the rule needs rows."""
         if self.solver == "gradient" and _trial_method(self.method, self.tied).rule.needs_rows:
             return "stochastic"
         return self.solver
@@ -377,7 +377,7 @@ class Options:
 
 
 def _trial_method(name: str, tied: bool | str) -> Method:
-    """Return a method of one latent, to be asked before the data are known."""
+    """Return the method with one latent, to check its properties before the data are known."""
     return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
 
 

@@ -125,7 +125,7 @@ class MomentumOptimizer(Optimizer):
         return map_fields(self._accumulate, state.velocity, direction)
 
     def _accumulate(self, velocity: Any, direction: Any) -> Any:
-        """Return μv + g in one new array: at these sizes a second one costs more than the sum."""
+        """Return μv + g with one allocation; a second one would take longer than the addition."""
         total = self.momentum * velocity
         total += direction
         return total
@@ -211,7 +211,7 @@ class Adam(Optimizer):
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:  # noqa: ARG003
-        """Return a fixed step: weights are of order one, and so are Adam's steps over the rate."""
+        """Return a fixed step: weights, and Adam's steps divided by the rate, are of order one."""
         return ADAM_RATE
 
 

@@ -314,7 +314,7 @@ class BrockettRule(Rule):
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return minus the Riemannian gradient, as rows.
 
-        The Euclidean gradient of tr(WΣWᵀD) is 2DWΣ. Its projection on the tangent space takes away
+        The Euclidean gradient of tr(WΣWᵀD) is 2DWΣ. Its projection on the tangent space subtracts
         (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM − (DM − MD).
         """
         encoded = covariance.apply(weights.encoder)
@@ -446,7 +446,7 @@ SLACK = 1e-12
 
 
 class PrefixNumbers:
-    """Uniform numbers, one per epoch, run and row, and how many latents they reach.
+    """Uniform numbers, one per epoch, run and row, and the longest prefix that they give.
 
     NumPy draws them in the order in which the epochs need them, so that a seed gives one
     trajectory on any device, however many epochs are taken at once.

@@ -79,7 +79,7 @@ def _one_more(wanted: Any, source: Source) -> int | None:
 
 
 def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -> int:
-    """Return the number of latents that `wanted` stands for on these data."""
+    """Return the number of latents for the argument `n_components` on these data."""
     m = source.covariance.n_features
     if isinstance(wanted, int):
         if wanted > m:

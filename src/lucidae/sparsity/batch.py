@@ -1,4 +1,4 @@
-"""Stacks of sparse problems, solved together on the device where they live."""
+"""Stacks of sparse problems, solved together on the device of their arrays."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def solve_batch(
 
 
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
-    """Return finite arrays (B, d, κ) and (B, d, n) of one library, floats as they came."""
+    """Return finite arrays (B, d, κ) and (B, d, n) of one library, with floating dtypes kept."""
     y = y if is_array(y) else np.asarray(y)
     X = X if is_array(X) else np.asarray(X)
     xp = namespace(X, y)
@@ -234,7 +234,7 @@ def _first_noise(problem: Problem) -> Array:
 def _solve_one_by_one(
     problem: Problem, settings: BatchSettings, learn: bool
 ) -> BatchSolution[State]:
-    """Solve one problem after the other; a processor is no faster on all of them at once."""
+    """Solve one problem after the other; on a processor, all at once would not be faster."""
 
     def solved(index: int) -> Solution[State]:
         one = Problem(*(field[index, ...] for field in problem))
@@ -256,7 +256,7 @@ def _solve_one_by_one(
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Update to the basin, then take Newton steps if κ × κ is small."""
+    """Repeat an update until it has chosen a basin, then take Newton steps if κ is small."""
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
     large = problem.columns > NEWTON_COLUMNS * problem.rows

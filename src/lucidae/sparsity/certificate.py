@@ -34,6 +34,7 @@ ENERGY = 1e-8
 """Relative distance between the reported energy and the verifier's; both are exact to rounding."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
+UNDECIDED = "Uniqueness is neither confirmed nor refuted"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
 SPARSEST = "no other representation uses as few columns"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
@@ -175,11 +176,11 @@ def _unique_in_general_position(figures: SparseFigures) -> Claim:
         return does_not_apply(name, SPARSEST, CHEN_HUO, why)
     bound = uniqueness_bound(figures.spark, figures.rank)
     if figures.position is False:
-        why = f"Not certified, which is not a failure. {figures.position_reason}"
+        why = f"{UNDECIDED}. {figures.position_reason}"
         return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
     if count < bound:
         return Claim(name, SPARSEST, CHEN_HUO, count, bound, True, figures.position_reason)
-    why = "Not certified, which is not a failure: the condition is sufficient only."
+    why = f"{UNDECIDED}: the condition is sufficient but not necessary."
     return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
 
 
@@ -194,7 +195,7 @@ def _unique_by_coherence(figures: SparseFigures) -> Claim:
     if count < bound:
         return Claim(name, SPARSEST, CHEN_HUO, count, bound, True)
     why = (
-        "Not certified, which is not a failure: the condition is sufficient only. The coherence "
+        f"{UNDECIDED}: the condition is sufficient but not necessary. The coherence "
         f"is {figures.coherence:.3g}."
     )
     return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)

@@ -1,4 +1,4 @@
-"""The estimator `SparseVAE`: validate, build the energy, solve, copy out."""
+"""The estimator `SparseVAE`."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     Finds the few columns of `X` that together explain all outputs `y`. With the full posterior
     this minimises the energy that marginalisation smooths: bad local minima of the deterministic
-    autoencoder are not minima of it (Wipf 2023, Theorem 4.1).
+    autoencoder are not local minima of this energy (Wipf 2023, Theorem 4.1).
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     warm_start : bool, default=False
         Whether a further `fit` starts from the relevances of the last one. The noise variance is
         found as usual. Where the number of columns or the groups have changed, the fit warns and
-        starts anew.
+        starts from the default relevances.
     verbose : bool, default=False
         Whether to show the progress of updates, sweeps and of the path of noise variances.
 
@@ -379,7 +379,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             nonzero = xp.any(problem.dictionary != 0, axis=0)
             start = units.normalised_relevance(like(relevance, problem.dictionary))
             return xp.where(nonzero, start, 0.0 * start)
-        warnings.warn(f"warm_start=True starts anew: {reason}.", UserWarning, stacklevel=5)
+        warnings.warn(
+            f"warm_start=True was given, but {reason}: the fit starts from the default relevances.",
+            UserWarning,
+            stacklevel=5,
+        )
         return None
 
     def _copied_out(

@@ -23,7 +23,7 @@ from lucidae.validation import check_choice
 
 
 class Energy(ABC):
-    """An energy of relevances w, and what solvers ask of it.
+    """An energy of relevances w, with the properties that solvers use.
 
     A subclass defines `value`, `violation` and `update`, and overrides the attributes below
     where its mathematics allows more than repeating the update.
@@ -97,7 +97,7 @@ class Marginal(Energy):
 
     @property
     def prunes(self) -> bool:
-        """True without groups, whose columns would have to leave together."""
+        """True without groups; the columns of a group could only be removed together."""
         return self.groups is None
 
     @property

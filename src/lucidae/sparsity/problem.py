@@ -44,7 +44,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_dictionary_and_responses(function: Function) -> Function:
-    """Refuse former names of the arguments ``X`` and ``y`` with a sentence that names the new."""
+    """Refuse former names of the arguments ``X`` and ``y``, and name the new ones."""
 
     @wraps(function)
     def checked(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Solvers: from a problem and an energy to relevances; one table, one call.
+"""Solvers, which compute relevances from a problem and an energy, in one table.
 
 Solvers of the full energy end at the same minimum where there is only one, and may end at
 different ones where there are several. Observed with 20 dB noise (d = 100, κ = 200, rank 3, ten
@@ -246,7 +246,7 @@ def _restored(problem: Problem, pruned: PrunedState) -> State:
 
 
 def with_value(solution: Solution[Any], value: State) -> Solution[State]:
-    """Return a solution that ended alike, with another value."""
+    """Return a copy of the solution with another value."""
     return Solution(
         value,
         solution.status,
@@ -305,7 +305,7 @@ def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State
 def without_vanishing(state: State, marginal: Marginal) -> State:
     """Return the state, or the stack, with relevances that tend to zero set to zero.
 
-    These are the ones far below the noise that still fall and, where coordinates are exact, all
+    These are the ones far below the noise that still decrease and, where coordinates are exact, all
     those whose minimiser is zero (Wipf 2023, Theorem 4.4), if that together raises no energy.
     """
     xp = namespace(state.relevance)
