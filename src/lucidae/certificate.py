@@ -23,16 +23,22 @@ __all__ = [
     "certify",
     "does_not_apply",
     "reported",
+    "undecided",
 ]
 
-_MARKS = {True: "✓", False: "✗", None: "–"}
-_WORDS = {True: "holds", False: "fails"}
+_MARKS = {
+    "holds": "✓",
+    "fails": "✗",
+    "undecided": "?",
+    "reported": "–",
+    "does not apply": "–",
+}
 
 
 @saved_as(
-    "lucidae.claim/2",
-    formerly=("lucidae.certificate:Claim", "lucidae.claim/1"),
-    upgrade=lambda fields: fields | {"error": 0.0},
+    "lucidae.claim/3",
+    formerly=("lucidae.certificate:Claim", "lucidae.claim/1", "lucidae.claim/2"),
+    upgrade=lambda fields: {"error": 0.0, "undecided": False} | fields,
 )
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -51,13 +57,17 @@ class Claim:
     threshold : float or None
         What the figure was compared with.
     holds : bool or None
-        The verdict; None when the claim does not apply (an assumption is not met, or the
-        figure is only reported).
+        The verdict; None when the claim does not apply (an assumption is not met), when the
+        figure is only reported, or when the claim is undecided.
     advice : str
         Why, and what to do about it.
     error : float
         Bound on the error of evaluating `value` in floating point. A figure that is closer to its
         threshold than this has no verdict.
+    undecided : bool
+        True when the claim applies but could be neither confirmed nor refuted: its figure lies
+        within its own error of the threshold, or could not be computed. A certificate with an
+        undecided claim does not hold.
 
     Examples
     --------
@@ -75,6 +85,7 @@ class Claim:
     holds: bool | None = None
     advice: str = ""
     error: float = 0.0
+    undecided: bool = False
 
     def __post_init__(self) -> None:
         # Scalars of array libraries are neither JSON nor `is True`.
@@ -85,9 +96,11 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """The verdict in words: holds, fails, reported (a figure alone) or does not apply."""
+        """The verdict in words: holds, fails, undecided, reported (a figure) or does not apply."""
         if self.holds is not None:
-            return _WORDS[self.holds]
+            return "holds" if self.holds else "fails"
+        if self.undecided:
+            return "undecided"
         return "does not apply" if self.value is None else "reported"
 
     @property
@@ -112,6 +125,7 @@ class Claim:
             "holds": self.holds,
             "advice": self.advice,
             "error": json_safe(self.error),
+            "undecided": self.undecided,
         }
 
 
@@ -167,7 +181,7 @@ def _compared(
     """Return a claim with its verdict, from the excess of the figure over its threshold."""
     if error > 0.0 and abs(excess) <= error:
         why = UNDECIDABLE.format(error=error)
-        return Claim(name, statement, reference, value, threshold, None, why, error)
+        return undecided(name, statement, reference, why, value, threshold, error=error)
     holds = bool(excess <= 0.0)
     return Claim(
         name, statement, reference, value, threshold, holds, "" if holds else advice, error
@@ -180,8 +194,22 @@ def reported(name: str, statement: str, reference: str, value: float, advice: st
 
 
 def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim:
-    """State a claim that cannot be judged, and why."""
+    """State a claim whose assumptions are not met, and why."""
     return Claim(name, statement, reference, advice=why)
+
+
+def undecided(
+    name: str,
+    statement: str,
+    reference: str,
+    why: str,
+    value: float | None = None,
+    threshold: float | None = None,
+    *,
+    error: float = 0.0,
+) -> Claim:
+    """State a claim that applies but could be neither confirmed nor refuted, and why."""
+    return Claim(name, statement, reference, value, threshold, None, why, error, undecided=True)
 
 
 @saved_as(
@@ -221,9 +249,11 @@ class Certificate:
 
     @property
     def holds(self) -> bool | None:
-        """False when a claim fails, None when none applies, else True."""
-        verdicts = [claim.holds for claim in self.claims if claim.holds is not None]
-        return all(verdicts) if verdicts else None
+        """False when a claim fails; None when none fails but one is undecided or none applies."""
+        verdicts = {claim.verdict for claim in self.claims}
+        if "fails" in verdicts:
+            return False
+        return True if "holds" in verdicts and "undecided" not in verdicts else None
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(self.claims)
@@ -252,7 +282,7 @@ class Certificate:
         lines = [self._headline()]
         for claim, figure in zip(self.claims, figures, strict=True):
             lines.append(
-                f"{_MARKS[claim.holds]} {claim.name:<{width}}  {figure:<{across}}  "
+                f"{_MARKS[claim.verdict]} {claim.name:<{width}}  {figure:<{across}}  "
                 f"{claim.statement} [{claim.reference}]"
             )
             if claim.advice:
@@ -260,16 +290,23 @@ class Certificate:
         return "\n".join(lines)
 
     def _headline(self) -> str:
-        failing = sum(claim.holds is False for claim in self.claims)
-        judged = sum(claim.holds is not None for claim in self.claims)
-        if not judged:
+        verdicts = [claim.verdict for claim in self.claims]
+        failing, holding, waiting = map(verdicts.count, ("fails", "holds", "undecided"))
+        judged = failing + holding
+        if failing:
+            of = f"{failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
+            words = "the claim fails" if judged == 1 else of
+        elif judged:
+            short = {1: "the claim holds", 2: "both claims hold"}
+            words = short.get(judged, f"all {judged} claims hold")
+        elif waiting:
+            return f"{self.title}: undecided"
+        else:
             return f"{self.title}: no claim applies"
-        if not failing:
-            words = {1: "the claim holds", 2: "both claims hold"}
-            return f"{self.title}: {words.get(judged, f'all {judged} claims hold')}"
-        if judged == 1:
-            return f"{self.title}: the claim fails"
-        return f"{self.title}: {failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
+        if waiting:
+            words = words.replace("the claim", "one claim").replace("all ", "")
+            words += f", {waiting} {'is' if waiting == 1 else 'are'} undecided"
+        return f"{self.title}: {words}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-safe values: claims, and the numbers from which to check them."""
@@ -292,7 +329,7 @@ def _html_row(claim: Claim) -> str:
     kind = claim.verdict.replace(" ", "-")
     advice = f"<p>{html.escape(claim.advice)}</p>" if claim.advice else ""
     return (
-        f"<tr class='{kind}'><td title='{claim.verdict}'>{_MARKS[claim.holds]}</td>"
+        f"<tr class='{kind}'><td title='{claim.verdict}'>{_MARKS[claim.verdict]}</td>"
         f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(claim.figure)}</td>"
         f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
         f"{advice}</td></tr>"
@@ -404,6 +441,7 @@ vertical-align:top;border:0;font-weight:normal}
 .lucidae-certificate cite{opacity:.65;font-size:.92em}
 .lucidae-certificate .holds td:first-child{color:#15965f}
 .lucidae-certificate .fails td:first-child{color:#d9480f;font-weight:700}
+.lucidae-certificate .undecided td:first-child{color:#b08800;font-weight:700}
 @container (max-width:36em){
 .lucidae-certificate tr{display:grid;grid-template-columns:2em 1fr auto}
 .lucidae-certificate td:last-child{grid-column:2/-1}
