@@ -1,0 +1,55 @@
+"""Components against sampling noise: simulations of what the two tests promise."""
+
+import numpy as np
+import pytest
+
+from lucidae.sampling import component_sampling_error, separated_components
+
+
+def spectrum(rows):
+    return np.linalg.eigvalsh(rows.T @ rows / len(rows))[::-1]
+
+
+def test_the_expected_angle_is_that_of_repeated_samples():
+    rng = np.random.default_rng(0)
+    deviations = np.array([5.0, 3.0, 2.0, 1.0])
+    sines = []
+    for _ in range(400):
+        rows = rng.standard_normal((500, 4)) * deviations
+        vectors = np.linalg.eigh(rows.T @ rows)[1][:, ::-1]
+        sines.append(1 - np.diag(vectors) ** 2)
+    assert component_sampling_error(deviations**2, 500) == pytest.approx(
+        np.mean(sines, 0), rel=0.15
+    )
+
+
+@pytest.mark.parametrize("shape", [(200, 50), (50, 200), (1000, 5), (30, 30), (100, 2)])
+def test_white_noise_has_no_separated_component(shape):
+    rng = np.random.default_rng(1)
+    found = sum(
+        separated_components(spectrum(rng.standard_normal(shape)), shape[0], 1).any()
+        for _ in range(100)
+    )
+    assert found <= 1
+
+
+@pytest.mark.parametrize(("strength", "seen"), [(3.0, True), (0.3, False)])
+def test_a_direction_is_seen_where_its_variance_exceeds_the_noise(strength, seen):
+    # A spike of variance 1 + s² is visible for s² > sqrt(m / n) = 0.5 (Baik, Ben Arous, Péché 2005).
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((200, 50))
+    rows[:, 0] += strength * rng.standard_normal(200)
+    assert separated_components(spectrum(rows), 200, 1)[0] == seen
+
+
+def test_equal_eigenvalues_are_not_separated():
+    assert not separated_components(np.array([2.0, 2.0, 1.0]), 1e6, 2).any()
+    assert not separated_components(np.zeros(3), 100, 2).any()
+
+
+def test_a_scale_changes_nothing():
+    values = spectrum(np.random.default_rng(3).standard_normal((40, 6)) * np.arange(1, 7))
+    for scale in (1e-200, 1e200):
+        assert (
+            separated_components(values, 40, 6) == separated_components(values * scale, 40, 6)
+        ).all()
