@@ -264,7 +264,7 @@ def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     """Where m is large the distances are bounds from residuals, and they bound."""
     # The collection of doctests may import a module twice: patch what the estimator itself uses.
     used = LinearAutoencoder.fit.__globals__
-    monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
+    monkeypatch.setitem(used["source_of"].__globals__, "LARGEST_MATRIX", 10)
     monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
     monkeypatch.setitem(used["data_of"].__globals__, "DENSE_FEATURES", 10)
     monkeypatch.setitem(used["data_of"].__globals__, "MOMENT_FEATURES", 10)

@@ -16,7 +16,7 @@ from lucidae.certificate import Certificate, does_not_apply
 from lucidae.io.models import saved_as
 from lucidae.linear.certificate import certificate, checked_data, measure
 from lucidae.linear.data import (
-    EXACT_FEATURES,
+    LARGEST_MATRIX,
     STORED_FEATURES,
     MomentSource,
     RowsSource,
@@ -87,7 +87,7 @@ class LinearState(FittedState):
     def advance(self, options: Options, X: Any, weights: Array | None) -> None:
         """Add one more batch; the model is computed when it is next read."""
         self.options = options
-        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
+        if options.route == "stochastic" or X.shape[1] > LARGEST_MATRIX:
             self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
             before, self.moment = self.moment, self._accumulated(X, weights)
@@ -400,7 +400,7 @@ class LinearAutoencoder(
         options = self._options()
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
-        source = source_of(X, weights, options.route)
+        source = source_of(X, weights, options.route, options.n_components)
         _check_weight(source.weight)
         state = LinearState(options, reference_of(X))
         if self.warm_start and hasattr(self, "_state"):
