@@ -397,7 +397,8 @@ def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]
     if scipy.sparse.issparse(X):
         mean = np.asarray(weights @ X.astype(np.float64)).ravel() / total
         return mean, StreamCovariance(X, mean, weights).trace
-    blocks = [slice(i, i + BLOCK_ROWS) for i in range(0, X.shape[0], BLOCK_ROWS)]
+    n = X.shape[0]
+    blocks = [slice(i, min(i + BLOCK_ROWS, n)) for i in range(0, n, BLOCK_ROWS)]
     first = sum(weights[part] @ as_double(X[part, :]) for part in blocks) / total
     # The mean of the deviations from a first mean corrects its rounding error.
     squares, rest = 0.0, 0.0 * first
