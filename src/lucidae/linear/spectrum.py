@@ -18,6 +18,7 @@ from lucidae.arrays import (
 )
 from lucidae.arrays.eigen import fix_signs
 from lucidae.io.models import saved_as
+from lucidae.linear.weights import orthonormal_rows
 
 TINY = float(np.finfo(float).tiny)
 """The smallest normal number, a lower limit of sizes by which figures are divided."""
@@ -93,5 +94,7 @@ def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: 
     values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
     resolved = values > np.sqrt(machine_epsilon(values)) * values[0]
     scaled = left[:, resolved] * root[:, None] / np.sqrt(values[resolved] * total)
-    vectors = X.T @ scaled - mean[:, None] * scaled.sum(axis=0)
+    # A column inherits the error ε λ₁/λ of its u, of which the orthogonalisation against the columns
+    # before it, which are more accurate, removes most.
+    vectors = orthonormal_rows((X.T @ scaled - mean[:, None] * scaled.sum(axis=0)).T).T
     return Spectrum(values[resolved], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
