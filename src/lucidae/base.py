@@ -132,14 +132,14 @@ class StateSlot:
         return instance.__dict__["_state"]
 
     def __set__(self, instance: Any, state: FittedState) -> None:
-        names = _fitted_names(type(instance))  # type: ignore[arg-type]
+        names = fitted_names(type(instance))  # type: ignore[arg-type]
         for name in names & instance.__dict__.keys():
             del instance.__dict__[name]
         instance.__dict__["_state"] = state
 
 
 @cache
-def _fitted_names(kind: type) -> frozenset[str]:
+def fitted_names(kind: type) -> frozenset[str]:
     """Return the names of the `Fitted` attributes of a class."""
     return frozenset(
         name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -11,10 +12,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, device, like, namespace
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
-from lucidae.certificate import Certificate, does_not_apply
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    fitted_names,
+    upgraded_estimator,
+    validated_rows,
+)
+from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
-from lucidae.linear.certificate import certificate, checked_data, measure
+from lucidae.linear.attributes import changed_attributes
+from lucidae.linear.certificate import certificate, checked_data, measure, with_changes
 from lucidae.linear.data import (
     EXACT_FEATURES,
     STORED_FEATURES,
@@ -34,6 +43,9 @@ from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
 
 __all__ = ["LinearAutoencoder"]
+
+CERTIFIED_STREAM_FEATURES = 256
+"""Largest m whose second moment a stream keeps for its certificate: half a mebibyte."""
 
 
 def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +80,9 @@ class LinearState(FittedState):
 
     _probe: Probe | None = None
 
+    # The moment of all rows of a stream, for its certificate alone; None where it is too large.
+    seen: SecondMoment | None = None
+
     def solve(self, source: Source, rows: Any = None, weights: Array | None = None) -> None:
         """Fit now, and store the moment of the source if it is small.
 
@@ -88,13 +103,11 @@ class LinearState(FittedState):
         """Add one more batch; the model is computed when it is next read."""
         self.options = options
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
+            self.seen, self._probe = self._seen_after(X, weights)
             self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
             before, self.moment = self.moment, self._accumulated(X, weights)
-            if before is None:
-                self._probe = Probe.of(X, weights, self.moment)
-            elif self._probe is not None:
-                self._probe = self._probe.after(X, weights)
+            self._probe = self._probe_after(before, self.moment, X, weights)
         self._model, self._spectrum = None, None
         self.changed()
 
@@ -104,6 +117,25 @@ class LinearState(FittedState):
         if self._model is not None:
             return StreamFit.resume(options, self._model)
         return StreamFit.begin(options, X, weights)
+
+    def _seen_after(
+        self, X: Any, weights: Array | None
+    ) -> tuple[SecondMoment | None, Probe | None]:
+        """Return the moment of all rows of a stream with one more batch, and its probe."""
+        before = self.moment if self.stream is None else self.seen
+        unknown = before is None and (self.stream is not None or self._model is not None)
+        if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
+            return None, None
+        seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
+        return seen, self._probe_after(before, seen, X, weights)
+
+    def _probe_after(
+        self, before: SecondMoment | None, moment: SecondMoment, X: Any, weights: Array | None
+    ) -> Probe | None:
+        """Return the probe of all rows of a moment, of which `before` lacks those of `X`."""
+        if before is None:
+            return Probe.of(X, weights, moment)
+        return None if self._probe is None else self._probe.after(X, weights)
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
@@ -168,25 +200,26 @@ class LinearState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate on the stored moment."""
-        if self.moment is not None:
-            return self.certify(self._data(MomentSource(self.moment)), title)
-        why = "The data of the stream were not stored: call lucidae.certify(estimator, X)."
-        return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
+        moment = self.moment if self.stream is None else self.seen
+        if moment is not None:
+            return self.certify(self._data(MomentSource(moment)), title)
+        why = "The rows of the stream were not stored: call lucidae.certify(estimator, X)."
+        return Certificate(title, (undecided("optimum", "the fit is optimal", "", why),))
 
     def certify(self, data: Data, title: str = "LinearAutoencoder") -> Certificate:
         """Return the certificate of the model on data."""
         model, training = self.model, self.options.training
         outcome = model.outcome
-        # The variances of a stream are running averages, which no data reproduce.
-        compared = model if self.stream is None else None
         figures = measure(
             outcome.method,
             outcome.weights,
             data,
             training,
             outcome.learning_rate,
-            compared,
+            model,
             self.options.n_components,
+            # The variances of a stream are running averages, which no data reproduce.
+            running=self.stream is not None,
         )
         return certificate(f"{title}(method={self.options.method!r})", figures)
 
@@ -199,8 +232,17 @@ class LinearState(FittedState):
         return data_of(source.moment, difference=difference)
 
     def returned(self, values: Array) -> Array:
-        """Return `values` in the library, dtype and on the device of the training data."""
-        return like(values, self.reference)
+        """Return a copy of `values` in the library, dtype and on the device of the training data.
+
+        What a user writes into an attribute does not change the fitted state.
+        """
+        converted = like(values, self.reference)
+        return namespace(converted).asarray(converted, copy=True)
+
+    def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
+        """Return the attributes that a user assigned or changed in place, with their difference."""
+        shown = dict(self._attributes or {}) | dict(given)
+        return changed_attributes(shown, self.compute_attributes()) if shown else {}
 
 
 @saved_as(
@@ -548,9 +590,19 @@ class LinearAutoencoder(
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
+    @property
+    def certificate_(self) -> Certificate:
+        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        return self._with_changes(super().certificate_)
+
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
         data = data_of(*checked_data(X, sample_weight))
-        return self._state.certify(data, type(self).__name__)
+        return self._with_changes(self._state.certify(data, type(self).__name__))
+
+    def _with_changes(self, found: Certificate) -> Certificate:
+        """Return the certificate, which fails where fitted attributes were changed by a user."""
+        assigned = {name: vars(self)[name] for name in fitted_names(type(self)) & vars(self).keys()}
+        return with_changes(found, self._state.changed_attributes(assigned))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -363,7 +363,7 @@ class Options:
         read = method_entry(self.method).penalties
         if read is None:
             return np.zeros(k)
-        return read(self.l2, None if spectrum is None else to_numpy(spectrum.values), k)
+        return read(self.l2, None if spectrum is None else spectrum.resolved(k + 1), k)
 
     def prefix_prior(self, k: int) -> Vector:
         """Return the probabilities of the prefix lengths 1 … k."""

@@ -32,8 +32,8 @@ from lucidae.linear.spectrum import TINY
 from lucidae.linear.weights import orthonormal_rows
 
 ZERO_LATENT = 1e-8
-"""A latent counts as zero when its decoder column is shorter than this share of the longest one, or
-when the product of the lengths of its encoder row and decoder column is below this number."""
+"""A latent counts as zero when the product of the lengths of its encoder row and its decoder column
+is at most this number. The product does not change when a scale moves from one to the other."""
 
 
 @saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
@@ -192,7 +192,7 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
     reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
     gains = norms * reach
-    zero = (norms <= ZERO_LATENT * xp.max(norms)) | (gains <= ZERO_LATENT)
+    zero = gains <= ZERO_LATENT
     unit = atoms / where_set(norms, zero, 1.0)[:, None]
     return where_set(unit, zero[:, None], 0.0), ~to_numpy(zero)
 

@@ -15,6 +15,7 @@ from lucidae.arrays import (
     machine_epsilon,
     namespace,
     svd_thin,
+    to_numpy,
 )
 from lucidae.arrays.eigen import fix_signs
 from lucidae.io.models import saved_as
@@ -61,10 +62,20 @@ class Spectrum:
         return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
-        """Return the numerical rank: eigenvalues above m·eps times the largest."""
-        xp = namespace(self.values)
-        floor = machine_epsilon(self.values) * self.n_features * self.values[0]
-        return int(xp.sum(xp.astype(self.values > floor, xp.int64)))
+        """Return the numerical rank: the number of eigenvalues above m·ε times the largest."""
+        return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
+
+    def resolved(self, q: int) -> np.ndarray[Any, Any]:
+        """Return the first `q` eigenvalues; those below their rounding error become zero.
+
+        The error is m·ε times the largest eigenvalue. Eigenvalues that were not computed because
+        there are fewer rows than features are zero as well. The result does therefore not depend
+        on whether the eigenvalues were computed from rows or from a moment.
+        """
+        values = to_numpy(self.values)
+        floor = machine_epsilon(self.values) * self.n_features * values[0]
+        padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
+        return np.where(padded > floor, padded, 0.0)[:q]
 
 
 def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verified_spectrum import Data, Leading, leading_eigenpairs, norm
 from lucidae.linear.weights import map_fields
+from lucidae.sampling import components_above_noise, separated_components, subspace_sampling_error
 
 __all__ = ["LinearFigures", "measure"]
 
@@ -46,6 +47,26 @@ REACHED = 1e-3
 """Alignment distance up to which `epochs` are predicted."""
 
 _TINY = float(np.finfo(float).tiny)
+
+
+class Sampling(NamedTuple):
+    """Which components are separated from sampling noise.
+
+    Parameters
+    ----------
+    rows : float
+        Number of rows less one, because the mean was estimated.
+    separated : ndarray of bool of shape (k,)
+        For methods that promise axes, the components that are separated; for others, those whose
+        eigenvalues exceed the noise.
+    turned : float or None
+        For methods that promise the subspace alone, the expected mean squared sine of the angles
+        between the subspaces of the sample and of the population.
+    """
+
+    rows: float
+    separated: Vector
+    turned: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +104,10 @@ class LinearFigures:
         Largest relative difference of fitted attributes to those that follow from weights and data.
     moment : Estimate or None
         Difference of the second moment to the rows along random directions.
+    sampling : Sampling or None
+        Which components are separated from sampling noise.
+    from_elsewhere : bool
+        Whether the weights were given without an estimator, so that no advice on training applies.
     evidence : dict
         The numbers from which the figures can be computed again.
     """
@@ -103,6 +128,8 @@ class LinearFigures:
     epochs: float | None
     attributes: float | None
     moment: Estimate | None = None
+    sampling: Sampling | None = None
+    from_elsewhere: bool = False
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -114,6 +141,7 @@ def measure(
     learning_rate: float | None = None,
     model: Model | None = None,
     wanted: Any = None,
+    running: bool = False,
 ) -> LinearFigures:
     """Measure the figures of given weights on given data.
 
@@ -133,6 +161,8 @@ def measure(
         The fitted model, whose attributes are compared with the weights and the data.
     wanted : int, float or None
         The argument `n_components` of the fit, where `model` is given.
+    running : bool, default=False
+        Whether mean and variances of the model are running averages over a stream.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
     k, m = weights.encoder.shape
@@ -156,8 +186,10 @@ def measure(
         uncertain_latents=uncertain,
         conditioning=_conditioning(method, leading),
         epochs=_epochs(method, leading, k, data, learning_rate, training),
-        attributes=attribute_difference(model, weights, data, leading, wanted),
+        attributes=attribute_difference(model, weights, data, leading, wanted, running),
         moment=data.difference,
+        sampling=_sampling(method, leading, k, data),
+        from_elsewhere=model is None,
         evidence=_evidence(method, leading, k, data, (value, minimum, size)),
     )
 
@@ -291,7 +323,7 @@ def _own_minimum(
 
     Bao et al. 2020: Theorem 3 and Appendix F; each by minimising the loss of one latent.
     """
-    rest = trace - float(np.sum(values)) if rest is None else rest
+    rest = max(trace - float(np.sum(values)), 0.0) if rest is None else rest
     if isinstance(objective, NonUniformL2):
         # A latent of squared length a on its axis has the loss σ²(1 − a)² + 2λa.
         penalties = np.sort(to_numpy(objective.penalties))
@@ -307,10 +339,14 @@ def _own_minimum(
 
 
 def _vae_minimum(given: float | None, values: Vector, rest: float, m: int) -> float:
-    """Return −log-likelihood of N(0, C) with C = max(σ², s²) in the subspace and s² outside."""
+    """Return −log-likelihood of N(0, C) with C = max(σ², s²) in the subspace and s² outside.
+
+    Where no noise variance is given and the variance `rest` outside of the subspace is zero up to
+    rounding, the likelihood is not bounded.
+    """
     k = len(values)
     noise = rest / max(m - k, 1) if given is None else given
-    if noise <= 0.0:
+    if noise <= (0.0 if given is not None else m * EPS * (float(np.sum(values)) + rest)):
         return -math.inf
     model = np.append(np.maximum(values, noise), np.full(m - k, noise))
     data = np.append(values, np.full(m - k, rest / max(m - k, 1)))
@@ -474,7 +510,7 @@ def _conditioning(method: Method, leading: Leading) -> float | None:
     if curvatures is None:
         return None
     positive = curvatures[curvatures > 1e-12 * curvatures[-1]]
-    return float(positive[-1] / positive[0]) if positive.size else math.inf
+    return float(positive[-1] / positive[0]) if positive.size else None
 
 
 def _epochs(
@@ -494,7 +530,22 @@ def _epochs(
     rate = method.expected().alignment_rate(leading.values, k)
     if rate is None:
         return None
-    return predicted_epochs(rate, learning_rate, training.effective_momentum, REACHED)
+    epochs = predicted_epochs(rate, learning_rate, training.effective_momentum, REACHED)
+    return epochs if math.isfinite(epochs) else None
+
+
+def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | None:
+    """Return which components are separated from sampling noise; None where it is not known."""
+    if not leading.dense or data.weight is None or not data.weight > 2.0 or not data.trace > 0.0:
+        return None
+    # Eigenvalues below their rounding error are no noise of the data.
+    values, rows = np.where(leading.values > leading.error, leading.values, 0.0), data.weight - 1.0
+    if method.expected().aligns:
+        return Sampling(rows, separated_components(values, rows, k), None)
+    if k == data.n_features:
+        return None
+    turned = subspace_sampling_error(values, rows, k)
+    return Sampling(rows, components_above_noise(values, rows, k), turned)
 
 
 def _evidence(
@@ -504,7 +555,7 @@ def _evidence(
     data: Data,
     loss: tuple[Estimate | None, Estimate | None, float],
 ) -> dict[str, Any]:
-    """Return the numbers from which a reader can compute the figures again."""
+    """Return the numbers from which the figures can be computed again."""
     value, minimum, size = loss
     objective = method.objective
     found: dict[str, Any] = {
@@ -513,11 +564,14 @@ def _evidence(
         "eigenvalue_after_k_at_most": leading.outside,
         "all_eigenvalues_computed": leading.dense,
         "trace": data.trace,
+        "n_rows": data.weight,
         "misalignments": leading.misalignments,
         "loss": None if value is None else value.value,
         "minimum": None if minimum is None else minimum.value,
         "loss_size": size,
     }
+    if leading.dense:
+        found["spectrum"] = leading.values
     if isinstance(objective, NonUniformL2):
         found["penalties"] = to_numpy(objective.penalties)
     if isinstance(objective, ExpectedNestedDropout):
