@@ -32,6 +32,7 @@ CLAIMS = (
     "balance",
     "nonzero_latents",
     "eigengap",
+    "sampling",
     "conditioning",
     "epochs",
     "attributes",
@@ -284,13 +285,30 @@ def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
             assert certificate[name].holds, certificate[name]
 
 
-def test_a_stream_promises_nothing_without_data_and_all_with_them():
+def verdicts(certificate):
+    return {claim.name: claim.verdict for claim in certificate}
+
+
+def test_a_stream_has_the_same_verdicts_from_what_it_kept_and_from_the_data():
     X = 1 + centred_rows(np.r_[5.0, 3.0, np.full(4, 0.01)], n=400)
     stream = LinearAutoencoder(2, solver="stochastic", random_state=0)
     for _ in range(200):
         stream.partial_fit(X)
+    assert stream.certificate_["subspace"].holds
+    assert verdicts(stream.certificate_) == verdicts(certify_estimator(stream, X))
+    resumed = LinearAutoencoder(2).fit(X).set_params(solver="stochastic").partial_fit(X[:9])
+    whole = np.vstack([X, X[:9]])
+    assert verdicts(resumed.certificate_) == verdicts(certify_estimator(resumed, whole))
+
+
+def test_a_stream_of_many_features_is_undecided_without_data(monkeypatch):
+    used = LinearAutoencoder.fit.__globals__
+    monkeypatch.setitem(used["LinearState"].solve.__globals__, "CERTIFIED_STREAM_FEATURES", 5)
+    X = centred_rows(VALUES)
+    stream = LinearAutoencoder(2, solver="stochastic", random_state=0).partial_fit(X)
+    assert stream.certificate_["optimum"].undecided
     assert stream.certificate_.holds is None
-    assert certify_estimator(stream, X)["subspace"].holds
+    assert "certify(estimator, X)" in stream.certificate_["optimum"].advice
 
 
 def test_a_prior_that_never_cuts_somewhere_identifies_nothing_there(X):

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import as_double, is_array, to_numpy
+from lucidae.arrays import Array, as_double, is_array, namespace, to_numpy
 from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS
 from lucidae.linear.verified_spectrum import Data, Leading
 
-__all__ = ["attribute_difference", "changed_attributes"]
+__all__ = ["attribute_difference", "changed_attributes", "check_finite", "check_range"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -22,6 +22,38 @@ CHANGED = 16.0
 of its dtype, relative to its largest entry."""
 
 _TINY = float(np.finfo(float).tiny)
+
+
+def check_range(variance: float, reference: Array) -> None:
+    """Raise an error if the total variance of the data is outside of the range of their dtype.
+
+    Parameters
+    ----------
+    variance : float
+        The total variance, computed in double precision.
+    reference : array
+        An array of the dtype in which the fitted attributes are returned.
+    """
+    limits = namespace(reference).finfo(reference.dtype)
+    low, high = float(limits.smallest_normal), float(limits.max)
+    if variance == 0.0 or low <= variance <= high:
+        return
+    small = variance < low
+    raise ValueError(
+        f"the variance of X is {variance:.3g}, which is {'below' if small else 'above'} the range "
+        f"of its dtype {reference.dtype}. Give X as float64, or "
+        f"{'multiply' if small else 'divide'} it by a constant first."
+    )
+
+
+def check_finite(values: Array, name: str) -> Array:
+    """Return `values`, or raise an error that names them if one of them is not finite."""
+    xp = namespace(values)
+    if bool(xp.all(xp.isfinite(values))):
+        return values
+    raise ValueError(
+        f"{name} overflow {values.dtype}: give X as float64, or divide it by a constant first."
+    )
 
 
 def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
-from lucidae.linear.attributes import changed_attributes
+from lucidae.linear.attributes import changed_attributes, check_finite, check_range
 from lucidae.linear.certificate import certificate, checked_data, measure, with_changes
 from lucidae.linear.data import (
     EXACT_FEATURES,
@@ -110,6 +110,17 @@ class LinearState(FittedState):
             self._probe = self._probe_after(before, self.moment, X, weights)
         self._model, self._spectrum = None, None
         self.changed()
+
+    def check_range(self) -> None:
+        """Raise an error if the variances cannot be returned in the dtype of the data."""
+        if self._model is not None:
+            variance = self._model.total_variance
+        elif self.stream is not None:
+            variance = self.stream.variance / max(self.stream.weight - 1.0, 1.0)
+        else:
+            assert self.moment is not None, "a fitted state contains a model, a moment or a stream"
+            variance = self.moment.trace
+        check_range(max(variance, 0.0), self.reference)
 
     def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
         if self.stream is not None:
@@ -448,6 +459,7 @@ class LinearAutoencoder(
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
         state.solve(source, X, weights)
+        state.check_range()
         self._state = state
         return self
 
@@ -484,6 +496,7 @@ class LinearAutoencoder(
             )
         state = LinearState(options, reference_of(X)) if first else self._state
         state.advance(options, X, weights)
+        state.check_range()
         self._state = state
         return self
 
@@ -511,9 +524,12 @@ class LinearAutoencoder(
         if self.whiten:
             encoder = encoder / model.code_deviations[:, None]
         if scipy.sparse.issparse(X):
-            return np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                codes = np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
+            return check_finite(codes, "the codes")
         mean, encoder = like(model.mean, X), like(encoder, X)
-        return (X - mean) @ encoder.mT
+        with np.errstate(over="ignore", invalid="ignore"):
+            return check_finite((X - mean) @ encoder.mT, "the codes")
 
     def inverse_transform(self, X: Any) -> Array:
         """Decode codes: X W₂ᵀ + mean.
@@ -533,7 +549,9 @@ class LinearAutoencoder(
         atoms = model.atoms
         if self.whiten:
             atoms = atoms * model.code_deviations[:, None]
-        return codes @ like(atoms, codes) + like(model.mean, codes)
+        with np.errstate(over="ignore", invalid="ignore"):
+            decoded = codes @ like(atoms, codes) + like(model.mean, codes)
+        return check_finite(decoded, "the decoded rows")
 
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row under probabilistic PCA.
@@ -550,7 +568,9 @@ class LinearAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
         model = self._state.model
-        return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = model.log_likelihood(like(as_double(X), model.mean) - model.mean)
+            return check_finite(like(found, X), "the log-likelihoods")
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the mean log-likelihood of the rows under probabilistic PCA.
@@ -577,7 +597,9 @@ class LinearAutoencoder(
     def get_precision(self) -> Array:
         """Return the inverse of the covariance that the model implies, shape (m, m)."""
         check_is_fitted(self)
-        return self._state.returned(self._state.model.precision())
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            precision = self._state.returned(self._state.model.precision())
+        return check_finite(precision, "the entries of the precision matrix")
 
     @property
     def n_samples_seen_(self) -> int | float:
