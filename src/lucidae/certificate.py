@@ -189,7 +189,7 @@ def _compared(
     excess: float,
 ) -> Claim:
     """Return a claim with its verdict, from the excess of the figure over its threshold."""
-    if error > 0.0 and abs(excess) <= error:
+    if error > 0.0 and abs(excess) <= error and math.isfinite(value):
         why = UNDECIDABLE.format(error=error)
         return undecided(name, statement, reference, why, value, threshold, error=error)
     holds = bool(excess <= 0.0) and math.isfinite(value)

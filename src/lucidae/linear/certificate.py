@@ -281,9 +281,10 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
     if not zero and len(figures.uncertain_latents):
         why = (
             f"Penalties {_listed(figures.uncertain_latents)} differ from their eigenvalues by less "
-            f"than the error of these, {figures.leading.error:.1g}."
+            f"than the rounding error of these, {figures.leading.error:.1g}. The assumption is one "
+            "about data and penalties; the other claims judge the fit without it."
         )
-        return undecided(name, statement, reference, why)
+        return does_not_apply(name, statement, reference, why)
     advice = ""
     if zero:
         advice = (

@@ -101,6 +101,17 @@ class Data:
         """Return rows Σ."""
         return self.product(rows)
 
+    def in_units(self, unit: float) -> Data:
+        """Return the second moment of the same data divided by `unit`."""
+        matrix = None if self.matrix is None else self.matrix / unit**2
+        return replace(
+            self,
+            mean=self.mean / unit,
+            trace=self.trace / unit**2,
+            product=lambda rows: self.product(rows) / unit**2,
+            matrix=matrix,
+        )
+
 
 def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> Data:
     """Return the second moment of checked rows, or that of a `SecondMoment`, for the verifier.
@@ -229,6 +240,17 @@ class Leading:
         """Return the components, counted from 1, whose eigengap the data do not resolve."""
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
+    def times(self, factor: float) -> Leading:
+        """Return what is known about the eigenpairs of Σ multiplied by a factor."""
+        return replace(
+            self,
+            values=factor * self.values,
+            error=factor * self.error,
+            outside=factor * self.outside,
+            ritz=factor * self.ritz,
+            upper=factor * self.upper,
+        )
+
     def determined(self, k: int) -> bool:
         """Return whether the gap after the k-th eigenvalue is resolved."""
         return bool(self.values[k - 1] - self.outside > self.resolution())
@@ -250,15 +272,7 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     # In units of the trace no square overflows.
     unit = data.trace
     scaled = Data(data.mean, 1.0, lambda rows: data.product(rows) / unit)
-    found = _bounded(scaled, atoms)
-    return replace(
-        found,
-        values=unit * found.values,
-        error=unit * found.error,
-        outside=unit * found.outside,
-        ritz=unit * found.ritz,
-        upper=unit * found.upper,
-    )
+    return _bounded(scaled, atoms).times(unit)
 
 
 def norm(values: Vector) -> float:

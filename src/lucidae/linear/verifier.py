@@ -8,7 +8,7 @@ registered from outside are judged by the value and the minimum that their objec
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,11 +165,28 @@ def measure(
         Whether mean and variances of the model are running averages over a stream.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
+    # A figure of weights that overflow is infinite or NaN, and its claim fails.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _figures(method, weights, data, training, learning_rate, model, wanted, running)
+
+
+def _figures(
+    method: Method,
+    weights: Any,
+    data: Data,
+    training: DescentSettings,
+    learning_rate: float | None,
+    model: Model | None,
+    wanted: Any,
+    running: bool,
+) -> LinearFigures:
+    """Return all figures, as described in `measure`; the weights are NumPy arrays."""
     k, m = weights.encoder.shape
     leading = leading_eigenpairs(data, weights.atoms)
-    products = _Products.of(weights.encoder, weights.atoms, data)
+    scaled = _Problem(method, weights, data, leading).in_units(_unit(method, data))
+    products = _Products.of(scaled.weights.encoder, scaled.weights.atoms, scaled.data)
     declared = type(method.objective) not in OWN_OBJECTIVES
-    value, minimum, size = _loss_figures(method, weights, data, leading, products, declared)
+    value, minimum, size = _loss_figures(*scaled, products, declared)
     zero, uncertain = _zero_latents(method, leading, k)
     return LinearFigures(
         method=method,
@@ -178,7 +195,7 @@ def measure(
         tolerance=training.tol,
         leading=leading,
         rise=_rise(method, weights, products, m) if method.expected().orders else None,
-        stationarity=_stationarity(method, weights, data, leading, products),
+        stationarity=_stationarity(*scaled, products),
         gap=_gap(value, minimum, size),
         declared=declared,
         balance=_imbalance(weights, m) if method.expected().balanced else None,
@@ -192,6 +209,39 @@ def measure(
         from_elsewhere=model is None,
         evidence=_evidence(method, leading, k, data, (value, minimum, size)),
     )
+
+
+class _Problem(NamedTuple):
+    """A method, its weights, the data, and what is known about their eigenvalues."""
+
+    method: Method
+    weights: Any
+    data: Data
+    leading: Leading
+
+    def in_units(self, unit: float) -> _Problem:
+        """Return the same problem for data divided by `unit`."""
+        if unit == 1.0:
+            return self
+        noise = self.method.objective.noise  # type: ignore[attr-defined]
+        objective = LinearVAE(None if noise is None else noise / unit**2)
+        return _Problem(
+            replace(self.method, rule=objective, objective=objective),
+            self.weights.in_units(1.0 / unit),
+            self.data.in_units(unit),
+            self.leading.times(unit**-2.0),
+        )
+
+
+def _unit(method: Method, data: Data) -> float:
+    """Return the unit of length in which losses and directions are computed: a power of two.
+
+    The weights of a linear VAE have the unit of the data, so that products with Σ would overflow
+    for large data. A change of units adds the same constant to its loss and to the minimum.
+    """
+    if type(method.objective) is not LinearVAE or not 0.0 < data.trace < math.inf:
+        return 1.0
+    return 2.0 ** round(math.log2(data.trace / data.n_features) / 2)
 
 
 class _Products:
