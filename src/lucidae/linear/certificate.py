@@ -295,7 +295,7 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
 
 
 def _eigengap_claim(figures: LinearFigures) -> Claim:
-    statement = "neighbouring eigenvalues of these data differ, so each component is unique"
+    statement = "neighbouring eigenvalues differ, so these data determine each component"
     reference = "Bao et al. 2020, Section 2 (assumption)"
     if not figures.method.expected().aligns:
         why = f"Method {figures.method.name!r} does not promise axes."
@@ -321,8 +321,8 @@ def _sampling_claim(figures: LinearFigures) -> Claim:
     if not axes:
         statement = "leading eigenvalues above sampling noise (independent Gaussian rows)"
     reference = "Johnstone 2001; Anderson 1963"
-    if figures.sampling is None:
-        return does_not_apply("sampling", statement, reference, _no_sampling(figures))
+    if isinstance(figures.sampling, str):
+        return does_not_apply("sampling", statement, reference, figures.sampling)
     separated, k = figures.sampling.separated, figures.k
     count, turned = int(np.sum(separated)), figures.sampling.turned
     if turned is None:
@@ -332,29 +332,19 @@ def _sampling_claim(figures: LinearFigures) -> Claim:
     return reported("sampling", statement, reference, float(count), advice)
 
 
-def _no_sampling(figures: LinearFigures) -> str:
-    if not figures.leading.dense:
-        return _NO_SPECTRUM
-    if not figures.method.expected().aligns and figures.k == figures.n_features:
-        return "The subspace contains all features, so no sample can change it."
-    return (
-        "The covariance of the rows, or their number, is not known, or fewer than three rows are."
-    )
-
-
-_ANOTHER = "in another sample of as many independent Gaussian rows"
 _FEWER = "Choose fewer components, or collect more rows, before you interpret them."
 
 
 def _component_sentence(count: int, k: int, others: Vector) -> str:
+    """Say which components are separated; `others` are not, counted from 1."""
     if count == k:
-        which = "The component is" if k == 1 else f"All {k} components are"
+        which = {1: "The component is", 2: "Both components are"}.get(k, f"All {k} components are")
         return f"{which} separated from sampling noise."
-    are = "is" if count == 1 else "are"
+    are, them = ("is" if count == 1 else "are"), ("it" if len(others) == 1 else "them")
     return (
         f"{count} of {k} components {are} separated from sampling noise; "
-        f"{_components(others).replace('Component', 'component')} not: the direction may be "
-        f"another one {_ANOTHER}. {_FEWER}"
+        f"{_components(others).replace('Component', 'component')} not: another sample of as many "
+        f"rows could give {them} another direction. {_FEWER}"
     )
 
 
@@ -368,8 +358,8 @@ def _subspace_sentence(count: int, k: int, turned: float) -> str:
     if count == k:
         reason = f"eigenvalues {k} and {k + 1} are too close for the number of rows"
     return (
-        f"The subspace is not separated from sampling noise ({reason}): it may be another one "
-        f"{_ANOTHER}. {_FEWER}"
+        f"The subspace is not separated from sampling noise ({reason}): another sample of as many "
+        f"rows could give another one. {_FEWER}"
     )
 
 

@@ -24,6 +24,13 @@ Vector = np.ndarray[Any, Any]
 JUDGED = ("subspace", "alignment", "order", "gap", "eigengap", "sampling")
 """Claims of a linear autoencoder that speak of its components and not of its training."""
 
+WORDS = {
+    "the decoder spans": "the components span",
+    "latent": "component",
+    "the loss is its global minimum": "the reconstruction error is the smallest possible",
+}
+"""What the statements of these claims say about components instead of weights."""
+
 ATTRIBUTES = 1e-3
 """Largest difference of the mean, in standard deviations, and of a variance, relative to the
 largest: as accurate as the distances. Randomised and incremental solvers reach it."""
@@ -85,9 +92,18 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     figures = measure(
         options.make(k, None, options.rng()), TiedWeights(components), data, options.training
     )
-    judged = tuple(claim for claim in claims(figures) if claim.name in JUDGED)
+    judged = tuple(_renamed(claim) for claim in claims(figures) if claim.name in JUDGED)
     attributes = _attributes_claim(subject, components, mean, centred)
-    return Certificate(type(subject).__name__, (*judged, attributes), figures.evidence)
+    title = type(subject).__name__ + (" (rows not centred)" if mean is None else "")
+    return Certificate(title, (*judged, attributes), figures.evidence)
+
+
+def _renamed(claim: Claim) -> Claim:
+    """Return a claim of an autoencoder in the words of principal components."""
+    statement = claim.statement
+    for old, new in WORDS.items():
+        statement = statement.replace(old, new)
+    return replace(claim, statement=statement, advice=claim.advice.replace("latent", "component"))
 
 
 def _numbers(values: Any, name: str) -> Vector:

@@ -104,8 +104,8 @@ class LinearFigures:
         Largest relative difference of fitted attributes to those that follow from weights and data.
     moment : Estimate or None
         Difference of the second moment to the rows along random directions.
-    sampling : Sampling or None
-        Which components are separated from sampling noise.
+    sampling : Sampling or str
+        Which components are separated from sampling noise, or why this is not known.
     from_elsewhere : bool
         Whether the weights were given without an estimator, so that no advice on training applies.
     evidence : dict
@@ -128,7 +128,7 @@ class LinearFigures:
     epochs: float | None
     attributes: float | None
     moment: Estimate | None = None
-    sampling: Sampling | None = None
+    sampling: Sampling | str = ""
     from_elsewhere: bool = False
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -584,16 +584,20 @@ def _epochs(
     return epochs if math.isfinite(epochs) else None
 
 
-def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | None:
-    """Return which components are separated from sampling noise; None where it is not known."""
-    if not leading.dense or data.weight is None or not data.weight > 2.0 or not data.trace > 0.0:
-        return None
+def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | str:
+    """Return which components are separated from sampling noise, or why it is not known."""
+    if not leading.dense:
+        return "Not all eigenvalues were computed, because there are more than 1024 features."
+    if data.weight is None:
+        return "The rows were not centred, and the theory is one of covariances."
+    if not data.weight > 2.0 or not data.trace > 0.0:
+        return "At least three rows that differ are needed."
     # Eigenvalues below their rounding error are no noise of the data.
     values, rows = np.where(leading.values > leading.error, leading.values, 0.0), data.weight - 1.0
     if method.expected().aligns:
         return Sampling(rows, separated_components(values, rows, k), None)
     if k == data.n_features:
-        return None
+        return "The subspace contains all features, so that no sample can change it."
     turned = subspace_sampling_error(values, rows, k)
     return Sampling(rows, components_above_noise(values, rows, k), turned)
 
