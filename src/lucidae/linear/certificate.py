@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,12 @@ from lucidae.certificate import (
 )
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
+from lucidae.linear.objectives import (
+    ExpectedNestedDropout,
+    LinearVAE,
+    NonUniformL2,
+    Reconstruction,
+)
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.verified_spectrum import DENSE_FEATURES, data_of
 from lucidae.linear.verifier import LinearFigures, measure
@@ -213,7 +218,7 @@ def _zero_sentence(figures: LinearFigures) -> str:
 
 def _order_claim(figures: LinearFigures) -> Claim:
     statement = "latents are in descending order of variance"
-    reference = "Bao et al. 2020, Theorem 3"
+    reference = "Bao et al. 2020, Theorems 3 and 5"
     if figures.rise is None:
         why = f"Method {figures.method.name!r} does not order its latents."
         return does_not_apply("order", statement, reference, why)
@@ -225,8 +230,8 @@ def _order_claim(figures: LinearFigures) -> Claim:
 
 
 def _stationarity_claim(figures: LinearFigures) -> Claim:
-    name, statement = "stationarity", "the weights are a fixed point of the rule"
-    reference = "Bao et al. 2020, Theorem 2"
+    name, statement = "stationarity", "the weights are a fixed point of the update rule"
+    reference = "definition of a stationary point"
     if figures.stationarity is None:
         return undecided(name, statement, reference, _NO_NOISE)
     value, error = figures.stationarity
@@ -241,10 +246,19 @@ def _stationarity_claim(figures: LinearFigures) -> Claim:
     )
 
 
+_MINIMA = {
+    Reconstruction: "Baldi & Hornik 1989",
+    NonUniformL2: "Bao et al. 2020, Theorem 3",
+    ExpectedNestedDropout: "Rippel et al. 2014; Bao et al. 2020, Section 5",
+    LinearVAE: "Tipping & Bishop 1999; Bao et al. 2020, Appendix F",
+}
+"""Where the global minimum of each objective is derived."""
+
+
 def _gap_claim(figures: LinearFigures) -> Claim:
-    statement, reference = figures.method.objective.gap_statement, "Bao et al. 2020, Theorem 3"
-    if figures.declared:
-        reference = "as declared by the objective"
+    objective = figures.method.objective
+    statement = objective.gap_statement
+    reference = _MINIMA.get(type(objective), "as declared by the objective")
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:
@@ -367,9 +381,7 @@ def _conditioning_claim(figures: LinearFigures) -> Claim:
     statement = "condition number of the Hessian at the optimum (zero eigenvalues left out)"
     reference = "Bao et al. 2020, Sections 4.3 and 5"
     if figures.conditioning is None:
-        why = (
-            "No closed form is known for this method, or no latent is above zero at its optimum."
-        )
+        why = "No closed form is known for this method, or no latent is above zero at its optimum."
         why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("conditioning", statement, reference, why)
     return reported("conditioning", statement, reference, figures.conditioning)
@@ -379,9 +391,7 @@ def _epochs_claim(figures: LinearFigures) -> Claim:
     statement = "predicted epochs of descent to an alignment distance of 0.001"
     reference = "Bao et al. 2020, Theorem 5 (with the rate g/2) and Section 4.3"
     if figures.epochs is None:
-        why = (
-            "No local rate is known for this method, or it is zero because eigenvalues are equal."
-        )
+        why = "No local rate is known for this method, or it is zero because eigenvalues are equal."
         why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("epochs", statement, reference, why)
     return reported("epochs", statement, reference, figures.epochs)
@@ -418,8 +428,10 @@ def _moment_claim(figures: LinearFigures) -> Claim:
 
 def _components(numbers: Vector) -> str:
     """Return the subject and verb of a sentence about components, counted from 1."""
-    return f"Component {_listed(numbers)} is" if len(numbers) == 1 else (
-        f"Components {_listed(numbers)} are"
+    return (
+        f"Component {_listed(numbers)} is"
+        if len(numbers) == 1
+        else (f"Components {_listed(numbers)} are")
     )
 
 
@@ -537,9 +549,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
         "and `inverse_transform` use the fitted weights. Fit again, or certify other weights as "
         "certify((encoder, decoder), X, family='linear')."
     )
-    failed = at_most(
-        "attributes", _ATTRIBUTES, _DEFINED, max(changed.values()), ATTRIBUTES, advice
-    )
+    failed = at_most("attributes", _ATTRIBUTES, _DEFINED, max(changed.values()), ATTRIBUTES, advice)
     others = tuple(claim for claim in found if claim.name != "attributes")
     return Certificate(found.title, (*others, failed), found.evidence)
 

@@ -128,9 +128,7 @@ def _about_zero(data: Data) -> Data:
         return np.asarray(data.product(rows) + (rows @ mean)[:, None] * mean)
 
     total = data.trace + float(mean @ mean)
-    return replace(
-        data, mean=0.0 * mean, trace=total, product=product, matrix=matrix, weight=None
-    )
+    return replace(data, mean=0.0 * mean, trace=total, product=product, matrix=matrix, weight=None)
 
 
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:
