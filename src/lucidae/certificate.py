@@ -400,10 +400,9 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     y : array-like, optional
         The targets; for coefficients, the responses of shape (d, n).
     **settings
-        For an estimator, `sample_weight` where it has it. For weights, `family` and the settings of
-        their
-        training: arguments of `LinearAutoencoder`, or `dropout`, `tied` and `matrix`. For
-        coefficients, `noise_variance`.
+        For an estimator or an object with ``components_``, `sample_weight`. For weights, `family`
+        and the settings of their training: arguments of `LinearAutoencoder`, or `dropout`, `tied`
+        and `matrix`. For coefficients, `noise_variance`.
 
     Returns
     -------

@@ -156,12 +156,12 @@ class SecondMoment:
         if not math.isfinite(squares):
             check_rows(X)
             raise ValueError(
-                "the squares of X overflow double precision: its entries are as large as "
+                "the squares of X overflow double precision: the largest entry is "
                 f"{largest(_entries(X)):.3g}. Divide X by a constant first."
             )
         if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(
-                "the squares of X underflow double precision: its entries are as small as "
+                "the squares of X underflow double precision: the largest entry is "
                 f"{largest(_entries(X)):.3g}. Multiply X, or its weights, by a constant first."
             )
         return self
@@ -302,7 +302,8 @@ class SecondMoment:
         shapes = {name: values.shape for name, values in stored.items()}
         if not m or shapes != expected or stored["format"] != _FORMAT:
             raise ValueError(
-                f"{os.fspath(path)!r} is not a saved SecondMoment: it contains {shapes}."
+                f"{os.fspath(path)!r} is not a saved SecondMoment: its arrays have the shapes "
+                f"{shapes}."
             )
         numbers = [stored[name] for name in _FIELDS]
         finite = all(a.dtype == np.float64 and np.isfinite(a).all() for a in numbers)

@@ -413,7 +413,7 @@ def test_no_result_is_infinite_without_an_error(dtype, scale, method, stream):
         fitted = LinearAutoencoder(K, method=method, solver=solver, random_state=0, max_iter=20)
         fits = scale in (1e-15, 1e15, 1e-120, 1e120, 1e150)
         if not fits:
-            with pytest.raises(ValueError, match="range of its dtype|flow double precision"):
+            with pytest.raises(ValueError, match=r"range of its dtype|flow double precision"):
                 fitted.partial_fit(X) if stream else fitted.fit(X)
             continue
         fitted = fitted.partial_fit(X) if stream else fitted.fit(X)

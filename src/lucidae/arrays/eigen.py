@@ -67,7 +67,7 @@ def are_orthonormal(vectors: Array) -> bool:
     """Tell whether the columns are orthonormal up to rounding."""
     gram = vectors.mT @ vectors
     allowed = ROUNDING_ERRORS * vectors.shape[0] * machine_epsilon(vectors)
-    return largest(gram - eye_like(gram.shape[0], gram)) <= allowed
+    return bool(largest(gram - eye_like(gram.shape[0], gram)) <= allowed)
 
 
 def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:

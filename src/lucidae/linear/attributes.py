@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS
 from lucidae.linear.verified_spectrum import Data, Leading
 
-__all__ = ["attribute_difference", "changed_attributes", "check_finite", "check_range"]
+__all__ = ["attribute_difference", "changed_attributes", "check_range", "finite"]
 
 Vector = np.ndarray[Any, Any]
+AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
 
 CHANGED = 16.0
 """An attribute was changed if it differs from the fitted one by more than this many rounding units
@@ -46,14 +48,31 @@ def check_range(variance: float, reference: Array) -> None:
     )
 
 
-def check_finite(values: Array, name: str) -> Array:
-    """Return `values`, or raise an error that names them if one of them is not finite."""
-    xp = namespace(values)
-    if bool(xp.all(xp.isfinite(values))):
-        return values
-    raise ValueError(
-        f"{name} overflow {values.dtype}: give X as float64, or divide it by a constant first."
-    )
+def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
+    """Decorate a method that returns an array: entries that are not finite raise an error.
+
+    Parameters
+    ----------
+    name : str
+        What the array contains, in the plural, for the sentence.
+    """
+
+    def decorate(method: AnyMethod) -> AnyMethod:
+        @wraps(method)
+        def checked(*args: Any, **kwargs: Any) -> Array:
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                values = method(*args, **kwargs)
+            xp = namespace(values)
+            if bool(xp.all(xp.isfinite(values))):
+                return values
+            raise ValueError(
+                f"{name} overflow {values.dtype}: give X as float64, or divide it by a constant "
+                "first."
+            )
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
 
 
 def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> dict[str, float]:

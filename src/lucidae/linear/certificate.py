@@ -44,7 +44,7 @@ Vector = np.ndarray[Any, Any]
 DISTANCE = 1e-3
 """Largest subspace and alignment distance that counts as recovered: a mean angle of 1.8°.
 
-For more than 500 latents it is half a latent, so that one wrong latent among many is noticed.
+With k > 500 latents it is 0.5/k, because one wrong latent among k gives a distance of 1/k.
 """
 
 GAP = 1e-6
@@ -69,7 +69,7 @@ A tolerance of 0 cannot be reached in float64, and a large one must not certify 
 """
 
 MOMENT = 1e-6
-"""Largest difference of the moment to the rows, in standard deviations: as accurate as the gap."""
+"""Largest difference of the second moment to its rows, in standard deviations: as for `GAP`."""
 
 ATTRIBUTES = 1e-9
 """Largest relative difference of fitted attributes: they are sums of at most m products."""
@@ -175,7 +175,7 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
 
 
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
-    """Return the alignment distance over the components with distinct eigenvalues, and its error."""
+    """Return the alignment distance over components with distinct eigenvalues, and its error."""
     leading = figures.leading
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
     mean = float(np.mean(found))
@@ -266,14 +266,17 @@ def _gap_claim(figures: LinearFigures) -> Claim:
         return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:
-        advice = "The loss is below the minimum that theory gives: the weights or the data differ."
+        advice = (
+            "The loss is below the minimum that theory gives, which is impossible: the weights do "
+            "not belong to these data."
+        )
         return at_least("gap", statement, reference, value, -GAP, advice, error=error)
     advice = _training_advice(figures)
     return at_most("gap", statement, reference, value, GAP, advice, error=error)
 
 
 def _balance_claim(figures: LinearFigures) -> Claim:
-    statement = "encoder and decoder are balanced, W₁W₁ᵀ = W₂ᵀW₂"
+    statement = "encoder W₁ and decoder W₂ are balanced, W₁W₁ᵀ = W₂ᵀW₂"
     reference = "Bao et al. 2020, Theorem 1"
     if figures.balance is None:
         why = "The optimum of this method does not determine the scale of a latent."
@@ -287,7 +290,7 @@ def _balance_claim(figures: LinearFigures) -> Claim:
 
 
 def _nonzero_claim(figures: LinearFigures) -> Claim:
-    name, statement = "nonzero_latents", "every penalty is below its eigenvalue, λ_k < σ_k²"
+    name, statement = "nonzero_latents", "every penalty is below the eigenvalue of its component"
     reference = "Bao et al. 2020, Theorem 2 (assumption)"
     if not figures.method.objective.has_penalties:
         return does_not_apply(name, statement, reference, "This method has no penalties.")
@@ -389,7 +392,7 @@ def _conditioning_claim(figures: LinearFigures) -> Claim:
 
 def _epochs_claim(figures: LinearFigures) -> Claim:
     statement = "predicted epochs of descent to an alignment distance of 0.001"
-    reference = "Bao et al. 2020, Theorem 5 (with the rate g/2) and Section 4.3"
+    reference = "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3"
     if figures.epochs is None:
         why = "No local rate is known for this method, or it is zero because eigenvalues are equal."
         why = why if figures.leading.dense else _NO_SPECTRUM

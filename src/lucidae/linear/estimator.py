@@ -22,7 +22,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
-from lucidae.linear.attributes import changed_attributes, check_finite, check_range
+from lucidae.linear.attributes import changed_attributes, check_range, finite
 from lucidae.linear.certificate import certificate, checked_data, measure, with_changes
 from lucidae.linear.data import (
     EXACT_FEATURES,
@@ -34,7 +34,7 @@ from lucidae.linear.data import (
 )
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
-from lucidae.linear.probe import Probe
+from lucidae.linear.probe import Probe, probe_after
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
@@ -103,11 +103,11 @@ class LinearState(FittedState):
         """Add one more batch; the model is computed when it is next read."""
         self.options = options
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            self.seen, self._probe = self._seen_after(X, weights)
+            self.seen = self._seen_after(X, weights)
             self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
             before, self.moment = self.moment, self._accumulated(X, weights)
-            self._probe = self._probe_after(before, self.moment, X, weights)
+            self._probe = probe_after(self._probe, before, self.moment, X, weights)
         self._model, self._spectrum = None, None
         self.changed()
 
@@ -129,24 +129,15 @@ class LinearState(FittedState):
             return StreamFit.resume(options, self._model)
         return StreamFit.begin(options, X, weights)
 
-    def _seen_after(
-        self, X: Any, weights: Array | None
-    ) -> tuple[SecondMoment | None, Probe | None]:
-        """Return the moment of all rows of a stream with one more batch, and its probe."""
+    def _seen_after(self, X: Any, weights: Array | None) -> SecondMoment | None:
+        """Return the moment of all rows of a stream with one more batch, for its certificate."""
         before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)
         if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
-            return None, None
+            return None
         seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
-        return seen, self._probe_after(before, seen, X, weights)
-
-    def _probe_after(
-        self, before: SecondMoment | None, moment: SecondMoment, X: Any, weights: Array | None
-    ) -> Probe | None:
-        """Return the probe of all rows of a moment, of which `before` lacks those of `X`."""
-        if before is None:
-            return Probe.of(X, weights, moment)
-        return None if self._probe is None else self._probe.after(X, weights)
+        self._probe = probe_after(self._probe, before, seen, X, weights)
+        return seen
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
@@ -505,6 +496,7 @@ class LinearAutoencoder(
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
+    @finite("the codes")
     def transform(self, X: Any) -> Array:
         """Encode rows: (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
 
@@ -524,13 +516,11 @@ class LinearAutoencoder(
         if self.whiten:
             encoder = encoder / model.code_deviations[:, None]
         if scipy.sparse.issparse(X):
-            with np.errstate(over="ignore", invalid="ignore"):
-                codes = np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
-            return check_finite(codes, "the codes")
+            return np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
         mean, encoder = like(model.mean, X), like(encoder, X)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return check_finite((X - mean) @ encoder.mT, "the codes")
+        return (X - mean) @ encoder.mT
 
+    @finite("the decoded rows")
     def inverse_transform(self, X: Any) -> Array:
         """Decode codes: X W₂ᵀ + mean.
 
@@ -549,10 +539,9 @@ class LinearAutoencoder(
         atoms = model.atoms
         if self.whiten:
             atoms = atoms * model.code_deviations[:, None]
-        with np.errstate(over="ignore", invalid="ignore"):
-            decoded = codes @ like(atoms, codes) + like(model.mean, codes)
-        return check_finite(decoded, "the decoded rows")
+        return codes @ like(atoms, codes) + like(model.mean, codes)
 
+    @finite("the log-likelihoods")
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row under probabilistic PCA.
 
@@ -568,9 +557,7 @@ class LinearAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
         model = self._state.model
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = model.log_likelihood(like(as_double(X), model.mean) - model.mean)
-            return check_finite(like(found, X), "the log-likelihoods")
+        return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the mean log-likelihood of the rows under probabilistic PCA.
@@ -594,12 +581,11 @@ class LinearAutoencoder(
         check_is_fitted(self)
         return self._state.returned(self._state.model.covariance())
 
+    @finite("the entries of the precision matrix")
     def get_precision(self) -> Array:
         """Return the inverse of the covariance that the model implies, shape (m, m)."""
         check_is_fitted(self)
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            precision = self._state.returned(self._state.model.precision())
-        return check_finite(precision, "the entries of the precision matrix")
+        return self._state.returned(self._state.model.precision())
 
     @property
     def n_samples_seen_(self) -> int | float:
@@ -623,7 +609,8 @@ class LinearAutoencoder(
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return the certificate, which fails where fitted attributes were changed by a user."""
-        assigned = {name: vars(self)[name] for name in fitted_names(type(self)) & vars(self).keys()}
+        names = fitted_names(type(self))  # type: ignore[arg-type]
+        assigned = {name: vars(self)[name] for name in names & vars(self).keys()}
         return with_changes(found, self._state.changed_attributes(assigned))
 
     def __sklearn_tags__(self) -> Any:

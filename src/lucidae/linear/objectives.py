@@ -195,7 +195,7 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 @saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
 class Reconstruction(Objective):
-    """The reconstruction loss alone. Bao et al. 2020, eq. 1."""
+    """The reconstruction loss without a penalty. Bao et al. 2020, eq. 1."""
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the loss."""
@@ -218,12 +218,15 @@ class Reconstruction(Objective):
 @saved_as("lucidae.linear.nonuniform_l2/1", formerly="lucidae.linear.objectives:NonUniformL2")
 @dataclass(frozen=True, slots=True)
 class NonUniformL2(Objective):
-    """L + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²). Bao et al. 2020, eq. 3.
+    """Reconstruction loss plus Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²).
+
+    Bao et al. 2020, eq. 3.
 
     Parameters
     ----------
     penalties : array of shape (k,)
-        One λ per latent, in any order. All equal, it is the uniform penalty of eq. 2.
+        One penalty λᵢ per latent, in any order. If all are equal, this is the uniform penalty of
+        Bao et al. 2020, eq. 2.
     """
 
     penalties: Array
@@ -244,9 +247,10 @@ class NonUniformL2(Objective):
         return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
-        """Return W₂ = U(I − ΛS⁻²)₊^½ = W₁ᵀ, the smallest λ on the largest eigenvalue.
+        """Return the global minimum: principal axes of squared length 1 − λ/σ².
 
-        Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is zero.
+        The smallest penalty λ belongs to the largest eigenvalue σ²; a latent with λ ≥ σ² is zero.
+        Bao et al. 2020, Theorem 3.
         """
         # The rank of a latent's penalty is the number of its eigenvalue (rearrangement inequality).
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
@@ -347,7 +351,7 @@ class ExpectedNestedDropout(Objective):
     prior: Array
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
-        """Return tr Σ − 2 tr(ΣW₂P_DW₁) + tr(W₁ΣW₁ᵀ (W₂ᵀW₂ ∘ P_L))."""
+        """Return tr Σ − 2 tr(ΣW₂P_DW₁) + tr(W₁ΣW₁ᵀ (W₂ᵀW₂ ∘ P_L)); see `_masks` for P_D and P_L."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         cross = xp.sum(kept * weights.atoms * data.encoded, axis=(-2, -1))
@@ -355,7 +359,7 @@ class ExpectedNestedDropout(Objective):
         return covariance.trace - 2 * cross + square
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient of twice eq. 6."""
+        """Return the gradient of the value."""
         data = products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
@@ -367,7 +371,7 @@ class ExpectedNestedDropout(Objective):
         return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return tr Σ − Σᵢ pᵢσᵢ²."""
+        """Return the total variance less Σᵢ pᵢσᵢ², pᵢ the probability of keeping latent i."""
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
 
@@ -396,7 +400,10 @@ class ExpectedNestedDropout(Objective):
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
-    """Negative ELBO per sample of a linear VAE with diagonal posterior. Bao et al. 2020, F.
+    """Negative ELBO per sample of a linear VAE with diagonal posterior.
+
+    The decoder W has the noise variance s², the encoder V the posterior variances D (Bao et al.
+    2020, Appendix F).
 
     Parameters
     ----------
@@ -454,7 +461,10 @@ class LinearVAE(Objective):
         return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
-        """Return probabilistic PCA: W = U(S² − s²I)₊^½, V = (WᵀW + s²I)⁻¹Wᵀ."""
+        """Return probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
+
+        U are the principal axes, S² their eigenvalues, and s² is the mean of the other eigenvalues.
+        """
         xp, values = namespace(spectrum.values), spectrum.values[:k]
         noise = spectrum.noise(k) if self.noise is None else self.noise
         power = where_set(values - noise, values <= noise, 0.0)

@@ -28,7 +28,7 @@ TINY = float(np.finfo(float).tiny)
 @saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Leading eigenvalues (descending) and eigenvectors (columns) of Σ, with its trace.
+    """Leading eigenvalues (descending) and eigenvectors (columns) of a second moment Σ of data.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: 
     values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
     resolved = values > np.sqrt(machine_epsilon(values)) * values[0]
     scaled = left[:, resolved] * root[:, None] / np.sqrt(values[resolved] * total)
-    # A column inherits the error ε λ₁/λ of its u, of which the orthogonalisation against the columns
-    # before it, which are more accurate, removes most.
+    # A column inherits the error ε λ₁/λ of its u. The columns before it are more accurate, and
+    # orthogonalising against them removes most of the error.
     vectors = orthonormal_rows((X.T @ scaled - mean[:, None] * scaled.sum(axis=0)).T).T
     return Spectrum(values[resolved], fix_signs(vectors), float(np.clip(values, 0, None).sum()))

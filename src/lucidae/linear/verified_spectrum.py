@@ -187,7 +187,7 @@ def _centred_sums(
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """What is known about the leading eigenpairs of Σ, and how far given atoms are from them.
+    """The known leading eigenpairs of Σ, and the distance of given decoder columns from them.
 
     Parameters
     ----------
@@ -262,7 +262,15 @@ def _gaps(values: Vector) -> Vector:
 
 
 def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
-    """Return the leading eigenpairs, as far as they are needed to judge the decoder's columns."""
+    """Return the leading eigenpairs, as far as they are needed to judge a decoder.
+
+    Parameters
+    ----------
+    data : Data
+        The second moment Σ.
+    atoms : ndarray of shape (k, m)
+        The decoder's columns, one in each row.
+    """
     if data.matrix is not None:
         return _dense(data, atoms)
     zero = not np.any(np.abs(atoms) > SHORTEST)
@@ -287,13 +295,13 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
     error = m * EPS * float(values[0])
     outside = float(values[k]) if m > k else 0.0
-    span, wobble = _column_space(atoms)
+    span, basis_error = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
     missing = axes - span @ (span.T @ axes)
     distance = float(np.sum(missing * missing)) / k
     gaps = _gaps(np.append(values[:k], outside))
     angles = np.minimum(1.0, error / np.maximum(gaps, _TINY)) + m * EPS
-    angle = min(1.0, error / max(float(values[k - 1]) - outside, _TINY)) + wobble
+    angle = min(1.0, error / max(float(values[k - 1]) - outside, _TINY)) + basis_error
     return Leading(
         values,
         error,
@@ -362,7 +370,7 @@ def krylov_error(steps: int, n_features: int) -> float:
 def _bounded(data: Data, atoms: Vector) -> Leading:
     """Bound distances and eigenvalues by residuals and the largest eigenvalue of the complement."""
     k = atoms.shape[0]
-    span, wobble = _column_space(atoms)
+    span, basis_error = _column_space(atoms)
     image = data.apply(span.T)
     inside, turn = np.linalg.eigh((image @ span + (image @ span).T) / 2)
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
@@ -376,7 +384,7 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
         if decided or not rest.extend(steps):
             break
     ritz = rest.ritz(residual, image)
-    return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k, wobble)
+    return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k, basis_error)
 
 
 class _Complement:
@@ -476,7 +484,7 @@ def _judged(
     rest: _Complement,
     ritz: Vector,
     k: int,
-    wobble: float,
+    basis_error: float,
 ) -> Leading:
     """Return what the residuals and the complement prove, for and against the decoder."""
     rank, rounding = len(inside), data.n_features * EPS * data.trace
@@ -485,7 +493,7 @@ def _judged(
     # missing direction adds 1/k. An eigenvalue lies at most `drift` above its Ritz value
     # (Li & Li 2005).
     missing = (k - rank) / k
-    turned = size / gap + wobble if gap > 0 else math.inf
+    turned = size / gap + basis_error if gap > 0 else math.inf
     high = min(1.0, missing + turned**2 / k)
     drift = (min(size, size**2 / gap) if gap > 0 else size) + rounding
     # Weyl: the i-th eigenvalue is at most the i-th of the block diagonal part plus ‖R‖.
@@ -495,7 +503,7 @@ def _judged(
     lower = np.append(ritz, np.zeros(k))[:k]
     excess = float(np.sum(lower) - np.sum(inside)) - 4 * k * rounding if rank == k else 0.0
     sines = max(0.0, excess) / max(float(upper[0]), _TINY)
-    low = missing + max(0.0, math.sqrt(sines) - wobble) ** 2 / k
+    low = missing + max(0.0, math.sqrt(sines) - basis_error) ** 2 / k
     padded = np.append(inside, np.zeros(k - rank))
     outside = rest.bound if data.n_features > rank else 0.0
     away = np.minimum(1.0, latents.residuals / max(float(upper[0]), _TINY))
