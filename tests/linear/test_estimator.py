@@ -135,8 +135,8 @@ def test_repeated_eigenvalues_give_their_subspace_and_say_so():
     assert_allclose(np.abs(fitted.components_[1:, [0, 3, 4]]), 0, atol=1e-8)
     assert fitted.certificate_["eigengap"].holds is False
     assert "2–3" in fitted.certificate_["eigengap"].advice
-    assert fitted.certificate_["alignment"].holds, "component 1 is identifiable, and it is judged"
-    assert "2–3 are not identifiable" in fitted.certificate_["alignment"].advice
+    assert fitted.certificate_["alignment"].holds, "component 1 is determined, and it is judged"
+    assert "2–3 are not determined" in fitted.certificate_["alignment"].advice
 
 
 @pytest.mark.parametrize("method", METHODS)
