@@ -9,6 +9,7 @@ from sklearn.base import clone
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder
 from lucidae.iteration import Status
+from lucidae.linear import estimator as linear_estimator
 from lucidae.linear.methods import METHODS
 from lucidae.metrics import subspace_distance
 
@@ -95,9 +96,8 @@ def test_new_settings_hold_from_the_next_batch(X):
 
 def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
     calls = []
-    used = LinearAutoencoder.fit.__globals__["LinearState"].solve.__globals__
-    solve = used["solve"]
-    monkeypatch.setitem(used, "solve", lambda *args: calls.append(1) or solve(*args))
+    solve = linear_estimator.solve
+    monkeypatch.setattr(linear_estimator, "solve", lambda *args: calls.append(1) or solve(*args))
     estimator = streamed(LinearAutoencoder(3), X, 100)
     assert not calls
     assert estimator.n_samples_seen_ == 1500
@@ -164,3 +164,12 @@ def test_batches_must_agree(X):
     assert estimator.n_samples_seen_ == 10
     with pytest.raises(ValueError, match="9 features"):
         LinearAutoencoder(10).partial_fit(X[:10])
+
+
+def test_a_stream_after_a_fit_counts_all_rows_and_does_not_certify_the_old_ones(X):
+    estimator = LinearAutoencoder(3, random_state=0).fit(X[:1000])
+    estimator.set_params(solver="stochastic").partial_fit(X[1000:])
+    assert estimator.n_samples_seen_ == 1500
+    assert estimator.certificate_.holds is None
+    with pytest.raises(ValueError, match="does not store their second moment"):
+        estimator.set_params(solver="exact").partial_fit(X)

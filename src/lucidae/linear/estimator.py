@@ -10,8 +10,17 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, device, like, namespace
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
+from lucidae.arrays import Array, as_double, like, namespace
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    checked_codes,
+    reference_array,
+    restored_on_failure,
+    upgraded_estimator,
+    validated_rows,
+)
 from lucidae.certificate import Certificate, does_not_apply
 from lucidae.io.models import saved_as
 from lucidae.linear.certificate import certificate, checked_data, measure
@@ -31,7 +40,7 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.verified_spectrum import Data, data_of
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_weights
 
 __all__ = ["LinearAutoencoder"]
 
@@ -84,19 +93,23 @@ class LinearState(FittedState):
         if self.moment is None:
             self._certificate = self.certify(self._data(source))
 
-    def advance(self, options: Options, X: Any, weights: Array | None) -> None:
-        """Add one more batch; the model is computed when it is next read."""
-        self.options = options
+    def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
+        """Return the state after one more batch; this one stays as it is.
+
+        The model is computed when it is next read.
+        """
+        state = LinearState(options, self.reference)
+        state.previous = self.previous
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            self.stream = self._stream_before(options, X, weights).after(X, weights)
-        else:
-            before, self.moment = self.moment, self._accumulated(X, weights)
-            if before is None:
-                self._probe = Probe.of(X, weights, self.moment)
-            elif self._probe is not None:
-                self._probe = self._probe.after(X, weights)
-        self._model, self._spectrum = None, None
-        self.changed()
+            # A stream stores no moment: that of an earlier fit would lack the new rows.
+            state.stream = self._stream_before(options, X, weights).after(X, weights)
+            return state
+        state.moment = self._accumulated(X, weights)
+        if self.moment is None:
+            state._probe = Probe.of(X, weights, state.moment)
+        elif self._probe is not None:
+            state._probe = self._probe.after(X, weights)
+        return state
 
     def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
         if self.stream is not None:
@@ -108,6 +121,12 @@ class LinearState(FittedState):
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
             return self.moment.update(X, weights)
+        if self.stream is not None:
+            raise ValueError(
+                "the earlier batches were seen by solver='stochastic', which does not store their "
+                "second moment. Keep solver='stochastic', or start a new estimator and give all "
+                "batches to partial_fit."
+            )
         if self._model is None:
             return SecondMoment.of(X, weights)
         raise ValueError(
@@ -380,6 +399,7 @@ class LinearAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to the rows of `X`.
 
@@ -402,13 +422,14 @@ class LinearAutoencoder(
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
         _check_weight(source.weight)
-        state = LinearState(options, reference_of(X))
+        state = LinearState(options, reference_array(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
         state.solve(source, X, weights)
         self._state = state
         return self
 
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to one more batch of rows, of any size.
 
@@ -440,9 +461,8 @@ class LinearAutoencoder(
                 f"n_components={options.n_components} was given, but X has {X.shape[1]} features: "
                 f"expected at most {X.shape[1]}."
             )
-        state = LinearState(options, reference_of(X)) if first else self._state
-        state.advance(options, X, weights)
-        self._state = state
+        before = LinearState(options, reference_array(X)) if first else self._state
+        self._state = before.after(options, X, weights)
         return self
 
     def _options(self) -> Options:
@@ -487,7 +507,7 @@ class LinearAutoencoder(
         """
         check_is_fitted(self)
         model = self._state.model
-        codes = _check_codes(X, model.atoms.shape[0])
+        codes = checked_codes(X, model.atoms.shape[0])
         atoms = model.atoms
         if self.whiten:
             atoms = atoms * model.code_deviations[:, None]
@@ -562,23 +582,9 @@ class LinearAutoencoder(
 _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)
 
 
-def reference_of(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device in which results are returned."""
-    if scipy.sparse.issparse(X):
-        return np.empty(0, dtype=X.dtype)
-    return namespace(X).empty(0, dtype=X.dtype, device=device(X))
-
-
 def _check_weight(weight: float) -> None:
     if weight <= 1.0:
         raise ValueError(
             f"sample_weight sums to {weight:g}, expected more than 1: weights are frequencies. "
             "Multiply them so that they sum to the number of samples."
         )
-
-
-def _check_codes(X: Any, k: int) -> Array:
-    codes = check_rows(X, accept_sparse=False)
-    if codes.shape[1] != k:
-        raise ValueError(f"X has {codes.shape[1]} columns, expected {k} codes per row.")
-    return codes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import map_fields
+from lucidae.validation import warn_user
 
 HORIZON_SHARE = 0.05
 """Share of the steps after which a stochastic solver has halved its step size."""
@@ -134,7 +134,7 @@ def _trained_outcome(
     else:
         solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
     if not solution.status.ok:
-        warnings.warn(solution.advice, ConvergenceWarning, stacklevel=5)
+        warn_user(solution.advice, ConvergenceWarning)
     return TrainedWeights(
         solution.value.in_units(unit),
         method,
@@ -149,11 +149,9 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
     """Return the weights of an earlier fit as first weights; warn where they do not fit."""
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
-        warnings.warn(
+        warn_user(
             f"The weights of the last fit have shape {tuple(old.shape)}, but {tuple(new.shape)} is "
-            "expected: training starts from random weights.",
-            UserWarning,
-            stacklevel=6,
+            "expected: training starts from random weights."
         )
         return start
     return method.adopt(map_fields(lambda rows: like(rows, new), previous))

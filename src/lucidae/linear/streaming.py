@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,13 +123,14 @@ class StreamFit:
         # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
         optimizer = training.build(curvature or 1.0)
-        state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
+        method = deepcopy(self.method)  # a rule that samples changes its generator at each step
+        state = batch_step(method, optimizer, self.state, batch, HORIZON)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
         # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, MEMORY)
         return StreamFit(
             self.options,
-            self.method,
+            method,
             state,
             mean,
             total,

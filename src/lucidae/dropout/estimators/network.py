@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from lucidae.dropout.theory import dropout_of
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import History, ProgressBar, Status
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,10 @@ def _whitened_start(
     expected = ((outputs, width), (features, width))
     given = tuple(tuple(part.shape) for part in start)
     if given != expected:
-        warnings.warn(
+        warn_user(
             f"warm_start=True was given, but the weights of the last fit have shapes {given[0]} "
             f"and {given[1]}, while this fit needs {expected[0]} and {expected[1]}. Training "
-            "starts from random weights.",
-            UserWarning,
-            stacklevel=4,
+            "starts from random weights."
         )
         return None
     left, right = white.lower_weights(Weights(*(like(part, problem.cross) for part in start)))
@@ -225,7 +222,7 @@ class NetworkState(FittedState):
             callbacks=settings.callbacks,
         )
         if not solution.status.ok:
-            warnings.warn(solution.advice, ConvergenceWarning, stacklevel=3)
+            warn_user(solution.advice, ConvergenceWarning)
         runs = solution.value
         weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
         optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
