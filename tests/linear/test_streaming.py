@@ -173,3 +173,34 @@ def test_a_stream_after_a_fit_counts_all_rows_and_does_not_certify_the_old_ones(
     assert estimator.certificate_.holds is None
     with pytest.raises(ValueError, match="does not store their second moment"):
         estimator.set_params(solver="exact").partial_fit(X)
+
+
+@pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "nonuniform_l2", "l2": [0.1, 0.2, 0.3]},
+        {"method": "nonuniform_l2", "l2": 0.1},
+        {"method": "nested_dropout", "prior": [0.5, 0.5, 0.5]},
+        {"method": "rag", "prior": [1.0]},
+    ],
+)
+def test_a_wrong_number_of_penalties_is_refused_by_the_batch_itself(X, solver, settings):
+    estimator = LinearAutoencoder(2, solver=solver, random_state=0, **settings)
+    with pytest.raises(ValueError, match="expected 2"):
+        estimator.partial_fit(X)
+    assert not hasattr(estimator, "components_")
+
+
+@pytest.mark.parametrize("settings", [{"l2": [0.1, 0.2]}, {"prior": [0.5, 0.5]}])
+def test_one_penalty_per_latent_needs_the_number_of_latents(X, settings):
+    estimator = LinearAutoencoder(method="nonuniform_l2", **settings)
+    with pytest.raises(ValueError, match="give n_components=2"):
+        estimator.partial_fit(X)
+
+
+@pytest.mark.parametrize("changed", [{"n_components": 3}, {"method": "gha"}])
+def test_a_stream_refuses_other_latents_and_another_method(X, changed):
+    estimator = LinearAutoencoder(2, solver="stochastic", random_state=0).partial_fit(X)
+    with pytest.raises(ValueError, match="2 latents by method='rag'"):
+        estimator.set_params(**changed).partial_fit(X)

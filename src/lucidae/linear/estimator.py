@@ -112,11 +112,11 @@ class LinearState(FittedState):
         return state
 
     def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        if self.stream is not None:
-            return self.stream
-        if self._model is not None:
-            return StreamFit.resume(options, self._model)
-        return StreamFit.begin(options, X, weights)
+        if self.stream is None and self._model is None and self.moment is None:
+            return StreamFit.begin(options, X, weights)
+        stream = self.stream or StreamFit.resume(options, self.model)
+        stream.check_continued(options)
+        return stream
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
@@ -456,11 +456,7 @@ class LinearAutoencoder(
         first = not hasattr(self, "_state")
         X = validated_rows(self, X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
-        if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
-            raise ValueError(
-                f"n_components={options.n_components} was given, but X has {X.shape[1]} features: "
-                f"expected at most {X.shape[1]}."
-            )
+        options.check_before_solving(X.shape[1])
         before = LinearState(options, reference_array(X)) if first else self._state
         self._state = before.after(options, X, weights)
         return self

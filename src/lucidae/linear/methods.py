@@ -32,7 +32,15 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import balanced_mean, frobenius
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_seed,
+    check_vector,
+    check_verbose,
+)
 
 Vector = np.ndarray[Any, Any]
 
@@ -312,27 +320,28 @@ class Options:
         max_iter: Any = 10_000,
         tol: Any = 1e-6,
         random_state: Any = None,
-        warm_start: Any = False,  # noqa: ARG003
+        warm_start: Any = False,
         verbose: Any = False,
     ) -> Options:
         """Check the arguments of `LinearAutoencoder`, which has the same defaults."""
+        verbose = check_verbose(verbose)
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         tied = _check_tied(tied)
         trial = _trial_method(method, tied)
         check_optimizer(trial, optimizer)
-        if not isinstance(whiten, bool | np.bool_):
-            raise ValueError(f"whiten={whiten!r} was given, expected True or False.")
+        check_flag(whiten, "whiten")
+        check_flag(warm_start, "warm_start")
         return cls(
             _check_components(n_components),
             method,
             _check_solver(solver, trial),
-            _check_training(optimizer, learning_rate, momentum, max_iter, tol, bool(verbose)),
+            _check_training(optimizer, learning_rate, momentum, max_iter, tol, verbose),
             _check_penalty(l2),
             _check_prior(prior),
-            None if batch_size is None else check_integer(batch_size, "batch_size", low=1),
+            _check_batch(batch_size),
             tied,
             check_number(init_scale, "init_scale", low=0.0, open_low=True),
-            random_state,
+            check_seed(random_state),
         )
 
     @property
@@ -365,6 +374,26 @@ class Options:
             return np.zeros(k)
         return read(self.l2, None if spectrum is None else to_numpy(spectrum.values), k)
 
+    def check_before_solving(self, m: int) -> None:
+        """Refuse numbers of latents, penalties or probabilities that cannot fit `m` features.
+
+        `partial_fit` calls it, because its model is computed only when it is read.
+        """
+        k = self.n_components
+        if isinstance(k, int):
+            check_features(k, m)
+            self.prefix_prior(k)
+            if not self.needs_spectrum:
+                self.penalties(k, None)
+            return
+        for name, value in (("l2", self.l2), ("prior", self.prior)):
+            if not isinstance(value, str) and value.ndim == 1:
+                raise ValueError(
+                    f"{name} has {value.size} entries, one per latent, but n_components={k!r} does "
+                    "not say how many latents there will be after the last batch: give "
+                    f"n_components={value.size}."
+                )
+
     def prefix_prior(self, k: int) -> Vector:
         """Return the probabilities of the prefix lengths 1 … k."""
         if isinstance(self.prior, str):
@@ -374,6 +403,14 @@ class Options:
                 f"prior has {self.prior.size} probabilities, expected {k}: one per prefix length."
             )
         return np.asarray(self.prior / self.prior.sum())
+
+
+def check_features(k: int, m: int) -> None:
+    """Refuse more latents than features."""
+    if k > m:
+        raise ValueError(
+            f"n_components={k} was given, but X has {m} features: expected at most {m}."
+        )
 
 
 def _trial_method(name: str, tied: bool | str) -> Method:
@@ -400,22 +437,20 @@ def _check_solver(solver: Any, method: Method) -> str:
 def _check_components(value: Any) -> Any:
     if value is None or (isinstance(value, float | np.floating) and 0.0 < value < 1.0):
         return value
-    if isinstance(value, float | np.floating):
-        raise ValueError(
-            f"n_components={value!r} was given, expected an integer of at least 1, a share of the "
-            "variance strictly between 0 and 1, or None."
-        )
-    return check_integer(value, "n_components", low=1)
+    others = ", a share of the variance in (0, 1), or None"
+    return check_integer(value, "n_components", low=1, others=others)
+
+
+def _check_batch(value: Any) -> int | None:
+    return None if value is None else check_integer(value, "batch_size", low=1, others=" or None")
 
 
 def _check_training(
     optimizer: str, rate: Any, momentum: Any, max_iter: Any, tol: Any, verbose: bool
 ) -> DescentSettings:
     if not isinstance(rate, str) or rate != "auto":
-        rate = check_number(rate, "learning_rate", low=0.0, open_low=True)
-    momentum = check_number(momentum, "momentum", low=0.0, high=1.0)
-    if momentum == 1.0:
-        raise ValueError("momentum=1.0 was given, expected a number in [0, 1).")
+        rate = check_number(rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
+    momentum = check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True)
     return DescentSettings(
         optimizer,
         rate,
@@ -427,36 +462,24 @@ def _check_training(
 
 
 def _check_penalty(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_choice(value, "l2", ("auto",))
-    penalties = _numbers(value, "l2")
-    if penalties.ndim > 1 or penalties.size == 0:
-        raise ValueError(f"l2 has shape {penalties.shape}, expected a number or a vector.")
-    if not np.all(np.isfinite(penalties)) or np.any(penalties < 0):
-        raise ValueError(f"l2={value!r} was given, expected finite penalties of at least 0.")
-    return penalties
-
-
-def _numbers(value: Any, name: str) -> Vector:
-    try:
-        return np.array(to_numpy(value), dtype=float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}={value!r} was given, expected numbers.") from error
+    if isinstance(value, str) and value == "auto":
+        return value
+    return check_vector(
+        value, "l2", expected="'auto', or one finite penalty of at least 0, or one per latent"
+    )
 
 
 def _check_prior(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_choice(value, "prior", PRIORS)
-    prior = _numbers(value, "prior")
-    if prior.ndim != 1 or not np.all(np.isfinite(prior)) or np.any(prior < 0) or prior.sum() <= 0:
-        raise ValueError(
-            f"prior={value!r} was given, expected 'geometric', 'uniform' or one probability of at "
-            "least 0 per prefix length."
-        )
+    expected = "'geometric', 'uniform', or one probability of at least 0 per prefix length"
+    if isinstance(value, str) and value in PRIORS:
+        return value
+    prior = check_vector(value, "prior", expected=expected)
+    if prior.ndim != 1 or prior.sum() <= 0.0:
+        raise ValueError(f"prior={value!r} was given, expected {expected}, not all of them 0.")
     return prior
 
 
 def _check_tied(value: Any) -> bool | str:
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return check_choice(value, "tied", ("auto",))
+    return check_choice(value, "tied", ("auto",), others=", True or False")

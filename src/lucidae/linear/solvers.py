@@ -11,7 +11,7 @@ from lucidae.arrays import Array, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.data import Covariance, Source, StreamCovariance, ritz_spectrum
-from lucidae.linear.methods import Method, Options, relative_direction
+from lucidae.linear.methods import Method, Options, check_features, relative_direction
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.spectrum import Spectrum
@@ -82,10 +82,7 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     """Return the number of latents for the argument `n_components` on these data."""
     m = source.covariance.n_features
     if isinstance(wanted, int):
-        if wanted > m:
-            raise ValueError(
-                f"n_components={wanted} was given, but X has {m} features: expected at most {m}."
-            )
+        check_features(wanted, m)
         return wanted
     if spectrum is None:
         raise ValueError(

@@ -106,6 +106,17 @@ class StreamFit:
             _inside(orthonormal_rows(as_double(weights.atoms)), known),
         )
 
+    def check_continued(self, options: Options) -> None:
+        """Refuse settings that would need other weights than those of the stream so far."""
+        k = int(self.state.weights.encoder.shape[-2])
+        wanted = options.n_components if isinstance(options.n_components, int) else k
+        if wanted != k or options.method != self.method.name:
+            raise ValueError(
+                f"n_components={options.n_components} and method={options.method!r} were given, "
+                f"but the stream was started with {k} latents by method={self.method.name!r}. "
+                "Start a new estimator."
+            )
+
     def after(self, X: Any, weights: Array | None) -> StreamFit:
         """Take one step on a batch of rows."""
         source = RowsSource.of(X, weights)

@@ -6,6 +6,7 @@ from typing import Any
 
 from lucidae.arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
 from lucidae.metrics._inputs import matrix, norms, pair, require, single_or_stack, unit_columns
+from lucidae.validation import check_number
 
 ORTHONORMAL_TOLERANCE = 1e-4
 
@@ -39,6 +40,7 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     >>> round(axis_alignment_distance([[1.0, 1.0], [1.0, -1.0]], np.eye(2)), 12)
     0.5
     """
+    rtol = check_number(rtol, "rtol", low=0.0)
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
     return single_or_stack(alignment_of(weights, unit_columns(directions, 0.0), rtol))
@@ -84,6 +86,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     >>> subspace_distance(U * [1.0, 0.0], U)
     0.5
     """
+    rtol = check_number(rtol, "rtol", low=0.0)
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
     xp = namespace(weights)

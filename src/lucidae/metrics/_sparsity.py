@@ -7,7 +7,7 @@ from typing import Any
 
 from lucidae.arrays import Array, arange_like, like, namespace, where_set
 from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack
-from lucidae.validation import check_choice, check_number
+from lucidae.validation import check_choice, check_flag, check_number
 
 
 def support_recovery(coef: Any, true_coef: Any) -> Any:
@@ -149,6 +149,9 @@ def active_dimensions(
     >>> active_dimensions([[1.0, 0.0], [-1.0, 0.0]], [[0.1, 1.0], [0.1, 1.0]])
     1
     """
+    max_variance = check_number(max_variance, "max_variance", low=0.0)
+    min_spread = check_number(min_spread, "min_spread", low=0.0)
+    check_flag(return_mask, "return_mask")
     means = finite_array(mean, "mean", least_axes=2)
     variances = like(finite_array(variance, "variance", least_axes=1), means)
     shared = variances.ndim == 1 and variances.shape[0] == means.shape[-1]

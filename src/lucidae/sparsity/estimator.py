@@ -53,7 +53,17 @@ from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from lucidae.validation import check_integer, check_number, check_rows, check_weights, warn_user
+from lucidae.validation import (
+    check_flag,
+    check_integer,
+    check_kind,
+    check_number,
+    check_rows,
+    check_seed,
+    check_verbose,
+    check_weights,
+    warn_user,
+)
 
 __all__ = ["SparseVAE"]
 
@@ -323,6 +333,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _checked_objective(self, n_columns: int) -> Energy:
         """Check the settings that do not need data and return the energy."""
+        check_flag(self.fit_intercept, "fit_intercept")
+        check_flag(self.warm_start, "warm_start")
+        check_verbose(self.verbose)
+        check_seed(self.random_state)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
@@ -475,6 +489,7 @@ def _constant_in(groups: Groups, relevance: Any) -> bool:
 
 def _validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Validate the data of a fit; arrays of other libraries stay where they are."""
+    X, y = check_kind(X, "X"), check_kind(y, "y")
     if is_array(X) and not is_numpy(X):
         X = validated_rows(estimator, X, reset=True, accept_sparse=False)
         flat = y.ndim == 1

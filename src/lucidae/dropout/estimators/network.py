@@ -26,7 +26,15 @@ from lucidae.dropout.theory import dropout_of
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import History, ProgressBar, Status
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_integer, check_number, warn_user
+from lucidae.validation import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_seed,
+    check_verbose,
+    warn_user,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +114,8 @@ class SgdSettings:
             check_integer(estimator.batch_size, "batch_size", low=1),
             check_integer(estimator.max_iter, "max_iter", low=1),
             check_number(estimator.tol, "tol", low=0.0),
-            estimator.random_state,
-            bool(estimator.verbose),
+            check_seed(estimator.random_state),
+            check_verbose(estimator.verbose),
             estimator._warm_start(),
         )
 
@@ -141,7 +149,7 @@ def hidden_width(n_components: Any, default: int) -> int:
     """Return r, or the default if it is None."""
     if n_components is None:
         return default
-    return check_integer(n_components, "n_components", low=1)
+    return check_integer(n_components, "n_components", low=1, others=" or None")
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
@@ -324,7 +332,7 @@ class NetworkMixin(CertifiedMixin):
 
     def _warm_start(self) -> Weights | None:
         """Return the weights of the last fit if training is to start from them, else None."""
-        wanted = self.warm_start and self._chosen_solver.needs_rows
+        wanted = check_flag(self.warm_start, "warm_start") and self._chosen_solver.needs_rows
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
 
 

@@ -46,7 +46,7 @@ from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_flag, check_kind, check_rows, check_weights
 
 
 @saved_as(
@@ -371,6 +371,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Any, Array, Array | None]:
         """Return checked inputs, targets and weights; store feature count and names."""
+        check_flag(self.fit_intercept, "fit_intercept")
+        X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
             y = _checked_targets(y, X)
