@@ -1,6 +1,6 @@
 """Values of the wrong kind are refused for every parameter of every estimator, by one sentence."""
 
-import datetime
+import datetime as dt
 import re
 
 import numpy as np
@@ -26,13 +26,14 @@ ESTIMATORS = {
 SUPERVISED = ("regressor", "sparse")
 
 DATE = np.datetime64("2024-01-01")
-ANYTHING = (1j, DATE, datetime.date(2024, 1, 1), b"1", {}, [1, [2]], object(), np.nan)
+ANYTHING = (1j, DATE, dt.date(2024, 1, 1), b"1", {}, [1, [2]], object(), np.nan)
 INTEGERS = (*ANYTHING, True, np.True_, 2.0, np.float64(2), "2", [2], 0, -1, -np.inf)
 NUMBERS = (*ANYTHING, True, "0.1", [0.1], np.ones(2), -1.0, None, np.inf)
 FLAGS = (*ANYTHING, "False", "True", "yes", 0, 1, 1.0, None, [True])
 NAMES = (*ANYTHING, "magic", "", 1, True, ["exact"], None)
-VECTORS = (*ANYTHING, True, "1", ["1", "2"], [1j, 2j], [DATE, DATE], [[1.0, 2.0]], [], [1.0, np.nan],
-           [-1.0, 2.0], None, [True, False], [None, 1.0], np.ma.array([1.0, 2.0], mask=[0, 1]))  # fmt: skip
+VECTORS = (*ANYTHING, True, "1", ["1", "2"], [1j, 2j], [DATE, DATE], [[1.0, 2.0]], [], None)
+VECTORS += ([1.0, np.nan], [-1.0, 2.0], [True, False], [None, 1.0])
+VECTORS += (np.ma.array([1.0, 2.0], mask=[0, 1]),)
 
 JUNK = {
     "n_components": INTEGERS,
