@@ -1,6 +1,8 @@
 """The loop: its end, its callbacks, and that a stack of problems equals its members."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from threadpoolctl import threadpool_info
 
+from lucidae import LinearAutoencoder
 from lucidae.arrays import Array, namespace, to_numpy
 from lucidae.iteration import (
     Below,
@@ -347,6 +350,42 @@ def test_the_limit_of_threads_is_seen_to_bite():
         assert max(blas_threads()) == 2
         with limited_blas(10):
             assert set(blas_threads()) == {1}
+        assert max(blas_threads()) == 2
+
+
+def test_threads_that_overlap_restore_the_number_of_blas_threads():
+    two = loop._controller().limit(limits=2, user_api="blas")
+    first_is_in, second_is_in, first_is_out = Event(), Event(), Event()
+    seen = []
+
+    def first():
+        with limited_blas(10):
+            first_is_in.set()
+            second_is_in.wait(10)
+        seen.append(set(blas_threads()))  # the second thread is still inside
+        first_is_out.set()
+
+    def second():
+        first_is_in.wait(10)
+        with limited_blas(10), limited_blas(20):
+            second_is_in.set()
+            first_is_out.wait(10)
+
+    with two, ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(first), pool.submit(second)]:
+            future.result()
+        assert seen == [{1}]
+        assert max(blas_threads()) == 2
+
+
+def test_estimators_fitted_in_two_threads_restore_the_number_of_blas_threads():
+    X = np.random.default_rng(0).standard_normal((40, 6))
+
+    def fit(seed):
+        return LinearAutoencoder(2, solver="gradient", tol=1e-3, random_state=seed).fit(X)
+
+    with loop._controller().limit(limits=2, user_api="blas"), ThreadPoolExecutor(2) as pool:
+        assert all(model.status_.ok for model in pool.map(fit, range(8)))
         assert max(blas_threads()) == 2
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -278,12 +279,41 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def limited_blas(size: int | None) -> AbstractContextManager[Any]:
-    """Limit BLAS to one thread if a problem of dimension `size` is small."""
-    if size is None or size >= SMALL_PROBLEM:
-        return nullcontext()
-    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limited
+class OneThread(AbstractContextManager[None]):
+    """Limit BLAS to one thread while at least one Python thread is inside of the context.
+
+    The number of BLAS threads belongs to the whole process. If each Python thread stored and
+    restored it by itself, the second one would store the limit of the first as the original number.
+    So the first one that enters stores the number, and the last one that leaves restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limit = _controller().limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
+_ONE_THREAD = OneThread()
+
+
+def limited_blas(size: int | None) -> AbstractContextManager[None]:
+    """Return a context in which BLAS has one thread if a problem of dimension `size` is small.
+
+    It may be entered from several Python threads at once.
+    """
+    return nullcontext() if size is None or size >= SMALL_PROBLEM else _ONE_THREAD
 
 
 def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
