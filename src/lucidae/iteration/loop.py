@@ -279,41 +279,32 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class OneThread(AbstractContextManager[None]):
-    """Limit BLAS to one thread while at least one Python thread is inside of the context.
+_LIMITED = Lock()
+"""Held while BLAS is limited to one thread."""
 
-    The number of BLAS threads belongs to the whole process. If each Python thread stored and
-    restored it by itself, the second one would store the limit of the first as the original number.
-    So the first one that enters stores the number, and the last one that leaves restores it.
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Limit BLAS to one thread, unless it is limited already by this or another Python thread.
+
+    Most BLAS libraries have one number of threads for the whole process. If each Python thread
+    stored and restored it by itself, one that enters while another is inside would store the limit
+    as the original number, and leave the process at one thread. So whoever comes first sets the
+    limit and restores the number, and the others change nothing.
     """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._inside = 0
-        self._limit: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._limit = _controller().limit(limits=1, user_api="blas")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._limit.restore_original_limits()
-
-
-_ONE_THREAD = OneThread()
+    if not _LIMITED.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _LIMITED.release()
 
 
 def limited_blas(size: int | None) -> AbstractContextManager[None]:
-    """Return a context in which BLAS has one thread if a problem of dimension `size` is small.
-
-    It may be entered from several Python threads at once.
-    """
-    return nullcontext() if size is None or size >= SMALL_PROBLEM else _ONE_THREAD
+    """Return a context in which BLAS has one thread if a problem of dimension `size` is small."""
+    return nullcontext() if size is None or size >= SMALL_PROBLEM else _one_thread()
 
 
 def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
