@@ -253,13 +253,16 @@ class LinearAutoencoder(
     solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
         Closed form of the method's optimum; full-batch descent through the second moment of the
         data; mini-batches with O(mk) memory. ``"auto"`` is exact where there are at most 8192 rows
-        or features, and stochastic otherwise.
+        or features, and stochastic otherwise. The direction of a mini-batch is corrected by the
+        direction of all rows at the last check (Johnson & Zhang 2013), so that the noise vanishes
+        at the optimum and the step size need not decrease.
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
         For the gradient and stochastic solvers. Adam is refused for the rules ``"rag"``, ``"gha"``
         and ``"brockett"``.
     learning_rate : float or "auto", default="auto"
         Step size; ``"auto"`` takes half of the largest step that is stable at the optimum, from a
-        bound on the curvature by a few power iterations (for Adam: 3e-3).
+        bound on the curvature by a few power iterations (for Adam: 3e-3). With ``"auto"``, the
+        full-batch gradient of ``"linear_vae"`` is also divided, block by block, by its curvature.
     momentum : float in [0, 1), default=0.9
         For Nesterov and heavy ball.
     l2 : "auto", float or array of shape (n_components,), default="auto"
@@ -332,6 +335,9 @@ class LinearAutoencoder(
     ----------
     Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the principal
     components, eventually. NeurIPS.
+
+    Johnson & Zhang (2013), Accelerating stochastic gradient descent using predictive variance
+    reduction. NeurIPS.
 
     Examples
     --------

@@ -94,9 +94,14 @@ def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) ->
     It is 0 at a fixed point and of order 1 at a random start. A norm of the weights below
     `SMALLEST_NORM` is replaced by it, because all latents may be zero at the optimum.
     """
+    return relative_norm(rule.direction(weights, covariance), weights, scale)
+
+
+def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
+    """Return ‖direction‖ / (scale · ‖weights‖) for a direction that was computed already."""
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
-    return frobenius(rule.direction(weights, covariance)) / (scale * size)
+    return frobenius(direction) / (scale * size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,6 +263,14 @@ class DescentSettings:
         """The momentum that the optimizer uses, 0 for those without."""
         return self.momentum if OPTIMIZERS[self.optimizer].uses_momentum else 0.0
 
+    @property
+    def preconditions(self) -> bool:
+        """Whether directions are preconditioned: where the step size is chosen automatically.
+
+        Adam rescales each coordinate by itself.
+        """
+        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
+
     def rate(self, curvature: float) -> float:
         """Return the step size: the given one, or the automatic one for a bound on curvature."""
         if self.learning_rate != "auto":

@@ -137,6 +137,20 @@ class Rule(ABC):
         """
         return self
 
+    def drawn(self, weights: Any, covariance: Any) -> Rule:  # noqa: ARG002
+        """Return this rule with the random numbers of one direction fixed: itself unless it samples.
+
+        A solver that compares directions at two sets of weights needs the same numbers in both.
+
+        Parameters
+        ----------
+        weights : weights
+            Weights of the shape for which directions will be computed.
+        covariance : Covariance
+            The data for which they will be computed.
+        """
+        return self
+
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
         """Return a source of the random numbers of nested dropout, None for other rules.
 
@@ -160,6 +174,32 @@ class Rule(ABC):
             The leading eigenpairs, `n_eigenvalues` of them.
         """
         return 4 * scalar(spectrum.values[0])
+
+    def preconditioned(self, direction: Any, weights: Any, covariance: Any) -> Any:  # noqa: ARG002
+        """Return the direction that solvers with an automatic step size follow: `direction` itself.
+
+        A rule whose blocks of weights have very different curvatures divides each block by its own.
+
+        Parameters
+        ----------
+        direction : weights
+            The direction at `weights`, of all rows or of a batch.
+        weights : weights
+            The current weights.
+        covariance : Covariance
+            The data of `direction`.
+        """
+        return direction
+
+    def preconditioned_curvature(self, spectrum: Spectrum) -> float:
+        """Return a bound on the curvature that the preconditioned direction sees.
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            As for `curvature`.
+        """
+        return self.curvature(spectrum)
 
     def n_eigenvalues(self, k: int) -> int:  # noqa: ARG002
         """Return how many leading eigenvalues `curvature` reads.
@@ -370,8 +410,12 @@ class NestedDropoutRule(Rule):
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
         """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
+        return self.drawn(weights, covariance).direction(weights, covariance)
+
+    def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
+        """Draw one prefix length per row, and return the rule that uses these."""
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
-        return self.sampled(weights, covariance, like(self.rng.random(shape), weights.encoder))
+        return DrawnPrefixes(self, like(self.rng.random(shape), weights.encoder))
 
     def sampled(
         self,
@@ -424,6 +468,28 @@ class NestedDropoutRule(Rule):
         """Keep unit i where the number drawn is at least P(length < i)."""
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnPrefixes(Rule):
+    """Nested dropout with given prefix lengths.
+
+    Parameters
+    ----------
+    rule : NestedDropoutRule
+        The rule, which has the distribution of the prefix lengths.
+    numbers : array of shape (…, n)
+        One uniform number per row, from which its prefix length follows.
+    """
+
+    rule: NestedDropoutRule
+    numbers: Array
+
+    needs_rows = True
+
+    def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
+        """Return the gradient for the given prefix lengths."""
+        return self.rule.sampled(weights, covariance, self.numbers)
 
 
 def keep_probabilities(prior: Array) -> Array:

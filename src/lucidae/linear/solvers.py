@@ -11,21 +11,28 @@ from lucidae.arrays import Array, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.data import Covariance, Source, StreamCovariance, ritz_spectrum
-from lucidae.linear.methods import Method, Options, check_features, relative_direction
+from lucidae.linear.methods import (
+    Method,
+    Options,
+    check_features,
+    relative_direction,
+    relative_norm,
+)
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import map_fields
 from lucidae.validation import warn_user
 
-HORIZON_SHARE = 0.05
-"""Share of the steps after which a stochastic solver has halved its step size."""
-
 CHECK_EVERY = 20
 """Steps between two evaluations of the stopping rule."""
 
 DEFAULT_BATCH = 256
 """Rows per step of the stochastic solver."""
+
+ATTEMPTS = 5
+"""Number of automatic step sizes, each a quarter of the one before, that are tried before a
+divergence is reported."""
 
 MARGIN = 1.1
 """Ritz values lie below the eigenvalues that they estimate: a tenth is added."""
@@ -125,13 +132,18 @@ def _trained_outcome(
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
     size = _batch_rows(options, method, covariance, solver)
     noise = 0.0 if size is None else batch_noise(size, covariance.rows.shape[0], training)
-    stiff = stiffness(method, covariance, start, noise)
-    if size is None:
-        solution = solve_gradient(method, covariance, start, training, stiff)
-    else:
-        solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
+    stiff = stiffness(method, covariance, start, noise, training.preconditions and noise == 0.0)
+    for _ in range(ATTEMPTS):
+        if size is None:
+            solution = solve_gradient(method, covariance, start, training, stiff)
+        else:
+            solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
+        if solution.status is not Status.DIVERGED or not automatic:
+            break
+        # Rows far from the others can make a batch steeper than the bound on the curvature.
+        stiff = stiff._replace(curvature=4.0 * stiff.curvature)
     if not solution.status.ok:
-        warn_user(solution.advice, ConvergenceWarning)
+        warn_user(f"{solution.advice} {_hint(method, training)}", ConvergenceWarning)
     return TrainedWeights(
         solution.value.in_units(unit),
         method,
@@ -139,6 +151,19 @@ def _trained_outcome(
         max(1, solution.n_iter),
         solution.history,
         training.rate(stiff.curvature) / unit**2,
+    )
+
+
+def _hint(method: Method, training: DescentSettings) -> str:
+    """Return what helps where descent did not converge, beyond more steps or a larger tolerance."""
+    if training.learning_rate != "auto":
+        return "Use learning_rate='auto', or a smaller number."
+    closed = "solver='exact' gives the optimum in closed form. "
+    return (
+        f"{closed if method.objective.has_minimizer else ''}Descent is slow where the leading "
+        "eigenvalues of the covariance of X are close to each other or differ by orders of "
+        "magnitude; scaling the columns of X may help. The certificate says how far the components "
+        "are from the optimum."
     )
 
 
@@ -170,21 +195,27 @@ class Stiffness(NamedTuple):
     scale: float
 
 
-def stiffness(method: Method, covariance: Covariance, start: Any, noise: float = 0.0) -> Stiffness:
+def stiffness(
+    method: Method,
+    covariance: Covariance,
+    start: Any,
+    noise: float = 0.0,
+    preconditioned: bool = False,
+) -> Stiffness:
     """Estimate both from a few power iterations, without an eigendecomposition.
 
     The bound on the curvature at the optimum is raised by three factors: the error of Ritz values,
     the larger curvature at the first weights (`Rule.steepening`), and the sampling error of a
     batch, which adds `noise` times the total variance to the top eigenvalue (`batch_noise`).
     """
-    k = method.rule.n_eigenvalues(start.encoder.shape[-2])
-    spectrum = ritz_spectrum(covariance, k, start.encoder)
-    top, curvature = scalar(spectrum.values[0]), method.rule.curvature(spectrum)
-    if curvature <= 0.0:
+    rule = method.rule
+    spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
+    bound = rule.preconditioned_curvature if preconditioned else rule.curvature
+    top, curvature = scalar(spectrum.values[0]), bound(spectrum)
+    if top <= 0.0:
         return Stiffness(1.0, 1.0)  # no variance: any step is stable
-    sampled = noise * spectrum.trace / top if top > 0.0 else 0.0
-    factor = MARGIN * (1.0 + sampled) * method.rule.steepening(start)
-    return Stiffness(factor * curvature, method.rule.scale(spectrum))
+    factor = MARGIN * (1.0 + noise * spectrum.trace / top) * rule.steepening(start)
+    return Stiffness(factor * curvature, rule.scale(spectrum))
 
 
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
@@ -217,11 +248,15 @@ def solve_gradient(
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
     """Descend on the full batch; only products with the second moment are computed."""
-    stiff = stiff or stiffness(method, covariance, start)
+    stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
+    rule = method.rule
 
     def step(state: Any) -> Any:
-        moved = optimizer.update(state, method.rule.direction(state.weights, covariance))
+        direction = rule.direction(state.weights, covariance)
+        if training.preconditions:
+            direction = rule.preconditioned(direction, state.weights, covariance)
+        moved = optimizer.update(state, direction)
         return moved._replace(weights=method.rule.retract(moved.weights))
 
     solution = iterate(
@@ -261,8 +296,55 @@ def batch_step(
     # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
     direction = method.rule.direction(state.weights, covariance)
+    return _moved(method, optimizer, state, direction, scale)
+
+
+def _moved(
+    method: Method, optimizer: Optimizer, state: Stream, direction: Any, scale: float = 1.0
+) -> Stream:
     moved = optimizer.update(state.optimizer, direction, scale)
     return Stream(moved._replace(weights=method.rule.retract(moved.weights)), state.steps + 1)
+
+
+class ReducedVariance:
+    """Directions of batches, corrected by the direction d of all rows at an anchor a.
+
+    A batch B gives d_B(w) − d_B(a) + d(a) (Johnson & Zhang 2013). The mean over batches is d(w), as
+    for d_B(w) alone, but the noise vanishes as w approaches a: with a step size that does not
+    decrease, the weights converge to d(w) = 0 at the rate of full-batch descent, not only to a
+    neighbourhood whose size is the noise of a batch. The anchor is moved to the current weights at
+    every check of the stopping rule, which needs d there anyway.
+
+    Parameters
+    ----------
+    method : Method
+        The method; where its rule samples, both d_B use the same random numbers.
+    rows : StreamCovariance
+        All rows.
+    whole : bool
+        Whether every batch has all rows, so that only the noise of a rule that samples is reduced.
+    """
+
+    def __init__(self, method: Method, rows: StreamCovariance, whole: bool) -> None:
+        self.rule = method.rule
+        self.exact = whole and not method.rule.needs_rows
+        self.expected = method.expected()  # a sampled direction is never zero
+        self.rows = rows
+        self.anchor: Any = None
+        self.full: Any = None
+
+    def move_anchor(self, weights: Any) -> Any:
+        """Take `weights` as the anchor, and return the direction of all rows there."""
+        self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
+        return self.full
+
+    def __call__(self, weights: Any, batch: Covariance) -> Any:
+        """Return the corrected direction of a batch."""
+        if self.exact:
+            return self.rule.direction(weights, batch)
+        rule = self.rule.drawn(weights, batch)
+        here, there = rule.direction(weights, batch), rule.direction(self.anchor, batch)
+        return map_fields(lambda w, a, full: w - a + full, here, there, self.full)
 
 
 def solve_stochastic(
@@ -276,30 +358,34 @@ def solve_stochastic(
 ) -> Solution[Any]:
     """Descend on mini-batches: O(mk) memory in addition to one batch.
 
-    The stopping rule needs one full pass over the rows.
+    The stopping rule needs one full pass over the rows, as do the directions of `ReducedVariance`.
     """
     n_rows = rows.rows.shape[0]
     noise = batch_noise(batch_size, n_rows, training)
-    stiff = stiff or stiffness(method, rows, start, noise)
+    # The noise of a batch would enter the preconditioner too, and divergence could follow.
+    preconditioned = training.preconditions and noise == 0.0
+    stiff = stiff or stiffness(method, rows, start, noise, preconditioned)
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
-    horizon = max(10.0, HORIZON_SHARE * training.max_iter)
-    followed = method.expected()  # a sampled direction is never zero
     batches = _shuffled(n_rows, batch_size, rng)
+    direction = ReducedVariance(method, rows, whole=batch_size >= n_rows)
 
     def step(state: Stream) -> Stream:
         batch = rows.batch(next(batches))
         if batch.total == 0.0:
             return state._replace(steps=state.steps + 1)
-        return batch_step(method, optimizer, state, batch, horizon)
+        corrected = direction(state.weights, batch)
+        if preconditioned:
+            corrected = method.rule.preconditioned(corrected, state.weights, batch)
+        return _moved(method, optimizer, state, corrected)
+
+    def distance(state: Stream) -> Array:
+        return relative_norm(direction.move_anchor(state.weights), state.weights, stiff.scale)
 
     solution = iterate(
         step,
         Stream(optimizer.start(start), 0),
-        stop=Below(
-            lambda state: relative_direction(followed, state.weights, rows, stiff.scale),
-            training.tol,
-        ),
+        stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=max(per_epoch, CHECK_EVERY),
         record={"loss": lambda state: method.objective.value(state.weights, rows)},

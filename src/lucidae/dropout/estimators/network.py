@@ -230,7 +230,9 @@ class NetworkState(FittedState):
             callbacks=settings.callbacks,
         )
         if not solution.status.ok:
-            warn_user(solution.advice, ConvergenceWarning)
+            given = settings.learning_rate != "auto"
+            hint = " Use learning_rate='auto', or lower it." if given else ""
+            warn_user(solution.advice + hint, ConvergenceWarning)
         runs = solution.value
         weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
         optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
