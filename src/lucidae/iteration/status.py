@@ -54,8 +54,8 @@ _ADVICE = {
         "above the tolerance {tolerance:.3g}. Raise max_iter, or tol if this accuracy is enough."
     ),
     Status.DIVERGED: (
-        "Diverged after {n_iter} iterations; the result is the last state that had not diverged, at "
-        "distance to optimality {distance:.3g}."
+        "Diverged after {n_iter} iterations. The result is the last state that had not diverged, "
+        "at distance to optimality {distance:.3g}."
     ),
     Status.STALLED: (
         "Stalled after {n_iter} iterations at distance to optimality {distance:.3g}, above the "

@@ -355,15 +355,47 @@ Source = MomentSource | RowsSource
 """The data of a fit: mean, total weight, products with the second moment, and its spectrum."""
 
 
-def source_of(X: Any, weights: Array | None, solver: str) -> Source:
+@dataclass(frozen=True, slots=True)
+class LinearSolver:
+    """What a solver reads of the data, and which solvers replace it.
+
+    Parameters
+    ----------
+    closed_form : bool
+        Whether it computes the optimum from the leading eigenpairs of Σ.
+    batches : bool
+        Whether it draws batches of rows. The other solvers read the data through Σ.
+    if_large : str, optional
+        The solver that replaces it where the eigenpairs are not computed, because both the rows
+        and the features are too many.
+    if_unknown : str, optional
+        The solver that replaces it for objectives whose minimum is not known in closed form.
+    """
+
+    closed_form: bool
+    batches: bool = False
+    if_large: str | None = None
+    if_unknown: str | None = None
+
+
+SOLVERS = {
+    "auto": LinearSolver(closed_form=True, if_large="stochastic", if_unknown="gradient"),
+    "exact": LinearSolver(closed_form=True),
+    "gradient": LinearSolver(closed_form=False),
+    "stochastic": LinearSolver(closed_form=False, batches=True),
+}
+"""The solvers of `LinearAutoencoder` by name."""
+
+
+def source_of(X: Any, weights: Array | None, solver: LinearSolver = SOLVERS["auto"]) -> Source:
     """Return the source of the second moment that suits the shape of the rows and the solver."""
     n, m = X.shape
-    if solver == "stochastic":
+    if solver.batches:
         return RowsSource.of(X, weights)
     few = n <= m // 2 and n <= EXACT_FEATURES
-    if few and solver != "gradient":
+    if few and solver.closed_form:
         moment = SecondMoment.of(X, weights) if m <= STORED_FEATURES else None
         return RowsSource.of(X, weights, moment)
-    if solver == "auto" and m > EXACT_FEATURES:
+    if solver.if_large is not None and m > EXACT_FEATURES:
         return RowsSource.of(X, weights)
     return MomentSource(SecondMoment.of(X, weights))

@@ -100,7 +100,7 @@ class LinearState(FittedState):
         """
         state = LinearState(options, self.reference)
         state.previous = self.previous
-        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
+        if options.reads.batches or X.shape[1] > EXACT_FEATURES:
             # A stream stores no moment: that of an earlier fit would lack the new rows.
             state.stream = self._stream_before(options, X, weights).after(X, weights)
             return state
@@ -426,7 +426,7 @@ class LinearAutoencoder(
         options = self._options()
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
-        source = source_of(X, weights, options.route)
+        source = source_of(X, weights, options.reads)
         _check_weight(source.weight)
         state = LinearState(options, reference_array(X))
         if self.warm_start and hasattr(self, "_state"):

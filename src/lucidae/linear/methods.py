@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, to_numpy, where_set
 from lucidae.io.models import saved_as
+from lucidae.linear.data import SOLVERS, LinearSolver
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -286,7 +287,6 @@ def check_optimizer(method: Method, optimizer: str) -> None:
         )
 
 
-SOLVERS = ("auto", "exact", "gradient", "stochastic")
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 
 
@@ -350,15 +350,16 @@ class Options:
         )
 
     @property
-    def route(self) -> str:
-        """The solver for which data are prepared: stochastic if the rule needs rows."""
-        if self.solver == "gradient" and _trial_method(self.method, self.tied).rule.needs_rows:
-            return "stochastic"
-        return self.solver
+    def reads(self) -> LinearSolver:
+        """What the solver reads of the data: descent reads rows if the rule needs them."""
+        solver = SOLVERS[self.solver]
+        if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:
+            return replace(solver, batches=True)
+        return solver
 
-    def rng(self, solver: str = "stochastic") -> np.random.Generator:
+    def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a new generator for one fit; a shared one where nothing is drawn from it."""
-        if solver == "exact" and not _trial_method(self.method, self.tied).rule.needs_rows:
+        if not draws and not _trial_method(self.method, self.tied).rule.needs_rows:
             return _RNG  # a new one would take a twentieth of the time of a small fit
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -429,12 +430,13 @@ _ONE, _RNG = np.ones(1), np.random.default_rng(0)
 def _check_solver(solver: Any, method: Method) -> str:
     """Return a solver for the method: the exact one needs a closed form of the optimum."""
     check_choice(solver, "solver", SOLVERS)
-    if method.objective.has_minimizer or solver in ("gradient", "stochastic"):
+    chosen = SOLVERS[solver]
+    if method.objective.has_minimizer or not chosen.closed_form:
         return str(solver)
-    if solver == "auto":
-        return "gradient"
+    if chosen.if_unknown is not None:
+        return chosen.if_unknown
     raise ValueError(
-        f"solver='exact' was given with method={method.name!r}, for whose objective no closed form "
+        f"solver={solver!r} was given with method={method.name!r}, for whose objective no closed form "
         "of the minimum is known. Use solver='gradient' or solver='stochastic'."
     )
 

@@ -138,7 +138,7 @@ class Rule(ABC):
         return self
 
     def drawn(self, weights: Any, covariance: Any) -> Rule:  # noqa: ARG002
-        """Return this rule with the random numbers of one direction fixed: itself unless it samples.
+        """Return the rule with the random numbers of one direction fixed: itself unless it samples.
 
         A solver that compares directions at two sets of weights needs the same numbers in both.
 

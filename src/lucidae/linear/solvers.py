@@ -10,7 +10,14 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays import Array, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
-from lucidae.linear.data import Covariance, Source, StreamCovariance, ritz_spectrum
+from lucidae.linear.data import (
+    SOLVERS,
+    Covariance,
+    LinearSolver,
+    Source,
+    StreamCovariance,
+    ritz_spectrum,
+)
 from lucidae.linear.methods import (
     Method,
     Options,
@@ -47,28 +54,29 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
     solver = resolve_solver(options, source)
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
-    rng = options.rng(solver)
+    rng = options.rng(draws=not solver.closed_form)
     method = options.make(k, spectrum, rng)
-    if solver == "exact":
+    if solver.closed_form:
         outcome = _exact_outcome(method, spectrum, k)
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
     return build_model(outcome, source.mean, source.weight, source.covariance), spectrum
 
 
-def resolve_solver(options: Options, source: Source) -> str:
-    """Return the solver that ``"auto"`` stands for: exact wherever the spectrum is affordable."""
-    if options.solver != "auto":
-        return options.solver
-    return "exact" if source.affordable else "stochastic"
+def resolve_solver(options: Options, source: Source) -> LinearSolver:
+    """Return the solver, or the one that replaces it where the spectrum is not affordable."""
+    solver = SOLVERS[options.solver]
+    if solver.if_large is None or source.affordable:
+        return solver
+    return SOLVERS[solver.if_large]
 
 
-def _needed_spectrum(options: Options, source: Source, solver: str) -> Spectrum | None:
+def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
     """Return the eigenpairs that the solver, the penalties or the number of latents require."""
     wanted = options.n_components
-    if solver == "exact":
+    if solver.closed_form:
         return source.spectrum(_one_more(wanted, source))
-    if solver == "stochastic":
+    if solver.batches:
         if options.needs_spectrum:
             k = resolve_components(wanted, source, None)
             return ritz_spectrum(source.covariance, k, source.mean)
@@ -120,7 +128,7 @@ def _trained_outcome(
     k: int,
     rng: np.random.Generator,
     previous: Any,
-    solver: str,
+    solver: LinearSolver,
 ) -> TrainedWeights:
     training = options.training
     automatic = training.learning_rate == "auto"
@@ -179,13 +187,15 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
     return method.adopt(map_fields(lambda rows: like(rows, new), previous))
 
 
-def _batch_rows(options: Options, method: Method, covariance: Any, solver: str) -> int | None:
+def _batch_rows(
+    options: Options, method: Method, covariance: Any, solver: LinearSolver
+) -> int | None:
     """Return the number of rows per step; None for a step through the second moment."""
-    if solver == "gradient" and not method.rule.needs_rows:
+    if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]
     # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
-    return n_rows if solver == "gradient" else min(options.batch_size or DEFAULT_BATCH, n_rows)
+    return min(options.batch_size or DEFAULT_BATCH, n_rows) if solver.batches else n_rows
 
 
 class Stiffness(NamedTuple):
