@@ -29,9 +29,9 @@ __all__ = [
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 PROBED_ENTRIES = 2_000_000
-"""Entries of the data up to which a fit compares its moment with the rows.
+"""Largest number of entries of the data for which a fit compares its second moment with the rows.
 
-On more data the additional pass would take a tenth of the time of a fit and more."""
+On more data the additional pass would take a tenth of the time of a fit or more."""
 
 
 class FittedState(ABC):
@@ -228,11 +228,12 @@ def validated_rows(
     accept_sparse: bool = True,
     finite: bool = True,
 ) -> Array:
-    """Return checked rows and store the number and the names of the features in the estimator.
+    """Return validated rows; if `reset`, store the number and names of the features.
 
-    NumPy, data frames and sparse matrices go through scikit-learn; arrays of other libraries stay
-    in their library and on their device. If `finite` is false, NaN and infinity are not searched
-    for, because the caller detects them in the sums of squares.
+    Without `reset` they are compared with those of the fit. NumPy arrays, data frames and sparse
+    matrices are validated by scikit-learn; arrays of other libraries stay in their library and on
+    their device. `least` is the smallest number of rows that is accepted. If `finite` is false, NaN
+    and infinity are not searched for, because the caller detects them in the sums of squares.
     """
     X = check_kind(X, "X")
     if not is_array(X) or is_numpy(X):
@@ -261,12 +262,15 @@ def validated_rows(
 
 
 def reference_array(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device of X: NumPy for sparse rows."""
+    """Return an empty array of the library, dtype and device of X, in which results are returned.
+
+    For sparse rows it is a NumPy array.
+    """
     return np.empty(0, dtype=X.dtype) if scipy.sparse.issparse(X) else zeros_like_shape((0,), X)
 
 
 def checked_codes(X: Any, width: int) -> Array:
-    """Return codes that `inverse_transform` decodes, checked to have `width` columns."""
+    """Check that the codes given to `inverse_transform` have `width` columns, and return them."""
     codes = check_rows(X, accept_sparse=False)
     if codes.shape[1] != width:
         raise ValueError(

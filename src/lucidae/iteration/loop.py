@@ -27,7 +27,7 @@ State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
 
 SMALL_PROBLEM = 500
-"""Below this dimension one BLAS thread is faster than several."""
+"""Dimension of the matrices below which one BLAS thread is faster than several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
 
 
 class Ledger:
-    """Collects the results of a stack of problems as they finish, and restores their order."""
+    """Collect the results of a stack of problems as they finish, and restore their order."""
 
     def __init__(self, count: int) -> None:
         self.running = np.arange(count)

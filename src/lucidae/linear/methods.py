@@ -46,13 +46,13 @@ from lucidae.validation import (
 Vector = np.ndarray[Any, Any]
 
 SMALLEST_NORM = 1e-8
-"""Smallest norm of the weights with which the stopping rule compares a direction."""
+"""Norms of the weights below this are replaced by it in the stopping rule."""
 
 
 @saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to train a linear autoencoder: a rule, and the objective that it minimises.
+    """A training method of a linear autoencoder: an update rule, and the objective it minimises.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class MethodSettings:
     penalties : array of shape (k,)
         One ℓ₂ penalty per latent; zeros for methods without penalties.
     prior : array of shape (k,)
-        Probabilities of the prefix lengths 1 … k.
+        Probabilities of the prefix lengths 1 … k of nested dropout.
     rng : numpy.random.Generator
         For rules that sample.
     tied : bool or "auto"
@@ -139,7 +139,7 @@ ReadPenalties = Callable[[Any, Vector | None, int], Vector]
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """What `register_method` stores about a method."""
+    """A registered method: how its objective, its rule and its penalties are made."""
 
     objective: MakeObjective
     rule: MakeRule | None = None
@@ -420,7 +420,7 @@ def check_features(k: int, m: int) -> None:
 
 
 def _trial_method(name: str, tied: bool | str) -> Method:
-    """Return the method with one latent, to check its properties before the data are known."""
+    """Return the method for one latent, whose properties are known before the data are."""
     return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
 
 
@@ -436,8 +436,8 @@ def _check_solver(solver: Any, method: Method) -> str:
     if chosen.if_unknown is not None:
         return chosen.if_unknown
     raise ValueError(
-        f"solver={solver!r} was given with method={method.name!r}, for whose objective no closed form "
-        "of the minimum is known. Use solver='gradient' or solver='stochastic'."
+        f"solver={solver!r} was given with method={method.name!r}, for whose objective no closed "
+        "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
     )
 
 

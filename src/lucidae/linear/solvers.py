@@ -35,14 +35,14 @@ CHECK_EVERY = 20
 """Steps between two evaluations of the stopping rule."""
 
 DEFAULT_BATCH = 256
-"""Rows per step of the stochastic solver."""
+"""Default number of rows per step of the stochastic solver."""
 
 ATTEMPTS = 5
 """Number of automatic step sizes, each a quarter of the one before, that are tried before a
 divergence is reported."""
 
 MARGIN = 1.1
-"""Ritz values lie below the eigenvalues that they estimate: a tenth is added."""
+"""Factor on estimated eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
 def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
@@ -199,7 +199,7 @@ def _batch_rows(
 
 
 class Stiffness(NamedTuple):
-    """Bound on the curvature, for the step size; scale of a direction, for the stopping rule."""
+    """A bound on the curvature, and the number by which the stopping rule divides a direction."""
 
     curvature: float
     scale: float
@@ -212,7 +212,7 @@ def stiffness(
     noise: float = 0.0,
     preconditioned: bool = False,
 ) -> Stiffness:
-    """Estimate both from a few power iterations, without an eigendecomposition.
+    """Return the `Stiffness` of a method on data, estimated by a few power iterations.
 
     The bound on the curvature at the optimum is raised by three factors: the error of Ritz values,
     the larger curvature at the first weights (`Rule.steepening`), and the sampling error of a
@@ -229,9 +229,10 @@ def stiffness(
 
 
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
-    """Return the share of tr Σ by which the top eigenvalue of a batch may exceed that of Σ.
+    """Return by how much the top eigenvalue of a batch may exceed that of all rows.
 
-    A sample of b rows adds about tr Σ/b, and momentum μ sums over 1/(1 − μ) batches.
+    The unit is the total variance: a sample of b rows adds about 1/b of it to the top eigenvalue,
+    and momentum μ sums over 1/(1 − μ) batches.
     """
     if batch_size >= n_rows:
         return 0.0
@@ -302,7 +303,7 @@ class Stream(NamedTuple):
 def batch_step(
     method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
 ) -> Stream:
-    """Take one step on the rows of one batch, with a rate that falls as 1/(1 + t/horizon)."""
+    """Return the state after one step on a batch, at step t with the rate over 1 + t/horizon."""
     # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
     direction = method.rule.direction(state.weights, covariance)

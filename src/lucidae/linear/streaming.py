@@ -34,7 +34,11 @@ MEMORY = 20
 
 @dataclass(frozen=True, slots=True)
 class LowRankCovariance:
-    """Σ ≈ QMQᵀ + s²(I − QQᵀ): a covariance in a basis, and equal variances outside."""
+    """The approximation QMQᵀ + s²(I − QQᵀ) of a second moment Σ.
+
+    It equals M in the span of the orthonormal columns Q, and has the same variance s² in all
+    directions outside.
+    """
 
     basis: Array
     inside: Array
@@ -42,11 +46,11 @@ class LowRankCovariance:
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.basis.shape[0])
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ."""
+        """Return the product of `rows` with the approximation."""
         xp = namespace(rows)
         outside = self.n_features - self.basis.shape[1]
         captured = scalar(xp.linalg.trace(self.inside))
@@ -172,6 +176,6 @@ def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | 
 
 
 def _inside(basis: Array, batch: Covariance) -> Array:
-    """Return the batch's covariance in the span of orthonormal rows."""
+    """Return the covariance of a batch in the basis of the orthonormal rows `basis`."""
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2
