@@ -480,3 +480,13 @@ def test_penalties_in_any_order_and_dead_latents_are_shown_in_order(X):
         np.linalg.norm(fitted.decoder_, axis=0)[:2] ** 2, 1 - np.array(l2[1:]) / values[:2]
     )
     assert "latent 1 is zero at the optimum" in fitted.certificate_["nonzero_latents"].advice
+
+
+@pytest.mark.parametrize("m", [8, 1030])
+def test_the_certificate_of_a_subclass_has_its_name(m):
+    class PrincipalSubspace(LinearAutoencoder):
+        pass
+
+    X = np.random.default_rng(0).standard_normal((20, m))
+    title = PrincipalSubspace(2, method="plain").fit(X).certificate_.title
+    assert title == "PrincipalSubspace(method='plain')"

@@ -77,10 +77,11 @@ class LinearState(FittedState):
 
     _probe: Probe | None = None
 
-    def solve(self, source: Source, rows: Any = None, weights: Array | None = None) -> None:
+    def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
         """Fit now, and store the moment of the source if it is small.
 
-        The moment is compared with its rows while these are there.
+        The moment is compared with its rows while these are there. Where it is not stored, the
+        certificate is computed now, under the given title.
         """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
@@ -88,10 +89,10 @@ class LinearState(FittedState):
         self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
         self._probe = None
-        if moment is not None and rows is not None:
+        if moment is not None:
             self._probe = Probe.of(rows, weights, moment)
         if self.moment is None:
-            self._certificate = self.certify(self._data(source))
+            self._certificate = self.certify(self._data(source), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return the state after one more batch; this one stays as it is.
@@ -192,7 +193,7 @@ class LinearState(FittedState):
         why = "The data of the stream were not stored: call lucidae.certify(estimator, X)."
         return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
 
-    def certify(self, data: Data, title: str = "LinearAutoencoder") -> Certificate:
+    def certify(self, data: Data, title: str) -> Certificate:
         """Return the certificate of the model on data."""
         model, training = self.model, self.options.training
         outcome = model.outcome
@@ -431,7 +432,7 @@ class LinearAutoencoder(
         state = LinearState(options, reference_array(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source, X, weights)
+        state.solve(source, X, weights, type(self).__name__)
         self._state = state
         return self
 
