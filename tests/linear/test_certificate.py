@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from linear.problems import centred_rows, orthogonal
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae import certify as certify_estimator
+from lucidae.linear import estimator as linear_estimator
 from lucidae.linear.certificate import LinearFigures, certify_weights, claims, measure
 from lucidae.linear.data import MomentSource
 from lucidae.linear.hessian import AlignedPoint, condition_number
@@ -264,7 +265,7 @@ def test_figures_are_numbers_and_give_the_claims(X, axes):
 def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     """Where m is large the distances are bounds from residuals, and they bound."""
     # The collection of doctests may import a module twice: patch what the estimator itself uses.
-    used = LinearAutoencoder.fit.__globals__
+    used = vars(linear_estimator)
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
     monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
     monkeypatch.setitem(used["data_of"].__globals__, "DENSE_FEATURES", 10)

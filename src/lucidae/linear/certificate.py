@@ -512,9 +512,7 @@ def certify_weights(
         )
     spectrum = None
     if options.needs_spectrum:
-        source = (
-            MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights, "auto")
-        )
+        source = MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights)
         k, m = rows.shape
         spectrum = source.spectrum(None if m <= DENSE_FEATURES else min(k + 1, m))
     method = options.make(rows.shape[0], spectrum, options.rng())

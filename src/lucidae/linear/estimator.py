@@ -11,12 +11,15 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, device, like, namespace
+from lucidae.arrays import Array, as_double, like, namespace
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
     FittedState,
+    checked_codes,
     fitted_names,
+    reference_array,
+    restored_on_failure,
     upgraded_estimator,
     validated_rows,
 )
@@ -40,7 +43,7 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.verified_spectrum import Data, data_of
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_weights
 
 __all__ = ["LinearAutoencoder"]
 
@@ -83,10 +86,11 @@ class LinearState(FittedState):
     # The moment of all rows of a stream, for its certificate alone; None where it is too large.
     seen: SecondMoment | None = None
 
-    def solve(self, source: Source, rows: Any = None, weights: Array | None = None) -> None:
+    def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
         """Fit now, and store the moment of the source if it is small.
 
-        The moment is compared with its rows while these are there.
+        The moment is compared with its rows while these are there. Where it is not stored, the
+        certificate is computed now, under the given title.
         """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
@@ -94,22 +98,27 @@ class LinearState(FittedState):
         self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
         self._probe = None
-        if moment is not None and rows is not None:
+        if moment is not None:
             self._probe = Probe.of(rows, weights, moment)
         if self.moment is None:
-            self._certificate = self.certify(self._data(source))
+            self._certificate = self.certify(self._data(source), title)
 
-    def advance(self, options: Options, X: Any, weights: Array | None) -> None:
-        """Add one more batch; the model is computed when it is next read."""
-        self.options = options
-        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            self.seen = self._seen_after(X, weights)
-            self.stream = self._stream_before(options, X, weights).after(X, weights)
-        else:
-            before, self.moment = self.moment, self._accumulated(X, weights)
-            self._probe = probe_after(self._probe, before, self.moment, X, weights)
-        self._model, self._spectrum = None, None
-        self.changed()
+    def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
+        """Return the state after one more batch; this one stays as it is.
+
+        The model is computed when it is next read.
+        """
+        state = LinearState(options, self.reference)
+        state.previous = self.previous
+        if options.reads.batches or X.shape[1] > EXACT_FEATURES:
+            state.stream = self._stream_before(options, X, weights).after(X, weights)
+            before, state.seen = self._seen_before(), self._seen_after(X, weights)
+            if state.seen is not None:
+                state._probe = probe_after(self._probe, before, state.seen, X, weights)
+            return state
+        state.moment = self._accumulated(X, weights)
+        state._probe = probe_after(self._probe, self.moment, state.moment, X, weights)
+        return state
 
     def check_range(self) -> None:
         """Raise an error if the variances cannot be returned in the dtype of the data."""
@@ -123,25 +132,33 @@ class LinearState(FittedState):
         check_range(max(variance, 0.0), self.reference)
 
     def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        if self.stream is not None:
-            return self.stream
-        if self._model is not None:
-            return StreamFit.resume(options, self._model)
-        return StreamFit.begin(options, X, weights)
+        if self.stream is None and self._model is None and self.moment is None:
+            return StreamFit.begin(options, X, weights)
+        stream = self.stream or StreamFit.resume(options, self.model)
+        stream.check_continued(options)
+        return stream
+
+    def _seen_before(self) -> SecondMoment | None:
+        """Return the moment of all rows so far: that of a stream, or that of an earlier fit."""
+        return self.moment if self.stream is None else self.seen
 
     def _seen_after(self, X: Any, weights: Array | None) -> SecondMoment | None:
         """Return the moment of all rows of a stream with one more batch, for its certificate."""
-        before = self.moment if self.stream is None else self.seen
+        before = self._seen_before()
         unknown = before is None and (self.stream is not None or self._model is not None)
         if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
             return None
-        seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
-        self._probe = probe_after(self._probe, before, seen, X, weights)
-        return seen
+        return SecondMoment.of(X, weights) if before is None else before.update(X, weights)
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
             return self.moment.update(X, weights)
+        if self.stream is not None:
+            raise ValueError(
+                "the earlier batches were seen by solver='stochastic', which does not store their "
+                "second moment. Keep solver='stochastic', or start a new estimator and give all "
+                "batches to partial_fit."
+            )
         if self._model is None:
             return SecondMoment.of(X, weights)
         raise ValueError(
@@ -208,7 +225,7 @@ class LinearState(FittedState):
         why = "The rows of the stream were not stored: call lucidae.certify(estimator, X)."
         return Certificate(title, (undecided("optimum", "the fit is optimal", "", why),))
 
-    def certify(self, data: Data, title: str = "LinearAutoencoder") -> Certificate:
+    def certify(self, data: Data, title: str) -> Certificate:
         """Return the certificate of the model on data."""
         model, training = self.model, self.options.training
         outcome = model.outcome
@@ -278,13 +295,16 @@ class LinearAutoencoder(
     solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
         Closed form of the method's optimum; full-batch descent through the second moment of the
         data; mini-batches with O(mk) memory. ``"auto"`` is exact where there are at most 8192 rows
-        or features, and stochastic otherwise.
+        or features, and stochastic otherwise. The direction of a mini-batch is corrected by the
+        direction of all rows at the last check (Johnson & Zhang 2013), so that the noise vanishes
+        at the optimum and the step size need not decrease.
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
         For the gradient and stochastic solvers. Adam is refused for the rules ``"rag"``, ``"gha"``
         and ``"brockett"``.
     learning_rate : float or "auto", default="auto"
         Step size; ``"auto"`` takes half of the largest step that is stable at the optimum, from a
-        bound on the curvature by a few power iterations (for Adam: 3e-3).
+        bound on the curvature by a few power iterations (for Adam: 3e-3). With ``"auto"``, the
+        full-batch gradient of ``"linear_vae"`` is also divided, block by block, by its curvature.
     momentum : float in [0, 1), default=0.9
         For Nesterov and heavy ball.
     l2 : "auto", float or array of shape (n_components,), default="auto"
@@ -358,6 +378,9 @@ class LinearAutoencoder(
     Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the principal
     components, eventually. NeurIPS.
 
+    Johnson & Zhang (2013), Accelerating stochastic gradient descent using predictive variance
+    reduction. NeurIPS.
+
     Examples
     --------
     >>> from lucidae import LinearAutoencoder
@@ -424,6 +447,7 @@ class LinearAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to the rows of `X`.
 
@@ -444,16 +468,17 @@ class LinearAutoencoder(
         options = self._options()
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
-        source = source_of(X, weights, options.route)
+        source = source_of(X, weights, options.reads)
         _check_weight(source.weight)
-        state = LinearState(options, reference_of(X))
+        state = LinearState(options, reference_array(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source, X, weights)
+        state.solve(source, X, weights, type(self).__name__)
         state.check_range()
         self._state = state
         return self
 
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to one more batch of rows, of any size.
 
@@ -480,13 +505,9 @@ class LinearAutoencoder(
         first = not hasattr(self, "_state")
         X = validated_rows(self, X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
-        if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
-            raise ValueError(
-                f"n_components={options.n_components} was given, but X has {X.shape[1]} features: "
-                f"expected at most {X.shape[1]}."
-            )
-        state = LinearState(options, reference_of(X)) if first else self._state
-        state.advance(options, X, weights)
+        options.check_before_solving(X.shape[1])
+        before = LinearState(options, reference_array(X)) if first else self._state
+        state = before.after(options, X, weights)
         state.check_range()
         self._state = state
         return self
@@ -535,7 +556,7 @@ class LinearAutoencoder(
         """
         check_is_fitted(self)
         model = self._state.model
-        codes = _check_codes(X, model.atoms.shape[0])
+        codes = checked_codes(X, model.atoms.shape[0])
         atoms = model.atoms
         if self.whiten:
             atoms = atoms * model.code_deviations[:, None]
@@ -623,23 +644,9 @@ class LinearAutoencoder(
 _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)
 
 
-def reference_of(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device in which results are returned."""
-    if scipy.sparse.issparse(X):
-        return np.empty(0, dtype=X.dtype)
-    return namespace(X).empty(0, dtype=X.dtype, device=device(X))
-
-
 def _check_weight(weight: float) -> None:
     if weight <= 1.0:
         raise ValueError(
             f"sample_weight sums to {weight:g}, expected more than 1: weights are frequencies. "
             "Multiply them so that they sum to the number of samples."
         )
-
-
-def _check_codes(X: Any, k: int) -> Array:
-    codes = check_rows(X, accept_sparse=False)
-    if codes.shape[1] != k:
-        raise ValueError(f"X has {codes.shape[1]} columns, expected {k} codes per row.")
-    return codes

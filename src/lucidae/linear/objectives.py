@@ -14,11 +14,14 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
+    cholesky,
     diagonal,
+    eye_like,
     largest,
     like,
     namespace,
     scalar,
+    solve_lower,
     squared_norm,
     to_numpy,
     where_set,
@@ -397,6 +400,12 @@ class ExpectedNestedDropout(Objective):
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
+def _positive_solve(A: Array, B: Array) -> Array:
+    """Return A⁻¹B for positive definite A, and NaN where A is not, as after a divergence."""
+    factor, _ = cholesky(A)
+    return solve_lower(factor, solve_lower(factor, B), transpose=True)
+
+
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
@@ -498,6 +507,36 @@ class LinearVAE(Objective):
         noise = self.noise or spectrum.noise(spectrum.values.shape[0])
         floor = max(noise, NOISE_FLOOR)
         return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
+
+    def preconditioned(
+        self, direction: VariationalWeights, weights: VariationalWeights, covariance: Covariance
+    ) -> VariationalWeights:
+        """Return the gradient with each of its four blocks divided by its own second derivative.
+
+        These are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder Wᵀ,
+        D(1 + ‖wᵢ‖²/s²)/2 for log D and m/2 for log s². The minimum over V alone is
+        (WᵀW + s²I)⁻¹Wᵀ for every Σ, so that its Newton step needs no inverse of Σ.
+        """
+        xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
+        noise = xp.exp(self._log_noise(weights))
+        variances = xp.exp(weights.log_variances)
+        identity = eye_like(k, weights.encoder)
+        gram = weights.atoms @ weights.atoms.mT
+        best = _positive_solve(gram + noise * identity, weights.atoms)
+        code_moment = covariance.apply(weights.encoder) @ weights.encoder.mT
+        spread = code_moment + variances * identity
+        curvature = variances * (1 + diagonal(gram)[..., :, None] / noise) / 2
+        # Far from the minimum a Newton step in a logarithm is too long: it is limited to 1.
+        return VariationalWeights(
+            weights.encoder - best,
+            noise * _positive_solve(spread, direction.atoms),
+            xp.clip(direction.log_variances / curvature, -1.0, 1.0),
+            xp.clip(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
+        )
+
+    def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
+        """Return 2: each block has the curvature 1, and encoder and decoder are coupled."""
+        return 2.0
 
     def n_eigenvalues(self, k: int) -> int:
         """Return k: the noise variance follows from all leading eigenvalues."""

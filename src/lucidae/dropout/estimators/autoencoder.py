@@ -12,7 +12,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, beside, like, scalar, trace
-from lucidae.base import Fitted, checked_codes, reference_array, validated_rows
+from lucidae.base import (
+    Fitted,
+    checked_codes,
+    reference_array,
+    restored_on_failure,
+    validated_rows,
+)
 from lucidae.certificate import Certificate
 from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
@@ -170,6 +176,7 @@ class DropoutAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to all rows at once.
 
@@ -197,6 +204,7 @@ class DropoutAutoencoder(
         return self
 
     @available_if(merges_moments)
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Add rows; after the last batch the result equals `fit` on all of them.
 
@@ -213,6 +221,7 @@ class DropoutAutoencoder(
         -------
         self
         """
+        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)

@@ -16,6 +16,7 @@ from lucidae.base import (
     FittedState,
     checked_codes,
     reference_array,
+    restored_on_failure,
     upgraded_estimator,
     validated_rows,
 )
@@ -155,6 +156,7 @@ class DropoutFactorization(
         self.n_components = n_components
         self.dropout = dropout
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Factorise a matrix.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,15 @@ from lucidae.dropout.theory import dropout_of
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import History, ProgressBar, Status
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_seed,
+    check_verbose,
+    warn_user,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +114,8 @@ class SgdSettings:
             check_integer(estimator.batch_size, "batch_size", low=1),
             check_integer(estimator.max_iter, "max_iter", low=1),
             check_number(estimator.tol, "tol", low=0.0),
-            estimator.random_state,
-            bool(estimator.verbose),
+            check_seed(estimator.random_state),
+            check_verbose(estimator.verbose),
             estimator._warm_start(),
         )
 
@@ -128,12 +135,10 @@ def _whitened_start(
     expected = ((outputs, width), (features, width))
     given = tuple(tuple(part.shape) for part in start)
     if given != expected:
-        warnings.warn(
+        warn_user(
             f"warm_start=True was given, but the weights of the last fit have shapes {given[0]} "
             f"and {given[1]}, while this fit needs {expected[0]} and {expected[1]}. Training "
-            "starts from random weights.",
-            UserWarning,
-            stacklevel=4,
+            "starts from random weights."
         )
         return None
     left, right = white.lower_weights(Weights(*(like(part, problem.cross) for part in start)))
@@ -144,7 +149,7 @@ def hidden_width(n_components: Any, default: int) -> int:
     """Return r, or the default if it is None."""
     if n_components is None:
         return default
-    return check_integer(n_components, "n_components", low=1)
+    return check_integer(n_components, "n_components", low=1, others=" or None")
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
@@ -225,7 +230,9 @@ class NetworkState(FittedState):
             callbacks=settings.callbacks,
         )
         if not solution.status.ok:
-            warnings.warn(solution.advice, ConvergenceWarning, stacklevel=3)
+            given = settings.learning_rate != "auto"
+            hint = " Use learning_rate='auto', or lower it." if given else ""
+            warn_user(solution.advice + hint, ConvergenceWarning)
         runs = solution.value
         weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
         optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
@@ -327,7 +334,7 @@ class NetworkMixin(CertifiedMixin):
 
     def _warm_start(self) -> Weights | None:
         """Return the weights of the last fit if training is to start from them, else None."""
-        wanted = self.warm_start and self._chosen_solver.needs_rows
+        wanted = check_flag(self.warm_start, "warm_start") and self._chosen_solver.needs_rows
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
 
 

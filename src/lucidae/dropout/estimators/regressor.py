@@ -23,7 +23,7 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
-from lucidae.base import Fitted, reference_array, validated_rows
+from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
@@ -46,7 +46,7 @@ from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_flag, check_kind, check_rows, check_weights
 
 
 @saved_as(
@@ -267,6 +267,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to all rows at once.
 
@@ -296,6 +297,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         return self
 
     @available_if(_streams)
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Add rows; after the last batch the result equals `fit` on all of them.
 
@@ -312,6 +314,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         -------
         self
         """
+        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
         moment = self._choose_dropout(X, y, weights)
@@ -368,6 +371,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Any, Array, Array | None]:
         """Return checked inputs, targets and weights; store feature count and names."""
+        check_flag(self.fit_intercept, "fit_intercept")
+        X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
             y = _checked_targets(y, X)
