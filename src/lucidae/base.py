@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, does_not_apply
-from lucidae.validation import check_rows
+from lucidae.validation import check_kind, check_rows
 
 __all__ = [
     "PROBED_ENTRIES",
@@ -22,9 +22,11 @@ __all__ = [
     "FittedState",
     "checked_codes",
     "reference_array",
+    "restored_on_failure",
     "validated_rows",
 ]
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 PROBED_ENTRIES = 2_000_000
 """Entries of the data up to which a fit compares its moment with the rows.
@@ -149,6 +151,41 @@ def _fitted_names(kind: type) -> frozenset[str]:
     )
 
 
+def restored_on_failure(method: Method) -> Method:
+    """Decorate `fit` or `partial_fit`: if it raises, the estimator is as it was before the call.
+
+    Every attribute gets its old value back, whatever was raised (also KeyboardInterrupt, and a
+    warning that a filter turns into an error): a fitted estimator keeps its last fit, and one that
+    was not fitted stays so. The values themselves are not copied, so `method` must not change the
+    old fitted state in place; it has to make a new one.
+
+    Examples
+    --------
+    >>> class Estimator:
+    ...     @restored_on_failure
+    ...     def fit(self, X):
+    ...         self.n_features_in_ = len(X[0])
+    ...         raise ValueError("the rows are not finite")
+    >>> estimator = Estimator()
+    >>> estimator.fit([[float("nan")]])
+    Traceback (most recent call last):
+    ValueError: the rows are not finite
+    >>> vars(estimator)
+    {}
+    """
+
+    @wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            self.__dict__ = before  # one assignment, which a second interrupt cannot divide
+            raise
+
+    return guarded  # type: ignore[return-value]
+
+
 def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of an estimator from those that lucidae 0.1.0 saved."""
     return {"_state" if name == "_kept" else name: value for name, value in fields.items()}
@@ -197,6 +234,7 @@ def validated_rows(
     in their library and on their device. If `finite` is false, NaN and infinity are not searched
     for, because the caller detects them in the sums of squares.
     """
+    X = check_kind(X, "X")
     if not is_array(X) or is_numpy(X):
         return validate_data(
             estimator,

@@ -17,25 +17,22 @@ from lucidae.certificate import (
     certifies,
     does_not_apply,
     reported,
+    undecided,
 )
-from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verifier import CERTIFIED, measure
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_number, check_rows, check_weights
+from lucidae.validation import check_flag, check_number, check_rows, check_weights
 
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
 LARGEST_GAP = 2e-2
 """Largest gap that the certificate of a fit by SGD allows, whatever its `tol`: beyond two percent
 of E‖y‖² weights are not called a global minimum."""
-
-ATTRIBUTES = 1e-6
-"""Largest relative difference of a reported attribute from the data. The exact solver and the
-verifier agree to about 1e-12 on well-conditioned data, and attributes in float32 to 1e-7."""
 
 CONSISTENT = 1e-9
 """Largest difference of the factorised rows from their moment, in units of standard deviations:
@@ -48,8 +45,8 @@ at the critical point nearby."""
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
 _CORRELATED = (
-    "Theorems 3.3 and 3.4 hold for separate layers, and for tied layers with white inputs: with "
-    "tied layers and correlated inputs the optimum is in general not equalized."
+    "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
+    "white inputs. With tied layers and correlated inputs the optimum is in general not equalized."
 )
 _REMEDY = "Call fit, or lucidae.certify, with all rows at once: they have more digits than moments."
 _SEE = "float64 does not determine the gap: see the claim on conditioning."
@@ -71,6 +68,7 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     -------
     tuple of Claim
     """
+    gap = _gap(figures, tolerance)
     compared = (
         _subgradient(figures, tolerance),
         _product(figures, tolerance),
@@ -78,38 +76,70 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         _path_norm(figures, tolerance),
         _rank(figures, tolerance),
         _stationarity(figures, tolerance),
-        _curvature(figures, tolerance),
-        *_attributes(figures),
+        _curvature(figures, tolerance, decided=gap.holds is not None),
     )
-    gap = _gap(figures, tolerance)
     if figures.undecided > tolerance or (figures.gap is not None and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
         compared = tuple(
-            does_not_apply(claim.name, claim.statement, claim.reference, _SEE) for claim in compared
+            undecided(claim.name, claim.statement, claim.reference, _SEE) for claim in compared
         )
-    conditioning = _conditioning(figures, tolerance)
-    return (gap, *compared, conditioning, *_small_dropout(figures))
+    return (
+        gap,
+        *compared,
+        *_attributes(figures),
+        _conditioning(figures, tolerance),
+        *_small_dropout(figures),
+        _sampling(figures),
+    )
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Claim a gap between −tolerance and tolerance: below, the value or the bound is wrong."""
+    if figures.gap is None:
+        return _bounded_gap(figures, tolerance)
     reference = f"Mianjy et al. 2018, Theorem {'2.4' if figures.tied else '3.6'}"
-    statement = "the expected dropout loss is its global minimum"
     gap, error = figures.gap, figures.gap_error
-    if gap is None:
-        return does_not_apply("gap", statement, reference, _NOT_KNOWN)
     if gap + error < -tolerance:
         why = "The loss is below its lower bound, so one of them was computed wrongly."
-        return Claim("gap", statement, reference, gap, tolerance, False, why, error)
+        return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
     if gap < -tolerance or error > tolerance:
         # An error above the tolerance leaves room for a smaller loss, however small the gap is.
         if gap - error > tolerance:
             why = _training() if figures.from_rows else _REMEDY
-            return Claim("gap", statement, reference, gap, tolerance, False, why, error)
-        return Claim("gap", statement, reference, gap, tolerance, None, _lost(figures), error)
+            return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
+        why = _lost(figures)
+        return undecided("gap", _MINIMUM, reference, why, gap, tolerance, error=error)
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     advice = _saddle_advice(figures) if at_saddle else _training()
-    return at_most("gap", statement, reference, gap, tolerance, advice, error=error)
+    return at_most("gap", _MINIMUM, reference, gap, tolerance, advice, error=error)
+
+
+_MINIMUM = "the expected dropout loss is its global minimum"
+
+
+def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
+    """Claim a small gap where the minimum is not known, from a lower and an upper bound of it.
+
+    The minimum for separate layers bounds the loss of tied layers from below; a loss that a
+    descent reached bounds the minimum from above.
+    """
+    reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
+    assert figures.lower_bound is not None
+    error = figures.gap_error
+    most = figures.share(figures.value - figures.lower_bound)
+    if most + error < -tolerance or abs(most) + error <= tolerance:
+        why = "The loss is below its lower bound, so one of them was computed wrongly."
+        return at_most("gap", _MINIMUM, reference, abs(most), tolerance, why, error=error)
+    reached = figures.value if figures.reached is None else figures.reached
+    least = figures.share(figures.value - reached)
+    if least - error > tolerance:
+        why = f"L-BFGS from these weights reaches a loss that is smaller by {least:.2g} of E‖y‖²."
+        return Claim("gap", _MINIMUM, reference, least, tolerance, False, why, error)
+    why = (
+        f"{_NOT_KNOWN} The gap lies between 0 and {most:.2g}, the distance to the minimum for "
+        "separate layers; L-BFGS from these weights found no smaller loss."
+    )
+    return undecided("gap", _MINIMUM, reference, why, most, tolerance, error=error)
 
 
 def _training() -> str:
@@ -167,7 +197,7 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
         figures.product_distance,
         math.sqrt(tolerance),
         f"The network computes a function that differs from the optimal one. {_EXACT}",
-        error=figures.error,
+        error=figures.error + figures.optimum_error,
     )
 
 
@@ -209,10 +239,11 @@ def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
         return does_not_apply("rank", statement, reference, "The optimal rank is not known.")
     if rank != optimal and lowest <= rank <= highest:
         why = (
-            f"A singular value of the optimal product is about {math.sqrt(tolerance):.1g} of the "
-            "largest, so that the numerical rank is not defined."
+            "The numerical rank of the optimal product is not defined: one of its singular values "
+            f"is about {math.sqrt(tolerance):.1g} of the largest, at which zero is told from "
+            "nonzero, or is smaller than its rounding error."
         )
-        return Claim("rank", statement, reference, float(rank), float(optimal), None, why)
+        return undecided("rank", statement, reference, why, float(rank), float(optimal))
     advice = "" if rank == optimal else _rank_advice(rank > optimal)
     return Claim("rank", statement, reference, float(rank), float(optimal), not advice, advice)
 
@@ -235,11 +266,13 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
     )
 
 
-def _curvature(figures: DropoutFigures, tolerance: float) -> Claim:
+def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
+    """Claim that no curvature is negative; needed only where the gap is not decided."""
     statement = "the Hessian has no negative eigenvalue, so the point is not a strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
-        return does_not_apply("curvature", statement, reference, figures.reason)
+        state = does_not_apply if decided else undecided
+        return state("curvature", statement, reference, figures.reason)
     level, advice = -math.sqrt(tolerance), _saddle_advice(figures)
     error = UNCERTAIN_CURVATURE * figures.stationarity + figures.error
     return at_least(
@@ -254,8 +287,7 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
     return (
         at_most(
             "attributes",
-            "objective_, rank_, threshold_ and singular_values_ agree with the data: "
-            "s_{ρ+1} ≤ α < s_ρ, or ρ = r",
+            "the fitted attributes agree with the weights and the data",
             "Mianjy et al. 2018, Theorem 3.6",
             figures.attributes,
             ATTRIBUTES,
@@ -276,7 +308,7 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     share = figures.gap_error
     if share > tolerance:
         why = _lost(figures)
-        return Claim("conditioning", statement, reference, share, tolerance, None, why)
+        return undecided("conditioning", statement, reference, why, share, tolerance)
     note = (
         f"Directions of the inputs that count as constant: {figures.dropped}. Relative to the "
         "features, their standard deviation is at the level of rounding errors."
@@ -292,18 +324,29 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
         return ()
     inside = figures.strength < figures.paper_bound
     advice = (
-        f"λ = {figures.strength:.3g} is {'below' if inside else 'above'} it. Every local minimum "
-        "is global in both cases (proof in the docstring of lucidae.dropout.theory)."
+        f"The strength of this dropout, {figures.strength:.3g}, is "
+        f"{'below' if inside else 'above'} it. Every local minimum is global in both cases (proof "
+        "in the docstring of lucidae.dropout.theory)."
     )
     return (
         reported(
             "small_dropout",
-            "strength below which the optimum has full rank",
+            "the optimum has full rank if dropout/(1 − dropout) is below this strength",
             "Mianjy et al. 2018, Theorem 4.3",
             figures.paper_bound,
             advice,
         ),
     )
+
+
+def _sampling(figures: DropoutFigures) -> Claim:
+    """Report how many components another sample of the same size would show again."""
+    statement = "so many of the leading components are separated from sampling noise"
+    reference = "Bunea, She & Wegkamp 2011; Johnstone 2001"
+    if figures.separated is None:
+        return does_not_apply("sampling", statement, reference, figures.sampling)
+    count = float(figures.separated)
+    return reported("sampling", statement, reference, count, figures.sampling)
 
 
 def certificate_of(
@@ -367,7 +410,8 @@ def certify_weights(
     Parameters
     ----------
     U : array of shape (d1, r)
-        Outgoing weights; of a torch model, the weight of the second linear layer.
+        Outgoing weights of the r hidden units; of a torch model, the weight of the second linear
+        layer.
     V : array of shape (d2, r) or None
         Incoming weights; of a torch model, the transposed weight of the first linear layer.
         None for tied weights.
@@ -402,7 +446,8 @@ def certify_weights(
     """
     strength = strength_of(dropout)
     check_number(tolerance, "tolerance", low=0.0, open_low=True)
-    tied = tied or V is None
+    fit_intercept = check_flag(fit_intercept, "fit_intercept")
+    tied = check_flag(tied, "tied") or V is None
     weights = Weights(_layer(U, "U"), _layer(U if tied else V, "V"))
     check_hidden_units(*weights)
     if (X is None) == (matrix is None):
@@ -434,9 +479,8 @@ def matrix_problem(matrix: Any) -> LinearProblem:
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
     """Return the moments of (X, Y), or of an autoencoder of X."""
     X = check_rows(X)
-    if Y is None:
-        moment = SecondMoment.of(X, sample_weight)
-        return LinearProblem.autoencoder(moment, centered=fit_intercept)
     weights = check_weights(sample_weight, X)
+    if Y is None:
+        return LinearProblem.autoencoder(SecondMoment.of(X, weights), centered=fit_intercept)
     moment = joint_moment(X, Y, weights)
     return row_problem(X, Y, weights, moment, centered=fit_intercept)

@@ -21,7 +21,9 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    as_double,
     as_float,
+    beside,
     device,
     diagonal,
     eigh_descending,
@@ -35,9 +37,10 @@ from lucidae.arrays import (
     scalar,
     squared_norm,
     svd_thin,
+    to_numpy,
     where_set,
 )
-from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem, Weights
 from lucidae.moments import SecondMoment
 
 BLOCK_ROWS = 16_384
@@ -51,6 +54,9 @@ the second moment have this size in directions outside the range of the inputs."
 CONDITION = 1e6
 """Condition number of C above which its eigendecomposition is not accurate enough. The error of
 M is about CONDITION · ε = 2e-10 there, far below the gap of 1e-6 that certificates allow."""
+
+LARGEST_ENTRY = 1e150
+"""Entries of y above this overflow when they are squared and summed."""
 
 ROOT_ROWS = 4096
 """Rows that are factorised at a time; at least twice as many as there are columns are taken."""
@@ -68,9 +74,36 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one y per row.")
+    if largest(Y) > LARGEST_ENTRY:
+        raise ValueError(
+            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}. "
+            "Divide y by a constant first."
+        )
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)
-    return reduce(SecondMoment.merge, blocks)
+    moment = reduce(SecondMoment.merge, blocks)
+    _refuse_underflow(moment, X, Y)
+    return moment
+
+
+def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
+    """Raise an error if a column varies, but its squares are too small for double precision.
+
+    `SecondMoment` tests the sum over all columns, beside which one column may vanish.
+    """
+    tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
+    mean = to_numpy(moment.mean)
+    for column in tiny:
+        inside = column < X.shape[1]
+        values = X[:, [column]] if inside else Y[:, column - X.shape[1]]
+        values = to_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
+        size = float(np.abs(values).max())
+        if np.abs(np.float64(values) - mean[column]).max() > 1e-15 * size:
+            name = f"column {column} of X" if inside else "y"
+            raise ValueError(
+                f"the squares of {name} underflow double precision: its largest entry is "
+                f"{size:.3g}. Multiply it by a constant first."
+            )
 
 
 def as_columns(Y: Any) -> Array:
@@ -86,8 +119,10 @@ def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
         columns = scipy.sparse.csr_array(Y[rows])
         joined = scipy.sparse.hstack([X[rows].astype(np.float64), columns], format="csr")
         return SecondMoment.of(joined, part)
-    xp = namespace(X)
-    return SecondMoment.of(xp.concat([X[rows, :], like(Y[rows, :], X)], axis=1), part)
+    xp, inputs, outputs = namespace(X), X[rows, :], beside(Y[rows, :], X)
+    if inputs.dtype != outputs.dtype:  # a target in float64 keeps its digits beside float32 inputs
+        inputs, outputs = as_double(inputs), as_double(outputs)
+    return SecondMoment.of(xp.concat([inputs, outputs], axis=1), part)
 
 
 def row_problem(

@@ -7,6 +7,7 @@ functions accept leading batch axes on the weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -47,6 +48,9 @@ def check_hidden_units(left: Array, right: Array) -> None:
         )
 
 
+SMALLEST_ENERGY = 1e-280
+"""A sum of squares below this has lost digits to underflow."""
+
 WHITE = 1e-8
 """Inputs are white where no entry of their second moment differs more from the identity."""
 
@@ -66,6 +70,10 @@ class LinearProblem:
     root : array of shape (k, d2 + d1), optional
         F with FᵀF = E[(x, y)(x, y)ᵀ], a triangular factor of the rows. The condition number of F
         is the square root of that of the moment, so it is given where C is ill-conditioned.
+    outputs : array of shape (d1, d1), optional
+        E[y yᵀ]; None where y is x itself or a matrix was given.
+    n_rows : float, optional
+        Number of rows, less one if they were centred at their mean; None if a matrix was given.
 
     Examples
     --------
@@ -79,11 +87,13 @@ class LinearProblem:
     inputs: Array | None
     energy: float
     root: Array | None = None
+    outputs: Array | None = None
+    n_rows: float | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Array) -> Self:
         """Return the problem of the paper: white inputs and y = Mx, or the factorisation of M."""
-        return cls(matrix, None, scalar(squared_norm(matrix)))
+        return cls(matrix, None, _checked_energy(matrix))
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
@@ -93,6 +103,7 @@ class LinearProblem:
             second[n_features:, :n_features],
             second[:n_features, :n_features],
             scalar(trace(outputs)),
+            outputs=outputs,
         )
 
     @classmethod
@@ -109,13 +120,14 @@ class LinearProblem:
         Centred rows correspond to a network with a bias in both layers: the optimal biases
         remove the means of the hidden units and of the outputs.
         """
-        return replace(cls.from_second(_second(moment, centered), n_features), root=root)
+        problem = cls.from_second(_second(moment, centered), n_features)
+        return replace(problem, root=root, n_rows=moment.weight - centered)
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
         """Return the problem whose target is the input itself."""
         second = _second(moment, centered)
-        return cls(second, second, scalar(trace(second)))
+        return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
     @property
     def is_white(self) -> bool:
@@ -127,6 +139,21 @@ class LinearProblem:
     def through_inputs(self, right: Array) -> Array:
         """Return C V."""
         return right if self.inputs is None else self.inputs @ right
+
+
+def _checked_energy(matrix: Array) -> float:
+    """Return ‖M‖²; a matrix whose squares leave the range of double precision is an error."""
+    with np.errstate(over="ignore", under="ignore"):
+        energy = scalar(squared_norm(matrix))
+    size = largest(matrix)
+    if not math.isfinite(energy) or (energy < SMALLEST_ENERGY and size > 0):
+        leaves = "overflow" if size > 1.0 else "underflow"
+        change = "Divide" if size > 1.0 else "Multiply"
+        raise ValueError(
+            f"the squares of the matrix {leaves} double precision: its largest entry is "
+            f"{size:.3g}. {change} the matrix by a constant first."
+        )
+    return energy
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:

@@ -8,7 +8,7 @@ for all of them. Examples come from a population (`GaussianSource`) or from the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,13 +22,12 @@ from lucidae.dropout.objectives import (
     LinearProblem,
     Weights,
     draw_masks,
-    paper_direction,
     sampled_gradient,
     shared_direction,
 )
 from lucidae.dropout.theory import checked_dropout
 from lucidae.iteration import Below, Solution, iterate
-from lucidae.validation import check_choice, check_number
+from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["SCHEDULES", "DropoutStep", "GaussianSource", "Runs", "SampleSource", "descend"]
 
@@ -203,7 +202,9 @@ def checked_rate(learning_rate: float | str) -> float | None:
     """Return a positive learning rate, or None for "auto"."""
     if learning_rate == "auto":
         return None
-    return check_number(learning_rate, "learning_rate", low=0.0, open_low=True)
+    return check_number(
+        learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
+    )
 
 
 def stable_rates(
@@ -327,10 +328,10 @@ def descend(
     noise: float = 0.0,
     learning_rate: float | str = "auto",
     schedule: str = "linear",
-    exact_gradient: bool = True,
+    direction: Callable[..., Weights] = sampled_gradient,
     tied: bool = False,
     start: Weights | None = None,
-    record_weights: bool = False,
+    record: Mapping[str, Callable[[Runs], Array]] | None = None,
     batch_size: int = 32,
     limit: int = 2000,
     tolerance: float = 1e-3,
@@ -351,7 +352,7 @@ def descend(
     dropouts : sequence of float
         Probability of dropping a unit, for each run.
     width : int
-        r.
+        Number r of hidden units.
     rng : RandomState
         Draws starts, examples and masks.
     noise : float, default=0.0
@@ -361,15 +362,16 @@ def descend(
     schedule : {"linear", "inverse", "constant"}
         How the rate decreases. With a constant rate the weights fluctuate about the optimum; they
         converge to it only if the rate decreases to zero.
-    exact_gradient : bool, default=True
-        Whether to step along the gradient of the sampled loss, or along the paper's direction,
-        which is θ/2 times as long.
+    direction : callable
+        `lucidae.dropout.objectives.sampled_gradient`, or `paper_direction` for the step of
+        Mianjy et al. 2018, Algorithm 1, which is θ/2 times as long, θ the probability of keeping a
+        unit.
     tied : bool, default=False
         Whether both layers share their weights; M must be square.
     start : Weights, optional
         First weights of every run, (n_runs, d, r) each, in place of random ones.
-    record_weights : bool, default=False
-        Whether the history records U ("left") and V ("right") too.
+    record : mapping of str to callable, optional
+        Further quantities for the history, each a function of `Runs`.
     batch_size, limit : int
         Examples per step, and number of steps.
     tolerance : float
@@ -393,6 +395,7 @@ def descend(
     >>> float(solution.history["objective"][-1, 0]).__round__(1)
     1.3
     """
+    width = check_integer(width, "width", low=1)
     dropped = like(np.array([checked_dropout(p) for p in dropouts]), matrix)
     runs = first_runs(start, rng, matrix, 1.0 - dropped, width, init_scale)
     runs = _tied_runs(runs) if tied else runs
@@ -402,7 +405,6 @@ def descend(
         if rate is None
         else 0.0 * runs.keep + rate
     )
-    direction = sampled_gradient if exact_gradient else paper_direction
     problem = LinearProblem(matrix, None, scalar(squared_norm(matrix)) + noise * noise)
     step = DropoutStep(
         source,
@@ -414,19 +416,17 @@ def descend(
         rng,
     )
     monitor = Monitor(problem, tied)
-    record: dict[str, Callable[[Runs], Array]] = {
+    figures = {
         "objective": monitor.objective,
         "importance_variance": monitor.importance_variance,
     }
-    if record_weights:
-        record |= {"left": lambda runs: runs.left, "right": lambda runs: runs.right}
     return iterate(
         step,
         runs,
         stop=Below(monitor.distance, tolerance),
         limit=limit,
         check_every=check_every,
-        record=record,
+        record=figures | dict(record or {}),
         record_at=record_at,
         callbacks=callbacks,
         size=max(*matrix.shape, width),

@@ -11,6 +11,7 @@ from typing import Any
 
 from lucidae.arrays import (
     Array,
+    as_double,
     eigh_descending,
     namespace,
     scalar,
@@ -24,6 +25,7 @@ from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.io.models import saved_as
+from lucidae.validation import check_integer, check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
 
@@ -97,9 +99,14 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     problem : LinearProblem
         Moments of the data.
     strength : float
-        λ, zero or more; zero gives reduced-rank least squares.
+        Strength λ = dropout / (1 − dropout) of dropout, zero or more; zero gives reduced-rank
+        least squares.
     width : int
-        r, any number of hidden units: below, equal to or above the rank.
+        Number r of hidden units, at least one: below, equal to or above the rank.
+
+    Returns
+    -------
+    ExactSolution
 
     Examples
     --------
@@ -108,6 +115,7 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     >>> solution.rank, solution.threshold, solution.value
     (2, 1.25, 6.25)
     """
+    strength, width = _checked(strength, width)
     white = whiten(problem)
     return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
 
@@ -149,6 +157,10 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     >>> solution.rank, solution.value
     (1, 1.0)
     """
+    strength, width = _checked(strength, width)
+    matrix = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"matrix has shape {tuple(matrix.shape)}: tied weights need a square one.")
     symmetric = (matrix + matrix.mT) / 2
     eigenvalues, vectors = eigh_descending(symmetric)
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
@@ -168,6 +180,11 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
         value,
         _value_after(positive, width),
     )
+
+
+def _checked(strength: Any, width: Any) -> tuple[float, int]:
+    """Return a strength of zero or more and a width of at least one; others are an error."""
+    return check_number(strength, "strength", low=0.0), check_integer(width, "width", low=1)
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:

@@ -35,7 +35,7 @@ Steps 1, 2a and 2b are the directions that `lucidae.dropout.landscape.classify` 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lucidae.arrays import (
     Array,
@@ -62,18 +62,12 @@ def strength_of(dropout: float) -> float:
     return dropped / (1.0 - dropped)
 
 
-def checked_dropout(dropout: float) -> float:
-    """Return a probability in [0, 1) as a float; anything else is an error."""
-    try:
-        dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
-    except ValueError:
-        dropped = 1.0
-    if dropped == 1.0:
-        raise ValueError(
-            f"dropout={dropout!r} was given, expected a probability in [0, 1); if every unit is "
-            "dropped, the network is constant."
-        )
-    return dropped
+def checked_dropout(dropout: Any, others: str = "") -> float:
+    """Return a probability in [0, 1) as a float; anything else is an error.
+
+    `others` continues the error with what the caller accepts beside it: ``" or 'cv'"``.
+    """
+    return check_number(dropout, "dropout", low=0.0, high=1.0, open_high=True, others=others)
 
 
 def dropout_of(strength: float) -> float:

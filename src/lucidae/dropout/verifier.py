@@ -6,8 +6,11 @@ decomposes M by singular values; here the inputs are reduced by a pivoted Choles
 factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
 bisection, and derivatives from finite differences that are exact for polynomials of degree four.
 
-Notation: with C = E[xxᵀ] = RᵀR, V' = RV and M = E[yxᵀ]R⁻¹ the expected dropout loss is
-f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖².
+Notation: U and V are the outgoing and incoming weights of the r hidden units, λ is the strength of
+dropout and C = E[xxᵀ] = RᵀR. With V' = RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected
+dropout loss is f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of
+least squares. s₁ ≥ s₂ ≥ … are the singular values of M. All of it is computed in units in which
+inputs and outputs are of the order of one (`lucidae.dropout.reduction.Units`).
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from lucidae.dropout.differences import Slope, smallest_curvature
-from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
+from lucidae.dropout.differences import Slope, decrease, smallest_curvature
+from lucidae.dropout.figures import ATTRIBUTES, EPSILON, DropoutFigures, ReportedAttributes
+from lucidae.dropout.noise import separated_from_noise
 from lucidae.dropout.objectives import LinearProblem, Weights
-from lucidae.dropout.reduction import RANGE_FACTOR, Moments, Reduced, host, reduce_inputs
+from lucidae.dropout.reduction import RANGE_FACTOR, Moments, Reduced, Units, host, reduce_inputs
 
 Matrix = np.ndarray[Any, Any]
 
@@ -32,6 +36,9 @@ compared with its square root, since the gap is quadratic in them."""
 CLEAR = 1e3
 """The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
 by this factor."""
+
+MEAN_ERROR = 1e-12
+"""Relative rounding error of a mean, in units of standard deviations."""
 
 BAND = 3.0
 """The rank is not judged where a singular value of the optimal product lies within this factor of
@@ -47,7 +54,7 @@ class _Product(NamedTuple):
 
 
 class _Optimum(NamedTuple):
-    """The minimum over all products of rank at most r, and all its numbers."""
+    """The minimum over all products of rank at most r, its numbers, and all singular values."""
 
     value: float
     threshold: float
@@ -55,11 +62,17 @@ class _Optimum(NamedTuple):
     singular_values: Matrix
     tail: float
     product: Matrix
+    spectrum: Matrix
 
 
 class _Case(NamedTuple):
-    """Everything that the figures of one network are computed from."""
+    """Everything that the figures of one network are computed from.
 
+    `optimum` is the minimum of f; where it is not known, it is None, and `bound` is the minimum
+    for separate layers, which bounds f from below.
+    """
+
+    units: Units
     data: Moments
     reduced: Reduced
     left: Matrix
@@ -68,8 +81,10 @@ class _Case(NamedTuple):
     product: _Product
     target: Matrix
     optimum: _Optimum | None
+    bound: _Optimum
     strength: float
     tied: bool
+    white: bool
 
     @property
     def width(self) -> int:
@@ -97,9 +112,9 @@ def measure(
     problem : LinearProblem
         Moments of the data, and the triangular factor of the rows where there is one.
     weights : Weights
-        U and V, for the inputs of the problem.
+        Outgoing weights U and incoming weights V, for the inputs of the problem.
     strength : float
-        λ.
+        The strength λ of dropout.
     tied : bool, default=False
         Whether both layers share their weights.
     tolerance : float, default=1e-6
@@ -116,65 +131,85 @@ def measure(
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
     undecided = case.reduced.undecided / case.scale
     stationarity, slope = _stationarity(case)
-    optimal = _is_optimal(value, optimum, tolerance * case.scale, undecided <= tolerance)
+    optimal = _is_optimal(value, case.bound, tolerance * case.scale, undecided <= tolerance)
     curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
-    attributes = _attributes(reported, value, case)
-    ideal = np.empty(0) if optimum is None else _shrunk(optimum)
-    rank = _count(case.product.values, level)
-    known = optimum is not None
+    attributes = _attributes(reported, value, value_error, case)
+    rank, band = _count(case.product.values, level), _rank_band(case, level)
+    known, squared = optimum is not None, case.units.outputs**2
+    separation = separated_from_noise(
+        case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
+    )
     return DropoutFigures(
         strength=strength,
         width=case.width,
         tied=tied,
-        value=value,
-        optimum=None if optimum is None else optimum.value,
-        energy=case.data.energy,
+        value=value * squared,
+        optimum=None if optimum is None else optimum.value * squared,
+        energy=case.data.energy * squared,
         stationarity=stationarity,
         relative_variance=_relative_variance(scores),
         path_excess=_path_excess(scores, case.product.values),
         rank=rank,
-        optimal_rank=_count(ideal, level) if known else None,
+        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level),
         product_distance=_distance(case, tolerance * case.scale),
         curvature=curvature,
         reason=reason,
         paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
-        white=case.data.white,
-        rank_band=(_count(ideal, BAND * level), _count(ideal, level / BAND))
-        if known
-        else (None, None),
+        white=case.white,
+        rank_band=band,
         subgradient=_subgradient(case, rank) if known else None,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
         gap_error=value_error / case.scale + undecided,
         error=_inner_error(case),
+        optimum_error=_optimum_error(case),
         undecided=undecided,
         condition=case.reduced.condition,
         dropped=case.reduced.dropped,
         from_rows=case.data.root is not None,
         inconsistency=case.reduced.inconsistency,
+        lower_bound=None if known else case.bound.value * squared,
+        reached=None if known or optimal else (value - _decrease(slope, case)) * squared,
+        separated=separation.count,
+        sampling=separation.sentence,
         evidence=_evidence(value, scores, case),
     )
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> _Case:
     """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
-    root = None if problem.root is None else host(problem.root)
-    inputs = None if problem.inputs is None else host(problem.inputs)
-    data = Moments(host(problem.cross), inputs, float(problem.energy), root)
-    left, right = host(weights.left), host(weights.right)
-    known = not tied or data.white
+    given = Moments.of(problem)
+    units = Units.of(given)
+    data, white = given.in_units(units), given.white
+    left, right = units.weights(host(weights.left), host(weights.right), tied=tied)
     # Tied layers share their coordinates, so white inputs must not be reduced a second time.
-    plain = tied and known
+    plain = tied and white
     reduced = reduce_inputs(data._replace(inputs=None, root=None) if plain else data)
     inner = right if reduced.lower is None else reduced.lower @ right
     target = (reduced.matrix + reduced.matrix.T) / 2 if plain else reduced.matrix
-    optimum = _minimum(target, reduced, strength, left.shape[1], tied) if known else None
+    bound = _minimum(target, reduced, strength, left.shape[1], plain)
+    optimum = None if tied and not white else bound
     product = _decomposed(left, inner)
-    return _Case(data, reduced, left, right, inner, product, target, optimum, strength, tied)
+    return _Case(
+        units, data, reduced, left, right, inner, product, target, optimum, bound, strength, tied,
+        white,
+    )
 
 
-def _is_optimal(value: float, optimum: _Optimum | None, allowed: float, decided: bool) -> bool:
-    return optimum is not None and decided and abs(value - optimum.value) <= allowed
+def _decrease(slope: Slope, case: _Case) -> float:
+    """Return by how much a descent from the weights decreases f."""
+    # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
+    return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
+
+
+def _residual(case: _Case) -> Matrix | None:
+    """Return the second moment of the residuals of least squares; None for an autoencoder."""
+    matrix, outputs = case.reduced.matrix, case.data.outputs
+    return None if outputs is None else outputs - matrix @ matrix.T
+
+
+def _is_optimal(value: float, bound: _Optimum, allowed: float, decided: bool) -> bool:
+    return decided and abs(value - bound.value) <= allowed
 
 
 def _value(
@@ -262,7 +297,7 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
     value = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed + reduced.floor
     if strength > 0:
         value += width * threshold**2 / strength
-    return _Optimum(value, threshold, rank, values[: width + 1], tail, product)
+    return _Optimum(value, threshold, rank, values[: width + 1], tail, product, values)
 
 
 def _threshold(leading: Matrix, strength: float, width: int) -> float:
@@ -286,6 +321,33 @@ def _count(values: Matrix, level: float) -> int:
     """Return the number of singular values above a level relative to the largest."""
     largest = float(values.max(initial=0.0))
     return int((values > level * largest).sum()) if largest > 0 else 0
+
+
+def _uncertainty(case: _Case) -> float:
+    """Return a bound on the error of a singular value of the optimal product, sᵢ − α."""
+    values = case.bound.singular_values
+    noise = (sum(case.target.shape) + 10) * EPSILON
+    return noise * float(values.max(initial=0.0)) + case.reduced.blur
+
+
+def _optimum_error(case: _Case) -> float:
+    """Return a bound on the relative error of the optimal product."""
+    top = float(_shrunk(case.bound).max(initial=0.0))
+    return math.sqrt(case.bound.rank) * _uncertainty(case) / top if top > 0 else 0.0
+
+
+def _rank_band(case: _Case, level: float) -> tuple[int, int] | tuple[None, None]:
+    """Return the smallest and the largest rank of the optimal product that are possible."""
+    optimum = case.optimum
+    if optimum is None:
+        return None, None
+    # Differences sᵢ − α of the removed singular values are negative, but perhaps by rounding only.
+    shrunk = optimum.singular_values[: case.width] - optimum.threshold
+    doubt, top = _uncertainty(case), max(float(shrunk.max(initial=0.0)), 0.0)
+    if top == 0.0:
+        return 0, 0
+    lowest = int((shrunk - doubt > BAND * level * (top + doubt)).sum())
+    return lowest, int((shrunk + doubt > level / BAND * (top - doubt)).sum())
 
 
 def _distance(case: _Case, allowed: float) -> float | None:
@@ -399,72 +461,104 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _attributes(
-    reported: ReportedAttributes | None, value: float, case: _Case
+    reported: ReportedAttributes | None, value: float, value_error: float, case: _Case
 ) -> tuple[float, float] | None:
-    """Return the largest relative difference of reported attributes from the data, and its error.
+    """Return the relative difference of the attribute that agrees least with the data, its error.
 
-    The reported α and ρ are also compared with the singular values of the data:
+    It is one that certainly differs, if there is one, else one that may differ.
+    """
+    if reported is None:
+        return None
+    given = case.units.reported(reported)
+    pairs = [
+        *_solution_differences(given, case),
+        *_function_differences(given, case),
+        *((abs(a - b) / max(abs(b), EPSILON), 0.0) for a, b in given.settings),
+        (abs(given.objective - value) / case.scale, value_error / case.scale),
+        (_outside_range(case, given.precision), 0.0),
+    ]
+    if given.rows is not None:
+        error = (given.rows[1] + value_error) / case.scale
+        pairs.append((abs(given.rows[0] - value) / case.scale, error))
+    pairs = [(math.inf if math.isnan(difference) else difference, e) for difference, e in pairs]
+    certain = max(pairs, key=lambda pair: pair[0] - pair[1])
+    return certain if certain[0] - certain[1] > ATTRIBUTES else max(pairs, key=sum)
+
+
+def _solution_differences(given: ReportedAttributes, case: _Case) -> list[tuple[float, float]]:
+    """Compare ``singular_values_``, ``threshold_`` and ``rank_`` with the data.
+
+    The reported threshold α and rank ρ must also fit the singular values of the data:
     s_{ρ+1} ≤ α < s_ρ, or ρ = r.
     """
-    optimum, scale, width = case.optimum, case.scale, case.width
-    if reported is None or optimum is None:
-        return None
-    layers = (case.left, case.right)
-    values = optimum.singular_values
+    optimum, width = case.bound, case.width
+    values, reported = optimum.singular_values, host(given.singular_values)
     top = float(values.max(initial=0.0)) or 1.0
-    given = host(reported.singular_values)
-    count = min(len(given), len(values))
+    count = min(len(reported), len(values))
     # Singular values outside the range of the inputs may be given as zeros or left out.
-    others = [float(part.max(initial=0.0)) for part in (given[count:], values[count:width])]
-    rank, threshold = reported.rank, float(reported.threshold)
+    others = [float(part.max(initial=0.0)) for part in (reported[count:], values[count:width])]
+    rank, threshold = given.rank, float(given.threshold)
     following = float(values[rank]) if rank < min(len(values), width) else 0.0
     last = float(values[rank - 1]) if 0 < rank <= len(values) else math.inf
     last = -math.inf if rank > min(len(values), width) else last
+    rounding = given.precision * np.abs(values[:count])
+    distances = np.abs(reported[:count] - values[:count]) - rounding
     differences = [
-        abs(reported.objective - value) / scale,
         abs(threshold - optimum.threshold) / top,
-        float(np.abs(given[:count] - values[:count]).max(initial=0.0)) / top,
+        float(distances.max(initial=0.0)) / top,
         max(others) / top,
         (following - threshold) / top if rank < width else 0.0,
         (threshold - last) / top,
-        math.inf if len(given) > width else 0.0,
-        _outside_range(case),
+        math.inf if len(reported) > width else 0.0,
     ]
-    error = 8 * reported.precision + case.reduced.blur / top + case.reduced.undecided / scale
-    if reported.rows is not None:
-        differences.append(abs(reported.rows[0] - value) / scale)
-        error += reported.rows[1] / scale
-    if reported.layers is not None:
-        differences += [_relative(host(a), b) for a, b in zip(reported.layers, layers, strict=True)]
-    if reported.coef is not None:
-        product = layers[0] @ layers[1].T
-        coef, mean = host(reported.coef).reshape(product.shape), host(reported.mean)
-        differences.append(_relative(coef, product))
-        center, output_center = mean[: product.shape[1]], mean[product.shape[1] :]
-        bias = output_center - coef @ center
-        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        away = np.abs(host(reported.intercept).reshape(-1) - bias)
-        differences.append(float(away.max()) / math.sqrt(scale))
-        terms = (len(center) + 8) * max(reported.precision, EPSILON)
-        error = max(error, terms * float(sizes.max()) / math.sqrt(scale))
-    return max(differences), error
+    error = _uncertainty(case) / top
+    return [(difference, error) for difference in differences]
 
 
-def _outside_range(case: _Case) -> float:
+def _function_differences(given: ReportedAttributes, case: _Case) -> list[tuple[float, float]]:
+    """Compare ``coef_``, the mean prediction and ``mean_`` with the weights and the data."""
+    pairs, inputs, size = [], case.data.inputs, math.sqrt(case.scale)
+    product = case.left @ case.right.T
+    deviations = np.ones(product.shape[1]) if inputs is None else np.sqrt(np.diag(inputs))
+    if given.coef is not None:
+        coef = host(given.coef).reshape(product.shape)
+        allowed = given.precision * np.abs(product)
+        wrong = np.clip(np.abs(coef - product) - allowed, 0.0, None)
+        noise = case.width * EPSILON * (np.abs(case.left) @ np.abs(case.right).T)
+        scale = float(np.linalg.norm(product)) or 1.0
+        # The effect on predictions too, since a large entry may belong to a feature of small scale.
+        for part, unit in ((1.0, scale), (deviations, size)):
+            pair = (float(np.linalg.norm(each * part)) / unit for each in (wrong, noise))
+            pairs.append(tuple(pair))
+        if given.output_bias is not None:
+            bias = float(np.abs(given.output_bias).max())
+            reach = float((np.abs(coef) @ deviations).max()) + size
+            pairs.append((bias / size, MEAN_ERROR * reach / size))
+    if given.mean_shift is not None:
+        shift = np.abs(host(given.mean_shift))
+        unit = np.where(deviations > 0, deviations, 1.0)
+        away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
+        pairs.append((float(away.max()), MEAN_ERROR))
+    return pairs
+
+
+def _outside_range(case: _Case, precision: float) -> float:
     """Return the share of V outside the range of the inputs, on which the loss does not depend.
 
     The estimators return the weights of smallest norm, which have no such share. Where the range
     is not clearly separated from what was dropped, it is not measured.
     """
-    lower, right = case.reduced.lower, case.right
-    if lower is None or lower.shape[0] in (0, lower.shape[1]):
+    lower, right, inputs = case.reduced.lower, case.right, case.data.inputs
+    if lower is None or inputs is None or lower.shape[0] in (0, lower.shape[1]):
         return 0.0
-    condition = case.reduced.condition
-    spread = condition if case.data.root is None else math.sqrt(condition)
+    condition, variances = case.reduced.condition, np.diag(inputs)[np.diag(inputs) > 0]
+    # In features of very different scales the range is known to the precision of the largest.
+    grading = math.sqrt(float(variances.max() / variances.min()))
+    spread = (condition if case.data.root is None else math.sqrt(condition)) * grading
     if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
         return 0.0
     basis, _ = scipy.linalg.qr(lower.T, mode="economic")
-    return _relative(basis @ (basis.T @ right), right)
+    return max(_relative(basis @ (basis.T @ right), right) - precision, 0.0)
 
 
 def _relative(given: Matrix, expected: Matrix) -> float:
@@ -477,25 +571,26 @@ def _relative(given: Matrix, expected: Matrix) -> float:
 
 def _evidence(value: float, scores: Matrix, case: _Case) -> dict[str, Any]:
     """Return the numbers from which a reader can compute the figures again."""
-    reduced, optimum = case.reduced, case.optimum
+    reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,
         "width": case.width,
-        "energy": case.data.energy,
-        "value": value,
-        "importance": scores,
-        "product_singular_values": case.product.values,
-        "floor": reduced.floor,
-        "target_squared_norm": float((reduced.matrix**2).sum()),
+        "energy": case.data.energy * unit**2,
+        "value": value * unit**2,
+        "importance": scores * unit,
+        "product_singular_values": case.product.values * unit,
+        "floor": reduced.floor * unit**2,
+        "target_squared_norm": float((reduced.matrix**2).sum()) * unit**2,
         "condition": reduced.condition,
         "dropped_directions": reduced.dropped,
+        "n_rows": case.data.n_rows,
     }
     if optimum is None:
-        return found
+        return found | {"lower_bound": case.bound.value * unit**2}
     return found | {
-        "bound": optimum.value,
-        "singular_values": optimum.singular_values,
-        "threshold": optimum.threshold,
+        "bound": optimum.value * unit**2,
+        "singular_values": optimum.singular_values * unit,
+        "threshold": optimum.threshold * unit,
         "rank": optimum.rank,
-        "tail": optimum.tail,
+        "tail": optimum.tail * unit**2,
     }
