@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 
 from lucidae.datasets import make_linear_network
 from lucidae.dropout import LinearProblem, Weights, descend, scalar_surface, solve
+from lucidae.dropout.objectives import paper_direction, sampled_gradient
 from lucidae.dropout.sgd import SCHEDULES, GaussianSource, SampleSource, spectral_bound
 from lucidae.iteration import Status
 

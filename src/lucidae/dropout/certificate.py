@@ -69,7 +69,7 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     tuple of Claim
     """
     gap = _gap(figures, tolerance)
-    compared = (
+    compared: tuple[Claim, ...] = (
         _subgradient(figures, tolerance),
         _product(figures, tolerance),
         _equalized(figures, tolerance),
@@ -77,6 +77,7 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         _rank(figures, tolerance),
         _stationarity(figures, tolerance),
         _curvature(figures, tolerance, decided=gap.holds is not None),
+        *_attributes(figures),
     )
     if figures.undecided > tolerance or (figures.gap is not None and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
@@ -86,7 +87,6 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     return (
         gap,
         *compared,
-        *_attributes(figures),
         _conditioning(figures, tolerance),
         *_small_dropout(figures),
         _sampling(figures),
@@ -208,7 +208,8 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
     if why:
         return does_not_apply("equalized", statement, reference, why)
     advice = "lucidae.equalize_pair equalizes the units without changing the product."
-    variance, error = figures.relative_variance, figures.error
+    variance = figures.relative_variance
+    error = _error_of_square(variance, figures.error)
     return at_most("equalized", statement, reference, variance, tolerance, advice, error=error)
 
 
@@ -219,8 +220,17 @@ def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     if why:
         return does_not_apply("path_norm", statement, reference, why)
     advice = "lucidae.equalize_pair minimises the path norm without changing the product."
-    excess, error = figures.path_excess, figures.error
+    excess = figures.path_excess
+    error = _error_of_square(excess, figures.error)
     return at_most("path_norm", statement, reference, excess, tolerance, advice, error=error)
+
+
+def _error_of_square(figure: float, error: float) -> float:
+    """Return the error of a figure that is quadratic about its minimum zero.
+
+    Importance scores with relative errors e change a figure v by at most 2e√v + e².
+    """
+    return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
@@ -342,7 +352,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 def _sampling(figures: DropoutFigures) -> Claim:
     """Report how many components another sample of the same size would show again."""
     statement = "so many of the leading components are separated from sampling noise"
-    reference = "Bunea, She & Wegkamp 2011; Johnstone 2001"
+    reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
         return does_not_apply("sampling", statement, reference, figures.sampling)
     count = float(figures.separated)

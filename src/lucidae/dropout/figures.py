@@ -16,6 +16,10 @@ ATTRIBUTES = 1e-6
 dtype. The exact solver and the verifier agree to about 1e-12 on well-conditioned data."""
 
 
+MEAN_ERROR = 64 * EPSILON
+"""Relative rounding error of a mean, in units of standard deviations."""
+
+
 class ReportedAttributes(NamedTuple):
     """Attributes of an estimator that its certificate compares with the data.
 
@@ -31,8 +35,9 @@ class ReportedAttributes(NamedTuple):
         ``singular_values_``.
     coef : array of shape (d1, d2), optional
         ``coef_``.
-    output_bias : array of shape (d1,), optional
-        Mean prediction over the given rows minus the mean of their targets.
+    output_bias, output_bias_error : arrays of shape (d1,), optional
+        Mean prediction over the given rows minus the mean of their targets, less the rounding of
+        the prediction, and a bound on the error of this difference.
     mean_shift : array of shape (d2,), optional
         ``mean_`` minus the mean of the given rows, less the rounding of ``mean_``.
     settings : tuple of pairs of float
@@ -49,6 +54,7 @@ class ReportedAttributes(NamedTuple):
     singular_values: Any
     coef: Any = None
     output_bias: Any = None
+    output_bias_error: Any = None
     mean_shift: Any = None
     settings: tuple[tuple[float, float], ...] = ()
     rows: tuple[float, float] | None = None

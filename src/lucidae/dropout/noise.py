@@ -28,7 +28,7 @@ NOT_A_SAMPLE = (
 class Separation(NamedTuple):
     """How many leading components exceed sampling noise (None if unknown), and a sentence."""
 
-    count: int | None
+    number: int | None
     sentence: str
 
 
@@ -59,7 +59,7 @@ def separated_from_noise(
     Examples
     --------
     >>> spectrum, residual = np.array([2.0, 0.1]), np.eye(2)
-    >>> separated_from_noise(spectrum, residual, 5, 100.0, 2).count
+    >>> separated_from_noise(spectrum, residual, 5, 100.0, 2).number
     1
     """
     judged = min(width, len(spectrum))

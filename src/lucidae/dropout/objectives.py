@@ -8,7 +8,7 @@ functions accept leading batch axes on the weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -279,19 +279,24 @@ class DropoutObjective:
 
     def stationarity(self, weights: Weights) -> Array:
         """Return ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖): dimensionless, about 1 at a small random start."""
-        slope = self.gradient(weights)
-        steepness = squared_norm(slope.left) + squared_norm(slope.right)
-        size = squared_norm(weights.left) + squared_norm(weights.right)
-        scale = 4 * squared_norm(self.problem.cross) * size
-        xp = namespace(size)
-        return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
+        return self._relative(self.gradient(weights), weights, 2.0)
 
     def tied_stationarity(self, factor: Array) -> Array:
         """Return ‖∇f‖ / (4‖E[yxᵀ]‖ ‖U‖) for tied weights; both layers add to the gradient."""
-        steepness = squared_norm(self.tied_gradient(factor))
-        scale = 16 * squared_norm(self.problem.cross) * squared_norm(factor)
-        xp = namespace(scale)
-        return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
+        return self._relative((self.tied_gradient(factor),), (factor,), 4.0)
+
+    def _relative(self, slope: Sequence[Array], point: Sequence[Array], factor: float) -> Array:
+        """Return the norm of a gradient relative to `factor` times ‖E[yxᵀ]‖ times that of a point.
+
+        The gradient is divided first: its square would overflow for outputs beyond 1e100.
+        """
+        top = largest(self.problem.cross)
+        size = top * scalar(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0
+        steepness = sum(squared_norm(part / size) for part in slope)
+        length = sum(squared_norm(part) for part in point)
+        xp = namespace(length)
+        scale = factor * xp.sqrt(xp.where(length > 0, length, xp.ones_like(length)))
+        return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
     def _through_root(self, right: Array) -> Array:
         """Return F_x V, whose squared columns are vᵢᵀC vᵢ without the square of F."""

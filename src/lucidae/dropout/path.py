@@ -213,9 +213,10 @@ def _of_each(
     function: Callable[[Any], Any], items: Sequence[Any], callbacks: Sequence[Callable[..., Any]]
 ) -> list[Any]:
     """Return the function of every item; the callbacks show the progress."""
+    nothing: tuple[Any, ...] = ()
     solution = iterate(
         lambda done: (*done, function(items[len(done)])),
-        (),
+        nothing,
         stop=Below(lambda done: float(len(items) - len(done)), 0.0),
         limit=len(items),
         callbacks=callbacks,
@@ -316,7 +317,7 @@ def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
             f"fold {number} of cv contains {rows!r}, expected the numbers of rows, from 0 to "
             f"{n_rows - 1}."
         )
-    return rows % n_rows
+    return np.asarray(rows % n_rows)
 
 
 def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""White coordinates for the verifier, by pivoted triangular factorisations.
+"""The problem of the verifier in white coordinates, by pivoted triangular factorisations.
 
 The solver whitens by an eigendecomposition or a singular value decomposition
 (`lucidae.dropout.moments`); nothing of that is used here.
@@ -80,13 +80,14 @@ class Units(NamedTuple):
             return values
 
         a, b = self
-        rows = None if given.rows is None else tuple(figure / b / b for figure in given.rows)
+        rows = None if given.rows is None else (given.rows[0] / b / b, given.rows[1] / b / b)
         return given._replace(
             objective=given.objective / b / b,
             threshold=given.threshold / b,
             singular_values=divided(given.singular_values, b),
             coef=divided(given.coef, b, 1.0 / a),
             output_bias=divided(given.output_bias, b),
+            output_bias_error=divided(given.output_bias_error, b),
             mean_shift=divided(given.mean_shift, a),
             rows=rows,
         )
@@ -165,6 +166,64 @@ class Reduced(NamedTuple):
     condition: float
     dropped: int
     inconsistency: float
+
+
+class Product(NamedTuple):
+    """The singular value decomposition of UV'ᵀ."""
+
+    left: Matrix
+    values: Matrix
+    right: Matrix
+
+
+class Optimum(NamedTuple):
+    """The minimum over all products of rank at most r, its numbers, and all singular values."""
+
+    value: float
+    threshold: float
+    rank: int
+    singular_values: Matrix
+    tail: float
+    product: Matrix
+    spectrum: Matrix
+
+
+class Case(NamedTuple):
+    """Everything that the figures of one network are computed from.
+
+    `optimum` is the minimum of f; where it is not known, it is None, and `bound` is the minimum
+    for separate layers, which bounds f from below.
+    """
+
+    units: Units
+    data: Moments
+    reduced: Reduced
+    left: Matrix
+    right: Matrix
+    inner: Matrix
+    product: Product
+    target: Matrix
+    optimum: Optimum | None
+    bound: Optimum
+    strength: float
+    tied: bool
+    white: bool
+
+    @property
+    def width(self) -> int:
+        """The number r of hidden units."""
+        return int(self.left.shape[1])
+
+    @property
+    def scale(self) -> float:
+        """E‖y‖², or 1 where the targets do not vary."""
+        return self.data.energy if self.data.energy > 0 else 1.0
+
+    @property
+    def uncertainty(self) -> float:
+        """A bound on the error of a singular value sᵢ − α of the optimal product."""
+        noise = (sum(self.target.shape) + 10) * EPSILON
+        return noise * float(self.bound.singular_values.max(initial=0.0)) + self.reduced.blur
 
 
 def host(values: Any) -> Matrix:
@@ -281,6 +340,14 @@ def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: M
     return max(*(float(np.abs(part).max()) for part in (on_inputs, on_cross)), abs(on_outputs))
 
 
+def relative_distance(given: Matrix, expected: Matrix) -> float:
+    """Return the relative distance of an array from the expected one."""
+    if given.shape != expected.shape:
+        return math.inf
+    size = float(np.linalg.norm(expected)) or 1.0
+    return float(np.linalg.norm(given - expected)) / size
+
+
 def row_objective(
     X: Any, Y: Any, sample_weight: Array | None, weights: Weights, strength: float, centered: bool
 ) -> tuple[float, float]:
@@ -306,11 +373,26 @@ def row_objective(
     -------
     value, error : float
     """
+    ref = weights.left
+    total = float(X.shape[0])
+    if sample_weight is not None:
+        total = scalar(namespace(ref).sum(like(sample_weight, ref)))
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite for absurd weights
+        return _summed(X, Y, sample_weight, weights, strength, centered, total)
+
+
+def _summed(
+    X: Any,
+    Y: Any,
+    sample_weight: Array | None,
+    weights: Weights,
+    strength: float,
+    centered: bool,
+    total: float,
+) -> tuple[float, float]:
+    """Return the loss and its error from two passes over the rows of the given total weight."""
     left, right = weights
     xp = namespace(left)
-    total = (
-        float(X.shape[0]) if sample_weight is None else scalar(xp.sum(like(sample_weight, left)))
-    )
     first, means = _centers(X, Y, sample_weight, weights, total, centered)
     loss, spread, inputs, incoming = 0.0, 0.0, 0.0, 0.0 * left[0, :]
     for x, y, w in _row_blocks(X, Y, sample_weight, left):
@@ -374,7 +456,8 @@ def _with_error(
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
     value = loss + strength * float(outgoing @ incoming)
-    hidden = math.sqrt(inputs) * np.sqrt((right**2).sum(axis=0))
+    top = float(np.abs(right).max(initial=0.0)) or 1.0  # squares of V itself may overflow
+    hidden = math.sqrt(inputs) * top * np.sqrt(((right / top) ** 2).sum(axis=0))
     residual = math.sqrt(outputs) + float(np.sqrt(outgoing) @ hidden)
     error = 2 * math.sqrt(loss) * residual + noise * residual**2
     error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))

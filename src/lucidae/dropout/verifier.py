@@ -16,16 +16,27 @@ inputs and outputs are of the order of one (`lucidae.dropout.reduction.Units`).
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 
+from lucidae.dropout.attributes import worst_attribute
 from lucidae.dropout.differences import Slope, decrease, smallest_curvature
-from lucidae.dropout.figures import ATTRIBUTES, EPSILON, DropoutFigures, ReportedAttributes
+from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
 from lucidae.dropout.noise import separated_from_noise
 from lucidae.dropout.objectives import LinearProblem, Weights
-from lucidae.dropout.reduction import RANGE_FACTOR, Moments, Reduced, Units, host, reduce_inputs
+from lucidae.dropout.reduction import (
+    Case,
+    Moments,
+    Optimum,
+    Product,
+    Reduced,
+    Units,
+    host,
+    reduce_inputs,
+    relative_distance,
+)
 
 Matrix = np.ndarray[Any, Any]
 
@@ -33,67 +44,9 @@ CERTIFIED = 1e-6
 """Gap to the optimum, relative to E‖y‖², up to which weights count as optimal. Distances are
 compared with its square root, since the gap is quadratic in them."""
 
-CLEAR = 1e3
-"""The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
-by this factor."""
-
-MEAN_ERROR = 1e-12
-"""Relative rounding error of a mean, in units of standard deviations."""
-
 BAND = 3.0
 """The rank is not judged where a singular value of the optimal product lies within this factor of
 the level that separates zero from nonzero."""
-
-
-class _Product(NamedTuple):
-    """The singular value decomposition of UV'ᵀ."""
-
-    left: Matrix
-    values: Matrix
-    right: Matrix
-
-
-class _Optimum(NamedTuple):
-    """The minimum over all products of rank at most r, its numbers, and all singular values."""
-
-    value: float
-    threshold: float
-    rank: int
-    singular_values: Matrix
-    tail: float
-    product: Matrix
-    spectrum: Matrix
-
-
-class _Case(NamedTuple):
-    """Everything that the figures of one network are computed from.
-
-    `optimum` is the minimum of f; where it is not known, it is None, and `bound` is the minimum
-    for separate layers, which bounds f from below.
-    """
-
-    units: Units
-    data: Moments
-    reduced: Reduced
-    left: Matrix
-    right: Matrix
-    inner: Matrix
-    product: _Product
-    target: Matrix
-    optimum: _Optimum | None
-    bound: _Optimum
-    strength: float
-    tied: bool
-    white: bool
-
-    @property
-    def width(self) -> int:
-        return int(self.left.shape[1])
-
-    @property
-    def scale(self) -> float:
-        """E‖y‖², or 1 where the targets do not vary."""
-        return self.data.energy if self.data.energy > 0 else 1.0
 
 
 def measure(
@@ -133,7 +86,7 @@ def measure(
     stationarity, slope = _stationarity(case)
     optimal = _is_optimal(value, case.bound, tolerance * case.scale, undecided <= tolerance)
     curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
-    attributes = _attributes(reported, value, value_error, case)
+    attributes = worst_attribute(reported, value, value_error, case)
     rank, band = _count(case.product.values, level), _rank_band(case, level)
     known, squared = optimum is not None, case.units.outputs**2
     separation = separated_from_noise(
@@ -170,13 +123,13 @@ def measure(
         inconsistency=case.reduced.inconsistency,
         lower_bound=None if known else case.bound.value * squared,
         reached=None if known or optimal else (value - _decrease(slope, case)) * squared,
-        separated=separation.count,
+        separated=separation.number,
         sampling=separation.sentence,
         evidence=_evidence(value, scores, case),
     )
 
 
-def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> _Case:
+def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
     """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
     given = Moments.of(problem)
     units = Units.of(given)
@@ -190,25 +143,36 @@ def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool)
     bound = _minimum(target, reduced, strength, left.shape[1], plain)
     optimum = None if tied and not white else bound
     product = _decomposed(left, inner)
-    return _Case(
-        units, data, reduced, left, right, inner, product, target, optimum, bound, strength, tied,
+    return Case(
+        units,
+        data,
+        reduced,
+        left,
+        right,
+        inner,
+        product,
+        target,
+        optimum,
+        bound,
+        strength,
+        tied,
         white,
     )
 
 
-def _decrease(slope: Slope, case: _Case) -> float:
+def _decrease(slope: Slope, case: Case) -> float:
     """Return by how much a descent from the weights decreases f."""
     # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
     return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
 
 
-def _residual(case: _Case) -> Matrix | None:
+def _residual(case: Case) -> Matrix | None:
     """Return the second moment of the residuals of least squares; None for an autoencoder."""
     matrix, outputs = case.reduced.matrix, case.data.outputs
     return None if outputs is None else outputs - matrix @ matrix.T
 
 
-def _is_optimal(value: float, bound: _Optimum, allowed: float, decided: bool) -> bool:
+def _is_optimal(value: float, bound: Optimum, allowed: float, decided: bool) -> bool:
     return decided and abs(value - bound.value) <= allowed
 
 
@@ -249,12 +213,12 @@ def _value(
     return value, noise * sum_of_sizes, np.sqrt(outgoing * np.clip(incoming, 0.0, None))
 
 
-def _decomposed(left: Matrix, inner: Matrix) -> _Product:
+def _decomposed(left: Matrix, inner: Matrix) -> Product:
     """Return the singular value decomposition of UV'ᵀ from those of two triangular factors."""
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
     P, values, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False, lapack_driver="gesvd")
-    return _Product(first @ P, values, second @ Qt.T)
+    return Product(first @ P, values, second @ Qt.T)
 
 
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
@@ -263,7 +227,7 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
     return values[::-1], vectors[:, ::-1]
 
 
-def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> _Optimum:
+def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
     """Return the minimum of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus the floor.
 
     It bounds f from below, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r. With α = (λ/r)Σ(sᵢ − α)₊ over the r
@@ -297,7 +261,7 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
     value = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed + reduced.floor
     if strength > 0:
         value += width * threshold**2 / strength
-    return _Optimum(value, threshold, rank, values[: width + 1], tail, product, values)
+    return Optimum(value, threshold, rank, values[: width + 1], tail, product, values)
 
 
 def _threshold(leading: Matrix, strength: float, width: int) -> float:
@@ -312,7 +276,7 @@ def _threshold(leading: Matrix, strength: float, width: int) -> float:
     return low if strength > 0 else 0.0
 
 
-def _shrunk(optimum: _Optimum) -> Matrix:
+def _shrunk(optimum: Optimum) -> Matrix:
     """Return the nonzero singular values of the optimal product."""
     return optimum.singular_values[: optimum.rank] - optimum.threshold
 
@@ -323,34 +287,27 @@ def _count(values: Matrix, level: float) -> int:
     return int((values > level * largest).sum()) if largest > 0 else 0
 
 
-def _uncertainty(case: _Case) -> float:
-    """Return a bound on the error of a singular value of the optimal product, sᵢ − α."""
-    values = case.bound.singular_values
-    noise = (sum(case.target.shape) + 10) * EPSILON
-    return noise * float(values.max(initial=0.0)) + case.reduced.blur
-
-
-def _optimum_error(case: _Case) -> float:
+def _optimum_error(case: Case) -> float:
     """Return a bound on the relative error of the optimal product."""
     top = float(_shrunk(case.bound).max(initial=0.0))
-    return math.sqrt(case.bound.rank) * _uncertainty(case) / top if top > 0 else 0.0
+    return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
 
 
-def _rank_band(case: _Case, level: float) -> tuple[int, int] | tuple[None, None]:
+def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
     """Return the smallest and the largest rank of the optimal product that are possible."""
     optimum = case.optimum
     if optimum is None:
         return None, None
     # Differences sᵢ − α of the removed singular values are negative, but perhaps by rounding only.
     shrunk = optimum.singular_values[: case.width] - optimum.threshold
-    doubt, top = _uncertainty(case), max(float(shrunk.max(initial=0.0)), 0.0)
+    doubt, top = case.uncertainty, max(float(shrunk.max(initial=0.0)), 0.0)
     if top == 0.0:
         return 0, 0
     lowest = int((shrunk - doubt > BAND * level * (top + doubt)).sum())
     return lowest, int((shrunk + doubt > level / BAND * (top - doubt)).sum())
 
 
-def _distance(case: _Case, allowed: float) -> float | None:
+def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − best‖ / ‖best‖; None where two products reach the minimum within tolerance."""
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -359,10 +316,10 @@ def _distance(case: _Case, allowed: float) -> float | None:
         last, following = optimum.singular_values[width - 1 : width + 1]
         if last**2 - following**2 <= allowed:
             return None
-    return _relative(case.left @ case.inner.T, optimum.product)
+    return relative_distance(case.left @ case.inner.T, optimum.product)
 
 
-def _subgradient(case: _Case, rank: int) -> float:
+def _subgradient(case: Case, rank: int) -> float:
     """Return by how much the product violates its optimality conditions, relative to √E‖y‖².
 
     With X = PΣQᵀ, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0
@@ -393,7 +350,7 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
     return float(scipy.linalg.eigh(symmetric, eigvals_only=True, subset_by_index=[last, last])[0])
 
 
-def _stationarity(case: _Case) -> tuple[float, Slope]:
+def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient, and the gradient itself.
 
     Separate layers are brought to white coordinates, and each unit to ‖uᵢ‖ = ‖v'ᵢ‖ where both are
@@ -436,7 +393,7 @@ def _path_excess(scores: Matrix, values: Matrix) -> float:
     return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0
 
 
-def _inner_error(case: _Case) -> float:
+def _inner_error(case: Case) -> float:
     """Return a bound on the relative errors of ‖v'ᵢ‖ and M, which figures of both share."""
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
@@ -460,116 +417,7 @@ def _paper_bound(target: Matrix, width: int) -> float:
     return width * float(values[width - 1]) / excess if excess > 0 else math.inf
 
 
-def _attributes(
-    reported: ReportedAttributes | None, value: float, value_error: float, case: _Case
-) -> tuple[float, float] | None:
-    """Return the relative difference of the attribute that agrees least with the data, its error.
-
-    It is one that certainly differs, if there is one, else one that may differ.
-    """
-    if reported is None:
-        return None
-    given = case.units.reported(reported)
-    pairs = [
-        *_solution_differences(given, case),
-        *_function_differences(given, case),
-        *((abs(a - b) / max(abs(b), EPSILON), 0.0) for a, b in given.settings),
-        (abs(given.objective - value) / case.scale, value_error / case.scale),
-        (_outside_range(case, given.precision), 0.0),
-    ]
-    if given.rows is not None:
-        error = (given.rows[1] + value_error) / case.scale
-        pairs.append((abs(given.rows[0] - value) / case.scale, error))
-    pairs = [(math.inf if math.isnan(difference) else difference, e) for difference, e in pairs]
-    certain = max(pairs, key=lambda pair: pair[0] - pair[1])
-    return certain if certain[0] - certain[1] > ATTRIBUTES else max(pairs, key=sum)
-
-
-def _solution_differences(given: ReportedAttributes, case: _Case) -> list[tuple[float, float]]:
-    """Compare ``singular_values_``, ``threshold_`` and ``rank_`` with the data.
-
-    The reported threshold α and rank ρ must also fit the singular values of the data:
-    s_{ρ+1} ≤ α < s_ρ, or ρ = r.
-    """
-    optimum, width = case.bound, case.width
-    values, reported = optimum.singular_values, host(given.singular_values)
-    top = float(values.max(initial=0.0)) or 1.0
-    count = min(len(reported), len(values))
-    # Singular values outside the range of the inputs may be given as zeros or left out.
-    others = [float(part.max(initial=0.0)) for part in (reported[count:], values[count:width])]
-    rank, threshold = given.rank, float(given.threshold)
-    following = float(values[rank]) if rank < min(len(values), width) else 0.0
-    last = float(values[rank - 1]) if 0 < rank <= len(values) else math.inf
-    last = -math.inf if rank > min(len(values), width) else last
-    rounding = given.precision * np.abs(values[:count])
-    distances = np.abs(reported[:count] - values[:count]) - rounding
-    differences = [
-        abs(threshold - optimum.threshold) / top,
-        float(distances.max(initial=0.0)) / top,
-        max(others) / top,
-        (following - threshold) / top if rank < width else 0.0,
-        (threshold - last) / top,
-        math.inf if len(reported) > width else 0.0,
-    ]
-    error = _uncertainty(case) / top
-    return [(difference, error) for difference in differences]
-
-
-def _function_differences(given: ReportedAttributes, case: _Case) -> list[tuple[float, float]]:
-    """Compare ``coef_``, the mean prediction and ``mean_`` with the weights and the data."""
-    pairs, inputs, size = [], case.data.inputs, math.sqrt(case.scale)
-    product = case.left @ case.right.T
-    deviations = np.ones(product.shape[1]) if inputs is None else np.sqrt(np.diag(inputs))
-    if given.coef is not None:
-        coef = host(given.coef).reshape(product.shape)
-        allowed = given.precision * np.abs(product)
-        wrong = np.clip(np.abs(coef - product) - allowed, 0.0, None)
-        noise = case.width * EPSILON * (np.abs(case.left) @ np.abs(case.right).T)
-        scale = float(np.linalg.norm(product)) or 1.0
-        # The effect on predictions too, since a large entry may belong to a feature of small scale.
-        for part, unit in ((1.0, scale), (deviations, size)):
-            pair = (float(np.linalg.norm(each * part)) / unit for each in (wrong, noise))
-            pairs.append(tuple(pair))
-        if given.output_bias is not None:
-            bias = float(np.abs(given.output_bias).max())
-            reach = float((np.abs(coef) @ deviations).max()) + size
-            pairs.append((bias / size, MEAN_ERROR * reach / size))
-    if given.mean_shift is not None:
-        shift = np.abs(host(given.mean_shift))
-        unit = np.where(deviations > 0, deviations, 1.0)
-        away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
-        pairs.append((float(away.max()), MEAN_ERROR))
-    return pairs
-
-
-def _outside_range(case: _Case, precision: float) -> float:
-    """Return the share of V outside the range of the inputs, on which the loss does not depend.
-
-    The estimators return the weights of smallest norm, which have no such share. Where the range
-    is not clearly separated from what was dropped, it is not measured.
-    """
-    lower, right, inputs = case.reduced.lower, case.right, case.data.inputs
-    if lower is None or inputs is None or lower.shape[0] in (0, lower.shape[1]):
-        return 0.0
-    condition, variances = case.reduced.condition, np.diag(inputs)[np.diag(inputs) > 0]
-    # In features of very different scales the range is known to the precision of the largest.
-    grading = math.sqrt(float(variances.max() / variances.min()))
-    spread = (condition if case.data.root is None else math.sqrt(condition)) * grading
-    if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
-        return 0.0
-    basis, _ = scipy.linalg.qr(lower.T, mode="economic")
-    return max(_relative(basis @ (basis.T @ right), right) - precision, 0.0)
-
-
-def _relative(given: Matrix, expected: Matrix) -> float:
-    """Return the relative distance of an array from the expected one."""
-    if given.shape != expected.shape:
-        return math.inf
-    size = float(np.linalg.norm(expected)) or 1.0
-    return float(np.linalg.norm(given - expected)) / size
-
-
-def _evidence(value: float, scores: Matrix, case: _Case) -> dict[str, Any]:
+def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
     """Return the numbers from which a reader can compute the figures again."""
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {

@@ -274,8 +274,13 @@ class DropoutFactorization(
         why = "Attributes were assigned after the fit: lucidae.certify(model, X) judges them."
         old = certificate["attributes"]
         claim = Claim(
-            old.name, old.statement, old.reference, changed, old.threshold,
-            changed <= (old.threshold or 0.0), why,
+            old.name,
+            old.statement,
+            old.reference,
+            changed,
+            old.threshold,
+            changed <= (old.threshold or 0.0),
+            why,
         )
         return Certificate(title, (*kept, claim), certificate.evidence)
 

@@ -386,7 +386,7 @@ class NetworkMixin(CertifiedMixin):
         """Certificate of the fit: its distance to the optimum, claim by claim."""
         check_is_fitted(self)
         state, title = self._state, type(self).__name__
-        if not any(name in vars(self) for name in state.attributes):
+        if not any(isinstance(getattr(type(self), name, None), Fitted) for name in vars(self)):
             return state.certificate(title)
         # A user has assigned an attribute, which `predict` or `transform` then use.
         return state.certificate_on(

@@ -43,7 +43,7 @@ from lucidae.dropout.estimators.network import (
     upgraded_sgd_estimator,
     weights_of,
 )
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import MEAN_ERROR, ReportedAttributes
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.path import SELECTIONS, CrossValidation, cross_validate, fold_moments
@@ -134,9 +134,13 @@ class RegressionState(NetworkState):
         expected = (means[0] + means[1])[self.n_features :]
         away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
         rounding = 2 * found.precision * np.abs(expected)
+        # Means of other rows than those of the fit have rounding errors of their own.
+        spread = np.sqrt(np.clip(np.diag(host(moment.squares)), 0.0, None) / moment.weight)
+        doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
         return found._replace(
             coef=coef,
             output_bias=np.clip(away - rounding, 0.0, None),
+            output_bias_error=MEAN_ERROR * doubt,
             settings=((float(attributes["dropout_"]), self.dropout),),
         )
 
