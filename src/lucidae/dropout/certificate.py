@@ -31,16 +31,17 @@ from lucidae.validation import check_flag, check_number, check_rows, check_weigh
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
 LARGEST_GAP = 2e-2
-"""Largest gap that the certificate of a fit by SGD allows, whatever its `tol`: beyond two percent
-of E‖y‖² weights are not called a global minimum."""
+"""Largest gap, relative to E‖y‖², that the certificate of a fit by SGD allows, whatever its `tol`:
+weights with a larger gap are not called a global minimum."""
 
 CONSISTENT = 1e-9
-"""Largest difference of the factorised rows from their moment, in units of standard deviations:
-above the rounding errors of 10⁶ rows, below any error that changes a certified gap."""
+"""Largest difference between the second moment of the rows and that of their triangular factor, in
+units of standard deviations: more than the rounding errors of 10⁶ rows, less than any error that
+changes a certified gap."""
 
 UNCERTAIN_CURVATURE = 4.0
-"""The Hessian at weights of relative gradient norm g differs by about this multiple of g from that
-at the critical point nearby."""
+"""Where the relative norm of the gradient is g, the Hessian differs from that of the nearest
+critical point by about UNCERTAIN_CURVATURE · g."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
@@ -143,20 +144,22 @@ def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _training() -> str:
+    """Return the advice for weights that are not optimal."""
     return f"Train longer with a decreasing learning rate; {_EXACT}"
 
 
 def _lost(figures: DropoutFigures) -> str:
     """Say what the conditioning of the inputs leaves undecided."""
     dropped = (
-        f" Directions of the inputs that cannot be told from constants: {figures.dropped}."
+        f" The number of directions of the inputs that cannot be told from constants is "
+        f"{figures.dropped}."
         if figures.dropped
         else ""
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
     return (
-        f"Not decidable in float64: rounding errors leave {figures.gap_error:.1g} of E‖y‖² open. "
-        f"The second moment of the standardised inputs has the condition number "
+        f"float64 does not decide it: rounding errors may change the gap by {figures.gap_error:.1g} "
+        f"of E‖y‖², because the second moment of the standardised inputs has the condition number "
         f"{figures.condition:.1g}.{dropped}{remedy}"
     )
 
@@ -166,7 +169,7 @@ def _saddle_advice(figures: DropoutFigures) -> str:
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the product satisfies the optimality conditions of the convex relaxation"
+    statement = "the product U Vᵀ satisfies the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
     if figures.subgradient is None:
         return does_not_apply("subgradient", statement, reference, _NOT_KNOWN)
@@ -182,12 +185,14 @@ def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _product(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the network computes the optimal function: singular values shrunk by one threshold"
+    statement = "the network computes the optimal function: the least-squares map, shrunk"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.product_distance is None:
         why = (
-            "The optimal product is not known, or it is not unique because the singular values "
-            "r and r + 1 are equal within the tolerance."
+            _NOT_KNOWN
+            if figures.optimum is None
+            else "The optimal function is not unique: the last singular value of the least-squares "
+            "map that fits into the hidden layer equals the next one within the tolerance."
         )
         return does_not_apply("product", statement, reference, why)
     return at_most(
@@ -202,7 +207,7 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "all hidden units have equal importance (variance over squared mean)"
+    statement = "all hidden units have equal importance: variance over squared mean of the scores"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     why = _why_not_equalized(figures)
     if why:
@@ -214,7 +219,7 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the path norm is the smallest that this product allows"
+    statement = "the path norm is the smallest one of all weights with this product U Vᵀ"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
     why = _why_not_equalized(figures)
     if why:
@@ -241,12 +246,14 @@ def _why_not_equalized(figures: DropoutFigures) -> str:
 
 
 def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = f"the product has the rank of the optimal product of width {figures.width}"
+    statement = (
+        f"the product U Vᵀ has the rank of the optimal one with {figures.width} hidden units"
+    )
     reference = "Mianjy et al. 2018, Theorem 3.6"
     rank, optimal = figures.rank, figures.optimal_rank
     lowest, highest = figures.rank_band
     if optimal is None or lowest is None or highest is None:
-        return does_not_apply("rank", statement, reference, "The optimal rank is not known.")
+        return does_not_apply("rank", statement, reference, _NOT_KNOWN)
     if rank != optimal and lowest <= rank <= highest:
         why = (
             "The numerical rank of the optimal product is not defined: one of its singular values "
@@ -309,10 +316,10 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Claim that the gap is known within the tolerance."""
-    statement = "float64 determines the gap: the share of E‖y‖² that rounding leaves open"
+    statement = "rounding errors change the gap, relative to E‖y‖², by at most the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
-        why = "The factorised rows and their moment differ, so one of them is wrong."
+        why = "The rows and their second moment differ, so one of them is wrong."
         value = figures.inconsistency
         return Claim("conditioning", statement, reference, value, CONSISTENT, False, why)
     share = figures.gap_error
@@ -320,8 +327,8 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
         why = _lost(figures)
         return undecided("conditioning", statement, reference, why, share, tolerance)
     note = (
-        f"Directions of the inputs that count as constant: {figures.dropped}. Relative to the "
-        "features, their standard deviation is at the level of rounding errors."
+        f"The number of directions of the inputs that count as constant is {figures.dropped}: "
+        "their standard deviation, relative to the features, is at the level of rounding errors."
         if figures.dropped
         else ""
     )
@@ -369,7 +376,10 @@ def certificate_of(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on a problem; the arguments are those of `measure`."""
+    """Return the certificate of weights on a problem; `title` says what is certified.
+
+    The other arguments are those of `lucidae.dropout.verifier.measure`.
+    """
     check_problem(problem, weights)
     weights = Weights(*(like(part, problem.cross) for part in weights))
     figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, reported=reported)
@@ -380,7 +390,7 @@ def certificate_of(
 def _explained(
     figures: DropoutFigures, problem: LinearProblem, weights: Weights, tolerance: float
 ) -> DropoutFigures:
-    """Add the words of `classify` to a saddle of tied weights; the figures stay as they are."""
+    """Add the sentence of `classify` if tied weights are at a saddle; no figure changes."""
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):
         return figures
@@ -434,7 +444,8 @@ def certify_weights(
     tied : bool, default=False
         Whether both layers share U.
     matrix : array-like of shape (d1, d2), optional
-        M, instead of data: white inputs with y = Mx, or the matrix that UVᵀ factorises.
+        Instead of data, the matrix M of white inputs x with targets y = Mx, or the matrix that
+        UVᵀ factorises.
     fit_intercept : bool, default=True
         Whether the network has biases, so that it is judged on centred data.
     sample_weight : array-like of shape (n,), optional
@@ -481,13 +492,13 @@ def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the problem of a matrix M, checked and in double precision."""
+    """Return the problem of factorising a matrix, which is checked, in double precision."""
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
 
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
-    """Return the moments of (X, Y), or of an autoencoder of X."""
+    """Return the problem of predicting Y from X, or X itself if Y is None."""
     X = check_rows(X)
     weights = check_weights(sample_weight, X)
     if Y is None:

@@ -44,11 +44,11 @@ from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem, Weights
 from lucidae.moments import SecondMoment
 
 BLOCK_ROWS = 16_384
-"""Rows that are joined to [x | y] at a time, so that a large X is never copied as a whole."""
+"""Number of rows [x | y] that are joined at a time, so that a large X is never copied whole."""
 
 RANGE_FACTOR = 10.0
-"""Eigenvalues of C below RANGE_FACTOR · d₂ · ε times the largest count as zero: rounding errors of
-the second moment have this size in directions outside the range of the inputs."""
+"""Eigenvalues of the second moment C below RANGE_FACTOR · d₂ · ε times the largest count as zero:
+its rounding errors have this size in directions outside the range of the d₂ inputs."""
 
 
 CONDITION = 1e6
@@ -63,7 +63,7 @@ ROOT_ROWS = 4096
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the moment of [X | Y]; sparse X stays sparse.
+    """Return the moment of the rows of [X | Y], X and Y side by side; a sparse X stays sparse.
 
     Examples
     --------
@@ -133,7 +133,18 @@ def row_problem(
     *,
     centered: bool,
 ) -> LinearProblem:
-    """Return the problem of rows [x | y], with `row_root` where their moment is ill-conditioned.
+    """Return the problem of rows [x | y], with their triangular factor if it is ill-conditioned.
+
+    Parameters
+    ----------
+    X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
+        Inputs and outputs.
+    weights : array of shape (n,) or None
+        Frequencies of the rows.
+    moment : SecondMoment
+        Moment of the rows [x | y].
+    centered : bool
+        Whether the rows are centred at their mean.
 
     Examples
     --------
@@ -181,6 +192,7 @@ def _joined(X: Any, Y: Array, rows: slice, moment: SecondMoment) -> Array:
 
 
 def _weighted(rows: Array, weights: Array) -> Array:
+    """Return rows times the square roots of their weights."""
     return rows * namespace(rows).sqrt(weights)[:, None]
 
 
@@ -213,7 +225,7 @@ class Whitened:
     Parameters
     ----------
     matrix : array of shape (d1, q)
-        M, where q is the rank of C.
+        The least-squares map M in white coordinates, where q is the rank of C = E[xxᵀ].
     lift : array of shape (d2, q) or None
         B with x' = Bᵀx white and V = BV'; None where the inputs are white already.
     lower : array of shape (d2, q) or None
@@ -340,10 +352,10 @@ def input_range(inputs: Array) -> tuple[Array, Array]:
 
 
 def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return the autoencoder's problem, y = x, with the singular value decomposition of its M.
+    """Return the autoencoder's problem in white coordinates, with the decomposition of its map M.
 
-    M = E[xxᵀ]B = QΛ^½: its left singular vectors are the eigenvectors of C, its singular values
-    the standard deviations, so that one eigendecomposition is enough.
+    With C = E[xxᵀ] = QΛQᵀ the map is M = QΛ^½: its left singular vectors are the eigenvectors of
+    C, its singular values the standard deviations, so that one eigendecomposition is enough.
     """
     scales, directions = input_range(inputs)
     matrix = directions * scales
@@ -352,8 +364,10 @@ def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Arra
 
 
 def _nonzero(scales: Array) -> Array:
+    """Return standard deviations by which one can divide: 1 in place of 0."""
     return where_set(scales, scales == 0, 1.0)
 
 
 def _floor(problem: LinearProblem, matrix: Array) -> float:
+    """Return E‖y‖² − ‖M‖², the loss of least squares."""
     return max(problem.energy - scalar(squared_norm(matrix)), 0.0)

@@ -1,8 +1,8 @@
 """The expected dropout loss with its gradient and Hessian, and the gradient of the sampled loss.
 
-The network is x ↦ U Vᵀx with U of shape (d₁, r) and V of shape (d₂, r). In training a hidden unit
-is kept with probability θ and rescaled by 1/θ; λ = (1 − θ)/θ is the strength of dropout. All
-functions accept leading batch axes on the weights.
+The network x ↦ U Vᵀx has d₂ inputs, r hidden units and d₁ outputs: U has shape (d₁, r) and V has
+shape (d₂, r). In training a hidden unit is kept with probability θ and rescaled by 1/θ;
+λ = (1 − θ)/θ is the strength of dropout. All functions accept leading batch axes on the weights.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class LinearProblem:
         return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
-        """Return C V."""
+        """Return C V for incoming weights V."""
         return right if self.inputs is None else self.inputs @ right
 
 
@@ -262,7 +262,7 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def tied_value(self, factor: Array) -> Array:
-        """Return f(U, U) (Mianjy et al. 2018, Problem 4)."""
+        """Return the loss f(U, U) of tied weights (Mianjy et al. 2018, Problem 4)."""
         return self.value(Weights(factor, factor))
 
     def tied_gradient(self, factor: Array) -> Array:
@@ -311,13 +311,13 @@ class DropoutObjective:
 
 
 def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) -> Array:
-    """Draw Bernoulli(θ) masks by NumPy; θ is an array that broadcasts against `shape`."""
+    """Draw masks of zeros and ones by NumPy; `keep` broadcasts and is the probability of a one."""
     uniform = like(rng.random_sample(shape), keep)
     return namespace(keep).astype(uniform < keep, keep.dtype)
 
 
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the gradient of the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², b the masks.
+    """Return the gradient of the mean over rows of ‖y − U diag(b) Vᵀx / θ‖² with the masks b.
 
     Mianjy et al. 2018, eq. 1. Their Algorithm 1 steps along θ/2 times this gradient, because its
     update does not rescale the factor that is propagated back; see `paper_direction`.

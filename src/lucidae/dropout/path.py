@@ -43,7 +43,7 @@ __all__ = [
 Vector = np.ndarray[Any, Any]
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
-"""Strengths λ that cross-validation compares: zero, then twenty per decade."""
+"""Strengths dropout/(1 − dropout) that cross-validation compares: zero, then twenty per decade."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +55,9 @@ class RegularizationPath:
     dropout : ndarray of shape (n,)
         Probabilities of dropping a unit.
     rank : ndarray of int, shape (n,)
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold : ndarray of shape (n,)
-        α, the amount by which each singular value is reduced.
+        Amount by which each singular value is reduced.
     error : ndarray of shape (n,)
         E‖y − UVᵀx‖² of the optimal network, without dropout.
     objective : ndarray of shape (n,)
@@ -84,9 +84,9 @@ def regularization_path(
     problem : LinearProblem
         Moments of the data.
     width : int
-        r.
+        Number r of hidden units.
     dropouts : sequence of float, optional
-        Rates in [0, 1); by default a grid that is equally spaced in log λ.
+        Rates in [0, 1); by default a grid on which log(dropout/(1 − dropout)) is equally spaced.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def regularization_path(
 
 
 def _loss_of(values: Array, shrunk: Array, total: float) -> float:
-    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)²."""
+    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)² for shrunk singular values ŝ of M."""
     xp = namespace(values)
     remainder = max(total - scalar(xp.sum(values * values)), 0.0)
     return remainder + scalar(xp.sum((values - shrunk) ** 2))

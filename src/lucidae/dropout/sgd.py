@@ -35,7 +35,7 @@ Rng = np.random.RandomState
 Schedule = Callable[[Array, int], Array]
 
 TINY = 1e-150
-"""Replaces ‖M‖ where M is zero, so that the first weights and the rate are defined."""
+"""Replaces the norm of a target matrix that is zero, so that first weights and rate are defined."""
 
 RATE = 0.25
 """Fraction of the largest stable rate that "auto" takes."""
@@ -125,7 +125,7 @@ class Runs(NamedTuple):
     right : array of shape (n_runs, d2, r)
         V of every run.
     keep : array of shape (n_runs,)
-        θ, the probability of keeping a hidden unit.
+        Probability of keeping a hidden unit.
     time : array of shape (n_runs,)
         Number of steps so far.
     """
@@ -142,7 +142,7 @@ class Runs(NamedTuple):
 
     @property
     def strength(self) -> Array:
-        """λ of every run."""
+        """Strength of dropout of every run."""
         return (1.0 - self.keep) / self.keep
 
 
@@ -164,9 +164,10 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
+    """Return small random weights for every run, in proportion to those of the optimum."""
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
-    # The optimal weights are of order √‖M‖ and shrink with √θ = (1 + λ)^-½; so does the start.
+    # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
+    # the probability of keeping a unit; so does the start.
     size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
     left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
     right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
@@ -210,8 +211,8 @@ def stable_rates(
 ) -> Array:
     """Return learning rates at which dropout SGD is stable, for white inputs and target M.
 
-    The Hessian of f at the optimum is of order ‖M‖, less by √(1 + λ) since the weights shrink as
-    λ grows. The Hessian of the loss on a batch of b examples exceeds its mean: the squared length
+    The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ), since the weights shrink as
+    the strength λ of dropout grows. The Hessian of the loss on a batch of b examples exceeds its mean: the squared length
     of the input contributes d₂/b, and the masks contribute r(1 + λ)/b. The part of the outputs
     that no network explains adds gradient noise in proportion to its size, so where it is larger
     than ‖M‖ it sets the scale. `RATE` was tuned on inputs of 1 to 80 dimensions with λ from 0 to
@@ -229,7 +230,7 @@ def constant(time: Array, _limit: int) -> Array:
 
 
 def inverse_time(time: Array, limit: int) -> Array:
-    """Return 1/(1 + 10 t/T), the classical decay under which the gradient noise averages out."""
+    """Return 1/(1 + 10 t/T) at step t of T, a decay under which the gradient noise averages out."""
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 

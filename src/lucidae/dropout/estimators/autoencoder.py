@@ -125,7 +125,7 @@ class DropoutAutoencoder(
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer; it may exceed the number of features. None: the number of
+        Number r of hidden units; it may exceed the number of features. None: the number of
         features.
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 spans the principal subspace.
@@ -134,8 +134,9 @@ class DropoutAutoencoder(
     learning_rate, schedule, batch_size, max_iter, random_state
         Settings of SGD, as in `DropoutRegressor`.
     tol : float, default=1e-2
-        Relative norm of the expected gradient at which SGD stops. The exact solver does not use
-        it. The certificate of SGD allows a gap of `tol` to the optimum, but at most 0.02.
+        Relative norm of the expected gradient at which SGD stops, as in `DropoutRegressor`. The
+        exact solver does not use it. The certificate of SGD allows a gap of `tol` to the optimum,
+        but at most 0.02.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
@@ -151,11 +152,11 @@ class DropoutAutoencoder(
     right_ : array of shape (n_features, r)
         V, the encoder.
     n_components_ : int
-        r.
+        Number r of hidden units.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each principal standard deviation.
+        Amount by which dropout reduces each principal standard deviation.
     singular_values_ : array
         Standard deviations along the leading principal components.
     objective_ : float

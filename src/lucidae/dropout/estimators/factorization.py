@@ -122,9 +122,10 @@ class DropoutFactorization(
 ):
     """Factorise a matrix as M ≈ U Vᵀ with dropout on the columns of the factors, exactly.
 
-    Minimises E‖M − U diag(b) Vᵀ/θ‖², where b drops columns at random; this is
-    ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout), whose optimum takes one singular
-    value decomposition (Mianjy et al. 2018, Algorithm 3). Rows are not centred.
+    Minimises E‖M − U diag(b) Vᵀ/θ‖², where the random mask b keeps each column with probability
+    θ = 1 − dropout. This expectation is ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout),
+    and its minimum takes one singular value decomposition (Mianjy et al. 2018, Algorithm 3). Rows
+    are not centred.
 
     Parameters
     ----------
@@ -141,11 +142,11 @@ class DropoutFactorization(
     right_ : array of shape (n_features, r)
         V.
     n_components_ : int
-        r.
+        Number r of columns of the factors.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each singular value.
+        Amount by which dropout reduces each singular value.
     singular_values_ : array
         Leading singular values of M.
     objective_ : float
@@ -223,14 +224,15 @@ class DropoutFactorization(
         return self.fit(X).left_
 
     def transform(self, X: Any) -> Array:
-        """Return the optimal codes of rows, m V(VᵀV + λ diag‖vᵢ‖²)⁻¹.
+        """Return the codes of rows that minimise the loss for the fitted V.
 
-        For the training rows they equal `left_`.
+        The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ = dropout/(1 − dropout). The codes of
+        the training rows equal `left_`.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows m.
+            Rows.
 
         Returns
         -------

@@ -138,7 +138,7 @@ class SgdSettings:
 def _whitened_start(
     start: Weights | None, problem: LinearProblem, white: Whitened, width: int
 ) -> Weights | None:
-    """Return a start for one run in white coordinates; None if there is none of the right shape."""
+    """Return first weights for white inputs; None if there are none of the right shape."""
     if start is None:
         return None
     outputs, features = problem.cross.shape
@@ -222,7 +222,7 @@ class NetworkState(FittedState):
     @property
     @abstractmethod
     def problem(self) -> LinearProblem:
-        """The three moments on which the loss depends."""
+        """The moments of inputs and outputs on which the loss depends."""
 
     @abstractmethod
     def centers(self) -> tuple[Array, Array]:

@@ -227,11 +227,13 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer, which enters the regulariser as λ/r. None: the smaller of
-        the numbers of features and targets.
+        Number r of hidden units. It limits the rank of the coefficients, and the wider the layer,
+        the weaker the same dropout shrinks them. None: the smaller of the numbers of features and
+        targets. For one target this is a single unit, and dropout then multiplies the least-squares
+        coefficients by 1 − dropout; r units multiply them by r / (r + dropout/(1 − dropout)).
     dropout : float or "cv", default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares.
-        "cv" takes the one with the smallest cross-validated error along a path of rates.
+        "cv" takes the rate with the smallest cross-validated error of 162 rates.
     solver : {"exact", "sgd"}, default="exact"
         The closed form, or stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
     fit_intercept : bool, default=True
@@ -239,7 +241,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
-        Rate of the first SGD step, in white coordinates of the inputs.
+        Rate of the first SGD step. SGD works on inputs that are transformed to the identity as
+        covariance.
     schedule : {"linear", "inverse", "constant"}, default="linear"
         How SGD's rate decreases over `max_iter` steps.
     batch_size : int, default=32
@@ -247,33 +250,37 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     max_iter : int, default=5000
         Largest number of SGD steps.
     tol : float, default=1e-2
-        Relative norm of the expected gradient, ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖) in white coordinates,
-        at which SGD stops. The exact solver does not use it. The certificate of SGD allows a gap
-        of `tol` to the optimum, but at most 0.02.
+        SGD stops when the norm of the gradient of the expected loss is at most
+        tol · 2‖E[yxᵀ]‖ ‖(U, V)‖, for inputs whose covariance is the identity. The exact solver
+        does not use it. The certificate of SGD allows a gap of `tol` to the optimum, but at most
+        0.02.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
     verbose : bool, default=False
-        Whether SGD shows its progress, if it takes longer than two seconds.
+        Whether SGD and cross-validation show their progress, if they take longer than two seconds.
 
     Attributes
     ----------
     coef_ : array of shape (n_targets, n_features) or (n_features,)
         U Vᵀ; one-dimensional when y was.
     intercept_ : array of shape (n_targets,) or float
-        Bias of the output.
+        Mean target minus the product of `coef_` with the mean input. `predict` subtracts the mean
+        input before it multiplies, and so keeps more digits than X @ coef_.T + intercept_; a value
+        that is assigned to `intercept_` is used as it is.
     left_ : array of shape (n_targets, r)
         U, outgoing weights of the hidden layer.
     right_ : array of shape (n_features, r)
         V, incoming weights.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each singular value.
+        Amount by which dropout reduces each singular value.
     singular_values_ : array
-        Leading singular values of the least-squares map in white coordinates.
+        Leading singular values of the least-squares map, for inputs whose covariance is the
+        identity.
     objective_ : float
         Expected dropout loss of the weights, mean over rows and summed over targets.
     dropout_ : float
