@@ -158,9 +158,9 @@ def _lost(figures: DropoutFigures) -> str:
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
     return (
-        f"float64 does not decide it: rounding errors may change the gap by {figures.gap_error:.1g} "
-        f"of E‖y‖², because the second moment of the standardised inputs has the condition number "
-        f"{figures.condition:.1g}.{dropped}{remedy}"
+        f"float64 does not decide it: rounding errors may change the gap by "
+        f"{figures.gap_error:.1g} of E‖y‖², because the second moment of the standardised inputs "
+        f"has the condition number {figures.condition:.1g}.{dropped}{remedy}"
     )
 
 

@@ -486,7 +486,7 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return the minima (±u, ±u), u² = m/(2 + λ), for the target m and the strength λ of dropout."""
+    """Return the minima (±u, ±u) with u² = m/(2 + λ), for target m and strength λ of dropout."""
     if target <= 0:
         return np.zeros((1, 2))
     if strength == 0:

@@ -64,7 +64,7 @@ class LinearProblem:
     cross : array of shape (d1, d2)
         E[y xᵀ].
     inputs : array of shape (d2, d2) or None
-        C = E[x xᵀ]; None stands for the identity, the white inputs of the paper.
+        C = E[x xᵀ]; None means the identity, the white inputs of Mianjy et al. 2018.
     energy : float
         E‖y‖².
     root : array of shape (k, d2 + d1), optional
@@ -92,7 +92,7 @@ class LinearProblem:
 
     @classmethod
     def from_matrix(cls, matrix: Array) -> Self:
-        """Return the problem of the paper: white inputs and y = Mx, or the factorisation of M."""
+        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M."""
         return cls(matrix, None, _checked_energy(matrix))
 
     @classmethod

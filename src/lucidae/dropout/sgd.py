@@ -212,11 +212,11 @@ def stable_rates(
     """Return learning rates at which dropout SGD is stable, for white inputs and target M.
 
     The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ), since the weights shrink as
-    the strength λ of dropout grows. The Hessian of the loss on a batch of b examples exceeds its mean: the squared length
-    of the input contributes d₂/b, and the masks contribute r(1 + λ)/b. The part of the outputs
-    that no network explains adds gradient noise in proportion to its size, so where it is larger
-    than ‖M‖ it sets the scale. `RATE` was tuned on inputs of 1 to 80 dimensions with λ from 0 to
-    100.
+    the strength λ of dropout grows. The Hessian of the loss on a batch of b examples exceeds its
+    mean: the squared length of the d₂ inputs contributes d₂/b, and the masks of the r hidden units
+    contribute r(1 + λ)/b. The part of the outputs that no network explains adds gradient noise in
+    proportion to its size, so where it is larger than ‖M‖ it sets the scale. `RATE` was tuned on
+    inputs of 1 to 80 dimensions with λ from 0 to 100.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size

@@ -1,8 +1,8 @@
 """Figures of dropout weights, computed from the weights and the data alone.
 
-Nothing here calls the solver, its closed forms or its whitening: every formula that both need
-stands a second time, by another route. The solver whitens the inputs by an eigendecomposition and
-decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
+Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
+implemented a second time, in another way. The solver whitens the inputs by an eigendecomposition
+and decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
 factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
 bisection, and derivatives from finite differences that are exact for polynomials of degree four.
 
