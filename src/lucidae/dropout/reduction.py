@@ -36,8 +36,8 @@ SPARSE_ROWS = 128
 """Sparse rows that `row_objective` makes dense at a time."""
 
 
-class Units(NamedTuple):
-    """Units of inputs and outputs, powers of four.
+class DataUnits(NamedTuple):
+    """DataUnits of inputs and outputs, powers of four.
 
     Divided by them, the moments are of the order of one, so that no product of them overflows;
     the division is exact, and so is that by their square roots.
@@ -47,7 +47,7 @@ class Units(NamedTuple):
     outputs: float
 
     @classmethod
-    def of(cls, data: Moments) -> Units:
+    def of(cls, data: Moments) -> DataUnits:
         """Return units of the size of the largest standard deviation of x, and of √E‖y‖²."""
         variance = 1.0 if data.inputs is None else float(np.diag(data.inputs).max(initial=0.0))
         return cls(_power_of_four(math.sqrt(variance)), _power_of_four(math.sqrt(data.energy)))
@@ -116,7 +116,7 @@ class Moments(NamedTuple):
         energy = float(problem.energy)
         return cls(host(problem.cross), inputs, energy, root, outputs, problem.n_rows)
 
-    def in_units(self, units: Units) -> Moments:
+    def in_units(self, units: DataUnits) -> Moments:
         """Return the moments of x and y divided by their units."""
         a, b = units
         columns = np.repeat([a, b], self.cross.shape[::-1])
@@ -195,7 +195,7 @@ class Case(NamedTuple):
     for separate layers, which bounds f from below.
     """
 
-    units: Units
+    units: DataUnits
     data: Moments
     reduced: Reduced
     left: Matrix

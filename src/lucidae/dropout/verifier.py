@@ -10,7 +10,7 @@ Notation: U and V are the outgoing and incoming weights of the r hidden units, �
 dropout and C = E[xxᵀ] = RᵀR. With V' = RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected
 dropout loss is f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of
 least squares. s₁ ≥ s₂ ≥ … are the singular values of M. All of it is computed in units in which
-inputs and outputs are of the order of one (`lucidae.dropout.reduction.Units`).
+inputs and outputs are of the order of one (`lucidae.dropout.reduction.DataUnits`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lucidae.dropout.noise import separated_from_noise
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.reduction import (
     Case,
+    DataUnits,
     Moments,
     Optimum,
     Product,
     Reduced,
-    Units,
     host,
     reduce_inputs,
     relative_distance,
@@ -132,7 +132,7 @@ def measure(
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
     """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
     given = Moments.of(problem)
-    units = Units.of(given)
+    units = DataUnits.of(given)
     data, white = given.in_units(units), given.white
     left, right = units.weights(host(weights.left), host(weights.right), tied=tied)
     # Tied layers share their coordinates, so white inputs must not be reduced a second time.

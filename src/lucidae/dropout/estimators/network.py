@@ -232,6 +232,10 @@ class NetworkState(FittedState):
     def solve(self) -> TrainedNetwork:
         """Return the exact optimum."""
 
+    def chosen(self) -> dict[str, Any]:
+        """Return the fitted attributes that say which settings were chosen."""
+        return {}
+
     @property
     def network(self) -> TrainedNetwork:
         """The weights and how they were found."""
@@ -444,7 +448,7 @@ def upgraded_state(fields: dict[str, Any]) -> Any:
     state, results = fields["recipe"], fields["_results"]
     if results is not None:
         state.trained = results.pop("outcome", None)
-        state._attributes = results
+        state._attributes = state.chosen() | results
     certificate = fields.get("certificate")
     state._certificate = None if certificate is None else _renamed_claims(certificate)
     return state

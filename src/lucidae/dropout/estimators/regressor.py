@@ -116,12 +116,18 @@ class RegressionState(NetworkState):
         center, output_center = self.centers()
         intercept = output_center - like(coef, center) @ center
         intercept = representable(intercept, self.ref, "intercept_")
-        return shared | {
-            "coef_": coef[0, :] if self.flat else coef,
-            "intercept_": float(intercept[0]) if self.flat else intercept,
-            "dropout_": self.dropout,
-            "cv_": self.cv,
-        }
+        return (
+            shared
+            | self.chosen()
+            | {
+                "coef_": coef[0, :] if self.flat else coef,
+                "intercept_": float(intercept[0]) if self.flat else intercept,
+            }
+        )
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the probability of dropping a unit, and how it was chosen."""
+        return {"dropout_": self.dropout, "cv_": self.cv}
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
         """Return the attributes that the certificate compares with data of the given moment."""
