@@ -31,7 +31,9 @@ from lucidae.dropout.verifier import measure
 FOLDER = Path(lucidae.dropout.__file__).parent
 
 
-@pytest.mark.parametrize("module", ["verifier", "reduction", "differences", "figures"])
+@pytest.mark.parametrize(
+    "module", ["verifier", "reduction", "differences", "figures", "attributes", "noise"]
+)
 def test_nothing_of_the_solver_is_imported(module):
     tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
     imported = {
@@ -40,8 +42,9 @@ def test_nothing_of_the_solver_is_imported(module):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("lucidae")
         for alias in node.names
     }
-    allowed = {"lucidae.arrays", "lucidae.io.models"}
-    allowed |= {f"lucidae.dropout.{name}" for name in ("figures", "differences", "reduction")}
+    allowed = {"lucidae.arrays", "lucidae.io.models", "lucidae.sampling"}
+    own = ("figures", "differences", "reduction", "attributes", "noise")
+    allowed |= {f"lucidae.dropout.{name}" for name in own}
     containers = {("lucidae.dropout.objectives", name) for name in ("LinearProblem", "Weights")}
     assert all(source in allowed or (source, name) in containers for source, name in imported)
 
