@@ -1,13 +1,18 @@
-"""Input validation shared by all modules."""
+"""Input validation and warnings shared by all modules."""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
+import warnings
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import sklearn
 from sklearn.utils.validation import check_array
 
 from lucidae.arrays import (
@@ -136,3 +141,18 @@ def check_choice(value: Any, name: str, choices: Any) -> str:
         named = ", ".join(repr(option) for option in options)
         raise ValueError(f"{name}={value!r} was given, expected one of {named}.")
     return value
+
+
+_PACKAGES = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, str(sklearn.__file__)))
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's code: the first one outside lucidae and scikit-learn.
+
+    A fixed ``stacklevel`` would point into the package wherever a value is computed when it is
+    first read, or where scikit-learn calls `fit`.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -23,7 +22,14 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    restored_on_failure,
+    upgraded_estimator,
+    validated_rows,
+)
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import Callback, ProgressBar, Solution, limited_blas
@@ -47,7 +53,7 @@ from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from lucidae.validation import check_integer, check_number, check_rows, check_weights
+from lucidae.validation import check_integer, check_number, check_rows, check_weights, warn_user
 
 __all__ = ["SparseVAE"]
 
@@ -242,6 +248,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
@@ -264,7 +271,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         with limited_blas(X.shape[0]):
             solution = self._fit(X, y, weights, objective)
         if not solution.status.ok:
-            warnings.warn(solution.advice, ConvergenceWarning, stacklevel=2)
+            warn_user(solution.advice, ConvergenceWarning)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -379,10 +386,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             nonzero = xp.any(problem.dictionary != 0, axis=0)
             start = units.normalised_relevance(like(relevance, problem.dictionary))
             return xp.where(nonzero, start, 0.0 * start)
-        warnings.warn(
-            f"warm_start=True was given, but {reason}: the fit starts from the default relevances.",
-            UserWarning,
-            stacklevel=5,
+        warn_user(
+            f"warm_start=True was given, but {reason}: the fit starts from the default relevances."
         )
         return None
 

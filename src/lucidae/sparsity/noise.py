@@ -8,7 +8,6 @@ MacKay steps from equal relevances cost less and do not start in a bad minimum.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -34,7 +33,7 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.state import State, empty_start, evaluate
 from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
 from lucidae.sparsity.working_set import solve_working_set
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 PATH_STEP = 10.0**-0.5
 """Ratio of two neighbouring noise variances on the path."""
@@ -176,12 +175,11 @@ def learn_noise(
 def warn_if_collapsed(solution: Solution[State]) -> None:
     """Warn when learning took the noise variance to its floor."""
     if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
-        warnings.warn(
+        warn_user(
             "The learned noise variance fell to its floor: the evidence of these data has its "
             "infimum at zero (too few rows for so many columns, or no noise at all). Use "
             "noise_variance='cv' or give a number.",
             ConvergenceWarning,
-            stacklevel=5,
         )
 
 
