@@ -21,11 +21,14 @@ from lucidae.arrays import (
     on_host,
     replayable,
     solve_lower,
+    to_numpy,
 )
 from lucidae.iteration import BatchSolution, Below, Solution, Status, iterate_batch, limited_blas
+from lucidae.sparsity.inputs import check_real, refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.prediction import narrowed
 from lucidae.sparsity.problem import (
     Problem,
     Units,
@@ -149,6 +152,8 @@ def solve_batch(
     objective = make_objective(posterior, as_penalty(penalty), None)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
+    if n_jobs is not None and (check_integer(n_jobs, "n_jobs", low=-(2**31)) == 0):
+        raise ValueError("n_jobs=0 was given, expected None or an integer other than 0.")
     if n_jobs in (None, 1):
         return _solve_stack(X, y, noise, settings)
     count = max(1, min(y.shape[0], int(Parallel(n_jobs=n_jobs)._effective_n_jobs())))
@@ -164,6 +169,8 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     """Return finite arrays (B, d, κ) and (B, d, n) of one library, with floating dtypes kept."""
     y = y if is_array(y) else np.asarray(y)
     X = X if is_array(X) else np.asarray(X)
+    check_real(X, "X")
+    check_real(y, "y")
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):
         raise ValueError(
@@ -180,6 +187,8 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     X, y = as_float(X), as_float(y)
     if not bool(xp.all(xp.isfinite(X))) or not bool(xp.all(xp.isfinite(y))):
         raise ValueError("X or y contains NaN or infinity. Remove those problems first.")
+    refuse_extremes(X, "X")
+    refuse_extremes(y, "y")
     return X, y
 
 
@@ -191,9 +200,16 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
         check_learnable(objective)
         return noise
     ones = as_double(xp.ones_like(y[:, 0, 0]))
-    values = ones * like(noise, ones) if is_array(noise) or isinstance(noise, list) else (
-        ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
-    )  # fmt: skip
+    if not is_array(noise) and not isinstance(noise, list | tuple):
+        return ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
+    check_real(noise, "noise_variance")
+    given = like(noise, ones)
+    if tuple(given.shape) not in ((), (1,), tuple(ones.shape)):
+        raise ValueError(
+            f"noise_variance has shape {tuple(given.shape)}, expected a number or {ones.shape[0]} "
+            "of them, one for each problem."
+        )
+    values = ones * given
     if not bool(xp.all(xp.isfinite(values) & (values > 0))):
         raise ValueError("noise_variance must be finite and above 0 for every problem.")
     return values
@@ -218,9 +234,26 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
         solved = _solve_one_by_one if one_by_one else _solve_together
         solution = solved(problem._replace(noise=level), settings, learn)
         value = _in_units(dictionary, responses, solution.value, units, objective)
-    ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
-    narrow = SparseBatch(*(like(part, y) for part in value))
-    return BatchSolution(narrow, *ended)
+    return replace(solution, value=_narrowed(value, y), status=_finite_status(solution, value))
+
+
+def _narrowed(value: SparseBatch, y: Array) -> SparseBatch:
+    """Return the solutions in the library and precision of y, or raise if they leave its range."""
+    xp = namespace(value.coef)
+    for name, part in zip(value._fields, value, strict=True):
+        # Problems that diverged are told by their status, and do not stop the others.
+        narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
+    return SparseBatch(*(like(part, y) for part in value))
+
+
+def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[Status, ...]:
+    """Return the statuses; problems with a result that is not finite have diverged."""
+    xp = namespace(value.coef)
+    finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
+    return tuple(
+        status if sound else Status.DIVERGED
+        for status, sound in zip(solution.status, to_numpy(finite), strict=True)
+    )
 
 
 def _first_noise(problem: Problem) -> Array:

@@ -253,11 +253,19 @@ def cross_validated_noise(
         In squared units of the responses. The error of predicting unseen rows bounds the noise
         variance from above, up to sampling, and is zero only if they are predicted exactly.
     """
-    parts = [RowFold.of(rows.take(train), rows.take(test), objective) for train, test in splits]
-    total = sum(fold.test.total_weight for fold in parts) * rows.responses.shape[1]
     scale = rows.mean_square()
     if scale == 0.0:
         return 0.0
+    pairs = [
+        (rows.take(train), rows.take(test)) for train, test in _checked_splits(splits, rows.count)
+    ]
+    total = sum(test.total_weight for _, test in pairs) * rows.responses.shape[1]
+    if not total > 0.0 or not all(train.total_weight > 0.0 for train, _ in pairs):
+        raise ValueError(
+            "cv leaves the training or the test rows without a positive weight: give other folds "
+            "or weights."
+        )
+    parts = [RowFold.of(train, test, objective) for train, test in pairs]
     path = _noise_path(scale)
 
     def step(point: PathPoint) -> PathPoint:
@@ -273,6 +281,28 @@ def cross_validated_noise(
         callbacks=callbacks,
     )
     return max(float(ended.value.best), PATH_END * scale)
+
+
+def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tuple[Any, Any]]:
+    """Return the folds as pairs of integer arrays, none of them empty."""
+    pairs = []
+    for split in splits:
+        try:
+            parts = [np.asarray(part) for part in split]
+        except (TypeError, ValueError):
+            parts = []
+        parts = [np.flatnonzero(part) if part.dtype.kind == "b" else part for part in parts]
+        whole = all(part.dtype.kind in "iu" and part.size and part.ndim == 1 for part in parts)
+        inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
+        if len(parts) != 2 or not inside:
+            raise ValueError(
+                f"cv gives the fold {split!r}, expected two non-empty arrays of row indices in "
+                f"[0, {n_rows - 1}], for training and for testing."
+            )
+        pairs.append((parts[0], parts[1]))
+    if not pairs:
+        raise ValueError("cv gives no folds, expected at least one pair of training and test rows.")
+    return pairs
 
 
 def _noise_path(scale: float) -> list[float]:

@@ -17,14 +17,21 @@ from lucidae.arrays import (
     add_diagonal,
     cholesky,
     device,
+    diagonal,
     eye_like,
     namespace,
     put,
+    scalar,
     solve_lower,
     to_numpy,
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+
+ILL_CONDITIONED = 1e-8
+"""Noise variance, relative to the squares of the scaled columns, below which QR is used.
+
+A Cholesky factor of SᵀS + γI would lose more than half of the digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +58,15 @@ class ActiveFactor:
         scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
-        lower, _ = cholesky(add_diagonal(gram, noise))
+        lower, definite = cholesky(add_diagonal(gram, noise))
+        if not bool(definite) or noise < ILL_CONDITIONED * _largest(diagonal(gram)):
+            lower = _root_by_qr(scaled if explicit else scaled.mT, noise)
         return cls(active, roots, scaled, lower, explicit, relevance.shape[0])
 
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n)."""
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
-        if not self.active.size:  # LAPACK refuses matrices without rows
+        if not self.active.size:
             return nothing
         if self.explicit:
             half = solve_lower(self.lower, self.scaled.mT @ responses)
@@ -77,6 +86,23 @@ class ActiveFactor:
         else:
             half = solve_lower(self.lower, self.scaled)
         return Posterior(self.active, self.roots, half, self.explicit, self.n_columns)
+
+
+def _largest(values: Array) -> float:
+    """Return the largest entry; 0 if there is none."""
+    return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
+
+
+def _root_by_qr(tall: Array, noise: float) -> Array:
+    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, without forming AᵀA.
+
+    Rounding may make AᵀA + γI indefinite where γ is far below the squares of A; the triangle of
+    [A; √γ I] exists always.
+    """
+    xp = namespace(tall)
+    identity = eye_like(tall.shape[1], tall)
+    _, triangle = xp.linalg.qr(xp.concat([tall, noise**0.5 * identity], axis=0))
+    return triangle.mT
 
 
 def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:

@@ -3,7 +3,7 @@
 `Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
 `normalise` gives columns unit norm and responses unit mean square, replaces many responses by a
 square root of their Gram matrix, and reduces a dictionary with fewer columns than rows to its
-span. `Units` convert energies, relevances and noise variances back, exactly.
+span. `Units` converts energies, relevances and noise variances back.
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
@@ -223,6 +223,17 @@ def rounding_distance(problem: Problem) -> float:
     return min(error, LEAST_ACCURACY)
 
 
+class Mean(NamedTuple):
+    """A weighted mean of rows as the sum of two arrays: rounded, and what rounding left over."""
+
+    rounded: Array
+    rest: Array
+
+    def removed_from(self, rows: Array) -> Array:
+        """Return rows less the mean; no digits are lost however far they are from zero."""
+        return (rows - self.rounded) - self.rest
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows of a dictionary (d, κ) with responses (d, n) and weights (d,).
@@ -258,24 +269,27 @@ class Rows:
         return self.total_weight - float(self.intercept)
 
     @cached_property
-    def offsets(self) -> tuple[Array, Array]:
+    def offsets(self) -> tuple[Mean, Mean]:
         """Weighted means of the dictionary's and the responses' rows, or zeros."""
         return self._offset(self.dictionary), self._offset(self.responses)
 
-    def _offset(self, values: Array) -> Array:
+    def _offset(self, values: Array) -> Mean:
         if not self.intercept:
-            return values[0, :] * 0.0
+            nothing = values[0, :] * 0.0
+            return Mean(nothing, nothing)
         shares = self.weights / self.total_weight
-        # The second pass removes the rounding error of the first, which is relative to the mean.
+        # Differences of rows are rounded relative to themselves. So the mean of the rows less
+        # their rounded mean is accurate relative to their spread, and not only to the mean.
         center = shares @ values
-        return center + shares @ (values - center)
+        center = center + shares @ (values - center)
+        return Mean(center, shares @ (values - center))
 
     def centred(self) -> tuple[Array, Array]:
         """Return both less their offsets; constant columns become exactly zero."""
         xp = namespace(self.dictionary)
         results = []
         for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
-            moved = values - offset
+            moved = offset.removed_from(values)
             rounding = 8.0 * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
             constant = xp.max(xp.abs(moved), axis=0) <= rounding
             results.append(xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved))
@@ -310,8 +324,8 @@ class Rows:
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Weighted squared error of predicting these rows with the offsets of `reference`."""
         center, level = reference.offsets
-        predicted = (self.dictionary - center) @ coefficients + level
-        errors = self.weights[:, None] * (self.responses - predicted) ** 2
+        predicted = center.removed_from(self.dictionary) @ coefficients
+        errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2
         return scalar(namespace(errors).sum(errors))
 
 
@@ -320,12 +334,11 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
-    # Rows are compared by their bytes: exact equality is what repetition means, and sorting the
-    # bytes gives an order that does not depend on how the rows were given.
+    keys = _sortable(joint)
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):
-        key = joint[place].tobytes()
+        key = keys[place].tobytes()
         places.setdefault(key, int(place))
         totals[key] = totals.get(key, 0.0) + float(frequencies[place])
     order = sorted(places)
@@ -333,3 +346,16 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     index = xp.asarray(np.array([places[key] for key in order]), device=device(dictionary))
     columns, targets = (xp.take(part, index, axis=0) for part in (dictionary, responses))
     return Rows(columns, targets, merged, intercept)
+
+
+def _sortable(values: Any) -> Any:
+    """Return unsigned integers whose bytes, row by row, sort as the doubles do.
+
+    Equal rows have equal bytes. The order by value does not change when columns are multiplied by
+    positive numbers, and so neither do the folds into which sorted rows are divided.
+    """
+    # The bits of positive doubles increase with their value and those of negative ones decrease:
+    # the sign bit is set for the former, and all bits are inverted for the latter.
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    sign = np.uint64(1) << np.uint64(63)
+    return np.where(bits & sign, ~bits, bits | sign).astype(">u8")
