@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, does_not_apply
-from lucidae.validation import check_rows
+from lucidae.validation import check_kind, check_rows
 
 __all__ = [
     "PROBED_ENTRIES",
@@ -234,6 +234,7 @@ def validated_rows(
     in their library and on their device. If `finite` is false, NaN and infinity are not searched
     for, because the caller detects them in the sums of squares.
     """
+    X = check_kind(X, "X")
     if not is_array(X) or is_numpy(X):
         return validate_data(
             estimator,

@@ -24,11 +24,11 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.iteration import BatchSolution, Below, Solution, Status, iterate_batch, limited_blas
-from lucidae.sparsity.inputs import check_real, refuse_extremes
+from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
-from lucidae.sparsity.prediction import narrowed
+from lucidae.sparsity.prediction import check_kept, narrowed
 from lucidae.sparsity.problem import (
     Problem,
     Units,
@@ -48,7 +48,7 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.working_set import NewtonPoint, newton_step
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number, real_array
 
 __all__ = ["SparseBatch", "solve_batch"]
 
@@ -57,6 +57,9 @@ NEWTON_COLUMNS = 10
 
 PATIENCE = 16
 """Newton steps without progress after which a problem stops."""
+
+
+NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
 
 
 class CheckIntervals(NamedTuple):
@@ -152,8 +155,8 @@ def solve_batch(
     objective = make_objective(posterior, as_penalty(penalty), None)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
-    if n_jobs is not None and (check_integer(n_jobs, "n_jobs", low=-(2**31)) == 0):
-        raise ValueError("n_jobs=0 was given, expected None or an integer other than 0.")
+    if n_jobs is not None and not (_is_integer(n_jobs) and n_jobs):
+        raise ValueError(f"n_jobs={n_jobs!r} was given, expected an integer other than 0 or None.")
     if n_jobs in (None, 1):
         return _solve_stack(X, y, noise, settings)
     count = max(1, min(y.shape[0], int(Parallel(n_jobs=n_jobs)._effective_n_jobs())))
@@ -165,12 +168,13 @@ def solve_batch(
     return _concatenated(solved)
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     """Return finite arrays (B, d, κ) and (B, d, n) of one library, with floating dtypes kept."""
-    y = y if is_array(y) else np.asarray(y)
-    X = X if is_array(X) else np.asarray(X)
-    check_real(X, "X")
-    check_real(y, "y")
+    X, y = real_array(X, "X"), real_array(y, "y")
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):
         raise ValueError(
@@ -196,14 +200,16 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
     """Return one positive noise variance for each problem, or "learn"."""
     xp = namespace(y)
     if isinstance(noise, str):
-        check_choice(noise, "noise_variance", ("learn",))
+        check_choice(noise, "noise_variance", ("learn",), others=NUMBERS)
         check_learnable(objective)
         return noise
     ones = as_double(xp.ones_like(y[:, 0, 0]))
     if not is_array(noise) and not isinstance(noise, list | tuple):
-        return ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
-    check_real(noise, "noise_variance")
-    given = like(noise, ones)
+        return ones * check_number(
+            noise, "noise_variance", low=0.0, open_low=True, others=" for all problems, an array "
+            "of them or 'learn'",
+        )  # fmt: skip
+    given = like(real_array(noise, "noise_variance"), ones)
     if tuple(given.shape) not in ((), (1,), tuple(ones.shape)):
         raise ValueError(
             f"noise_variance has shape {tuple(given.shape)}, expected a number or {ones.shape[0]} "
@@ -234,16 +240,21 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
         solved = _solve_one_by_one if one_by_one else _solve_together
         solution = solved(problem._replace(noise=level), settings, learn)
         value = _in_units(dictionary, responses, solution.value, units, objective)
-    return replace(solution, value=_narrowed(value, y), status=_finite_status(solution, value))
+    narrow = _narrowed(value, units, y)
+    ended = (solution.n_iter, solution.distance, solution.tolerance)
+    return BatchSolution(narrow, _finite_status(solution, value), *ended)
 
 
-def _narrowed(value: SparseBatch, y: Array) -> SparseBatch:
+def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
     """Return the solutions in the library and precision of y, or raise if they leave its range."""
     xp = namespace(value.coef)
     for name, part in zip(value._fields, value, strict=True):
         # Problems that diverged are told by their status, and do not stop the others.
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
-    return SparseBatch(*(like(part, y) for part in value))
+    narrow = SparseBatch(*(like(part, y) for part in value))
+    sizes = xp.abs(value.coef) * units.norms[:, None, :]
+    check_kept(value.coef, as_double(narrow.coef), sizes, "coef")
+    return narrow
 
 
 def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[Status, ...]:

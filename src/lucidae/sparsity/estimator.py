@@ -37,9 +37,7 @@ from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import (
-    check_flag,
     checked_attributes,
-    checked_weights,
     validated_data,
     validated_pair,
 )
@@ -60,7 +58,15 @@ from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from lucidae.validation import check_integer, check_number, warn_user
+from lucidae.validation import (
+    check_flag,
+    check_integer,
+    check_number,
+    check_seed,
+    check_verbose,
+    check_weights,
+    warn_user,
+)
 
 __all__ = ["SparseVAE"]
 
@@ -302,7 +308,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
-        weights = checked_weights(sample_weight, X)
+        weights = check_weights(sample_weight, X)
         with limited_blas(X.shape[0]):
             solution = self._fit(X, y, weights, objective)
         if not solution.status.ok:
@@ -363,7 +369,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """Check the settings that do not need data and return the energy."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
-        check_flag(self.verbose, "verbose")
+        check_verbose(self.verbose)
+        check_seed(self.random_state)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -18,28 +17,10 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import validated_rows
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_kind, check_rows, check_weights, real_array
 
 LARGEST = 1e75
 """Magnitudes above this, or columns whose entries all lie below its inverse, are refused."""
-
-
-def check_flag(value: Any, name: str) -> bool:
-    """Return `value` as a bool, or raise an error: text such as "False" would count as true."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name}={value!r} was given, expected True or False.")
-    return bool(value)
-
-
-def check_real(values: Any, name: str) -> None:
-    """Refuse complex numbers, dates, text and other entries that are not real numbers."""
-    dtype = getattr(values, "dtype", None)
-    if dtype is None:
-        dtype = np.asarray(values).dtype
-    kind = getattr(dtype, "kind", None)
-    is_complex = "complex" in str(dtype)
-    if is_complex or kind not in (None, "b", "i", "u", "f", "O"):
-        raise ValueError(f"{name} has dtype {dtype}, expected real numbers.")
 
 
 def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
@@ -48,6 +29,7 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     Arrays of other libraries stay in their library and on their device. Responses are doubles in
     NumPy, with as many dimensions as were given.
     """
+    X, y = check_kind(X, "X"), check_kind(y, "y")
     if is_array(X) and not is_numpy(X):
         X = validated_rows(estimator, X, reset=True, accept_sparse=False)
         flat = y.ndim == 1
@@ -70,28 +52,12 @@ def validated_data(
 ) -> tuple[Array, Array, Array | None]:
     """Return the dictionary, the responses as columns and the weights, in doubles."""
     X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
-    given = y if is_array(y) else _as_numbers(y)
-    check_real(given, "y")
+    given = real_array(y, "y")
     targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
     check_row_count(X, targets)
     refuse_extremes(X, "X")
     refuse_extremes(targets, "y")
-    return X, targets, checked_weights(sample_weight, X)
-
-
-def _as_numbers(y: Any) -> Any:
-    """Return a list or data frame as an array of doubles."""
-    try:
-        return np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y must contain real numbers: {error}.") from error
-
-
-def checked_weights(sample_weight: Any, X: Array) -> Array | None:
-    """Return the weights of the rows as doubles, or None."""
-    if sample_weight is not None and not isinstance(sample_weight, Real):
-        check_real(sample_weight, "sample_weight")
-    return check_weights(sample_weight, X)
+    return X, targets, check_weights(sample_weight, X)
 
 
 def check_row_count(X: Array, y: Array) -> None:
@@ -133,19 +99,19 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
     dict
         Arrays with coefficients of shape (n_outputs, n_columns); numbers as floats.
     """
-    flat = np.ndim(to_numpy(_as_array(fitted["coef_"], "coef_"))) == 1
+    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_"))) == 1
     shapes = {
         "coef_": (n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns),
         "relevance_": (n_columns,),
     }
     checked = dict(fitted)
     for name, shape in shapes.items():
-        values = _as_array(fitted[name], name)
+        values = real_array(fitted[name], name)
         if tuple(values.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}.")
         checked[name] = values
     checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
-    intercept = _as_array(fitted["intercept_"], "intercept_")
+    intercept = real_array(fitted["intercept_"], "intercept_")
     if tuple(intercept.shape) not in ((), (n_outputs,)):
         raise ValueError(
             f"intercept_ has shape {tuple(intercept.shape)}, expected ({n_outputs},) or a number."
@@ -155,13 +121,6 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
         checked[name] = _as_number(fitted[name], name)
     checked["support_"] = _as_indices(fitted["support_"], n_columns)
     return checked
-
-
-def _as_array(values: Any, name: str) -> Array:
-    """Return an array of real numbers."""
-    given = values if is_array(values) else np.asarray(values)
-    check_real(given, name)
-    return given if given.dtype != np.dtype(object) else np.asarray(given, dtype=float)
 
 
 def _as_number(value: Any, name: str) -> float:

@@ -57,8 +57,11 @@ FALLBACK = 0.1
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return "learn", "cv", "fallback" or the noise variance that was given."""
     if isinstance(given, Real):
-        return check_number(given, "noise_variance", low=0.0, open_low=True)
-    rule = check_choice(given, "noise_variance", ("auto", "learn", "cv"))
+        words = " or one of 'auto', 'learn', 'cv'"
+        return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
+    rule = check_choice(
+        given, "noise_variance", ("auto", "learn", "cv"), others=" or a finite number above 0"
+    )
     if rule == "learn":
         check_learnable(objective)
     if rule == "cv" and n_rows < 2:
@@ -92,13 +95,16 @@ def folds(
     splitter or explicit folds refer to the rows as they were given. Rows are shuffled, by
     `random_state`, or by the seed 0 where it is None, so that two fits agree.
     """
+    others = ", a splitter of scikit-learn, a list of folds or None"
     if cv is None or isinstance(cv, int | np.integer):
         few = given.responses.shape[1] <= FEW_RESPONSES
         usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
-        wanted = usual if cv is None else check_integer(cv, "cv", low=2)
+        wanted = usual if cv is None else check_integer(cv, "cv", low=2, others=others)
         seed = 0 if random_state is None else random_state
         splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
         return distinct, splitter.split(np.empty((distinct.count, 1)))
+    if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
+        check_integer(cv, "cv", low=2, others=others)
     splitter = check_cv(cv)
     return given, splitter.split(to_numpy(given.dictionary), to_numpy(given.responses))
 
