@@ -43,10 +43,10 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     size = np.sqrt(weights @ X**2 / weights.sum())
     size = np.where(size > 0, size, np.abs(first + mean))
     size = np.where(size > 0, size, 1.0)
-    # A prediction is a sum with the mean response, and is rounded relative to it.
-    terms = np.abs(predicted).max(axis=0) + (np.abs(Phi) @ np.abs(coef)).max(axis=0)
+    # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
+    terms = (np.abs(Phi) @ np.abs(coef)).max(axis=0)
     distance = np.abs(predicted - first - mean - Phi @ coef).max(axis=0) / size
-    error = UNIT * (4.0 + Phi.shape[1] ** 0.5) * terms / size
+    error = UNIT * (np.abs(predicted).max(axis=0) + (4.0 + Phi.shape[1] ** 0.5) * terms) / size
     return float(distance.max()), float(error.max())
 
 

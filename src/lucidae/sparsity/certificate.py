@@ -202,7 +202,7 @@ def _predictive_variance(figures: SparseFigures) -> Claim:
         error=figures.variance_error,
     )  # fmt: skip
     # Variances are differences of numbers of the size of γ cond(Σ), without an upper limit.
-    return _reachable(claim, min(float(figures.evidence["reach"]), 1.0))
+    return _reachable(claim, min(float(figures.evidence.get("reach", 0.0)), 1.0))
 
 
 def _support(figures: SparseFigures) -> Claim:

@@ -336,12 +336,15 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
         coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
         flat = coef.ndim == 1
-        mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
+        with np.errstate(all="ignore"):  # what overflows is refused below
+            mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
         mean = narrowed(mean[:, 0] if flat else mean, X, "the prediction")
         if not return_std:
             return mean
-        spread = self._state.variances(X) + self.noise_variance_
-        return mean, narrowed(namespace(spread).sqrt(spread), X, "the standard deviation")
+        with np.errstate(all="ignore"):
+            spread = self._state.variances(X) + self.noise_variance_
+            spread = namespace(spread).sqrt(spread)
+        return mean, narrowed(spread, X, "the standard deviation")
 
     def posterior_covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of some coefficients, which all outputs share.
@@ -523,9 +526,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         rows = canonical(dictionary, targets, weights, given.intercept)
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
-        rule = noise_rule(self.noise_variance, objective, rows.count, dictionary.shape[1])
-        if isinstance(rule, str) and self._state.figures.noise_rule:
-            rule = self._state.figures.noise_rule.replace("floor", "learn")
+        rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
+        if not rule or not isinstance(self.noise_variance, str):
+            rule = noise_rule(self.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
             figures = self._verified(self._state, fitted, given, rows, objective, rule)
         return certificate_of(figures, f"{type(self).__name__}, {figures.title}")

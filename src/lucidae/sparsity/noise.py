@@ -25,6 +25,7 @@ from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import (
     FEW_RESPONSES,
     is_small,
+    joined,
     lifted,
     repeat_update,
     solve,
@@ -153,8 +154,7 @@ def learn_noise(
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
     if not objective.descends_between_noise_steps:
-        begin = lifted(problem, start)
-        return repeat_update(problem, objective, start=begin, limit=limit, learn=True, **stop)
+        return _learn_by_updates(problem, objective, lifted(problem, start), limit, stop)
     warm: dict[str, Any] = {
         "method": "coordinate" if objective.exact_coordinates else "mm",
         "tolerance": tolerance,
@@ -176,6 +176,24 @@ def learn_noise(
         size=problem.rows,
     )
     return with_value(learned, learned.value.solution.value)
+
+
+def _learn_by_updates(
+    problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
+) -> Solution[State]:
+    """Update the relevances and γ together; again with all columns if a dropped one should grow."""
+    solution = repeat_update(problem, objective, start=start, limit=limit, learn=True, **stop)
+    left, state = limit - solution.n_iter, solution.value
+    # A column is dropped where its relevance decreases; as γ falls later, it might increase again.
+    grows = scalar(objective.violation(state)) > solution.tolerance
+    if not solution.status.ok or not grows or left <= 0:
+        return solution
+    start = lifted(problem, state.relevance)
+    problem = problem._replace(noise=state.noise)
+    again = repeat_update(
+        problem, objective, start=start, limit=left, learn=True, prune=False, **stop
+    )
+    return joined(solution, again)
 
 
 def warn_if_collapsed(solution: Solution[State]) -> None:

@@ -27,6 +27,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.problem import root_by_qr
 
 ILL_CONDITIONED = 1e-8
 """Noise variance, relative to the squares of the scaled columns, below which QR is used.
@@ -60,7 +61,7 @@ class ActiveFactor:
         gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
         lower, definite = cholesky(add_diagonal(gram, noise))
         if not bool(definite) or noise < ILL_CONDITIONED * _largest(diagonal(gram)):
-            lower = _root_by_qr(scaled if explicit else scaled.mT, noise)
+            lower = root_by_qr(scaled if explicit else scaled.mT, noise)
         return cls(active, roots, scaled, lower, explicit, relevance.shape[0])
 
     def mean(self, responses: Array) -> Array:
@@ -91,18 +92,6 @@ class ActiveFactor:
 def _largest(values: Array) -> float:
     """Return the largest entry; 0 if there is none."""
     return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
-
-
-def _root_by_qr(tall: Array, noise: float) -> Array:
-    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, without forming AᵀA.
-
-    Rounding may make AᵀA + γI indefinite where γ is far below the squares of A; the triangle of
-    [A; √γ I] exists always.
-    """
-    xp = namespace(tall)
-    identity = eye_like(tall.shape[1], tall)
-    _, triangle = xp.linalg.qr(xp.concat([tall, noise**0.5 * identity], axis=0))
-    return triangle.mT
 
 
 def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:

@@ -22,6 +22,8 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     device,
+    diagonal,
+    eye_like,
     like,
     machine_epsilon,
     namespace,
@@ -210,6 +212,19 @@ def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]
     return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
+
+
+def root_by_qr(tall: Array, noise: Any) -> Array:
+    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, without forming AᵀA.
+
+    Rounding may make AᵀA + γI indefinite where γ is far below the squares of A; the triangle of
+    [A; √γ I] exists always. The diagonal of L is positive, as that of a Cholesky factor.
+    """
+    xp = namespace(tall)
+    identity = eye_like(tall.shape[1], tall)
+    _, triangle = xp.linalg.qr(xp.concat([tall, noise**0.5 * identity], axis=0))
+    signs = xp.where(diagonal(triangle) < 0, -1.0, 1.0)
+    return (triangle * xp.astype(signs, triangle.dtype)[:, None]).mT
 
 
 def rounding_distance(problem: Problem) -> float:

@@ -174,12 +174,14 @@ def repeat_update(
     tolerance: float,
     limit: int,
     learn: bool = False,
+    prune: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Repeat one update of the relevances (and of γ, if `learn`) until it is stationary.
 
-    Columns whose relevance no longer changes Σ are dropped on the way, where the energy allows
-    it; the returned state has all of them again. The history records the energy per response.
+    If `prune`, columns whose relevance no longer changes the covariance Σ of a response are dropped
+    on the way, where the energy allows it; the returned state has all of them again. The history
+    records the energy per response.
     """
     update = objective.update(rule)
 
@@ -187,7 +189,7 @@ def repeat_update(
         state = pruned.state
         relevance = update(state)
         following = _with_learned_noise(state, objective) if learn else state.problem
-        if objective.prunes:
+        if prune and objective.prunes:
             pruned, following, relevance = _dropped(pruned, following, relevance)
         return PrunedState(evaluate(following, relevance), pruned.columns)
 

@@ -24,7 +24,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.problem import Problem, covariance
+from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 
 class Factor(NamedTuple):
@@ -128,10 +128,16 @@ class State(NamedTuple):
 
 
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the Cholesky factor of Σ and log|Σ|; NaN where Σ is not positive definite."""
+    """Return the Cholesky factor of Σ and log|Σ|.
+
+    Where rounding makes Σ indefinite, the factor of one problem is computed without forming Σ, and
+    those of a stack are NaN.
+    """
     xp = namespace(problem.dictionary)
     dictionary, weights = _active_columns(problem, relevance)
-    factor, _ = cholesky(covariance(dictionary, weights, problem.noise))
+    factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
+    if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
+        factor = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
     return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
 
 

@@ -449,7 +449,8 @@ def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) 
 
 def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
     """Return where γ came from; "floor" where learning was stopped by the smallest value."""
-    at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * rows.mean_square
+    mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
+    at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * mean_square
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
 
 
