@@ -63,7 +63,7 @@ NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
 
 
 class CheckIntervals(NamedTuple):
-    """Steps between two evaluations of the distances: of updates, and of Newton steps."""
+    """Number of updates, and of Newton steps, between two evaluations of the distances."""
 
     updates: int
     newton: int
@@ -86,7 +86,7 @@ class SparseBatch(NamedTuple):
 
 
 class BatchSettings(NamedTuple):
-    """How a stack is solved."""
+    """Checked settings of `solve_batch`."""
 
     objective: Energy
     solver: str
@@ -118,7 +118,8 @@ def solve_batch(
     posterior : {"full", "diagonal", "point"} or a name given to `register_posterior`
         Which energy is minimised.
     noise_variance : float, array of shape (B,) or "learn"
-        γ of all problems, of each, or learned by evidence (safe where κ ≤ d/2).
+        Noise variance of all problems, of each problem, or learned together with the relevances,
+        which is safe for at most half as many columns as rows.
     solver : {"auto", "mm", "em", "mackay"}
         How the full energy is minimised; the other posteriors have one update each. "auto" solves
         one problem after the other on a processor, as `SparseVAE` does. On an accelerator it
@@ -222,7 +223,7 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
 
 
 def _some(values: Any, index: Any) -> Any:
-    """Return some of the problems; a word stands for all of them."""
+    """Return some of the problems; a string such as "learn" applies to all and is unchanged."""
     if isinstance(values, str):
         return values
     xp = namespace(values)
@@ -268,7 +269,7 @@ def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[
 
 
 def _first_noise(problem: Problem) -> Array:
-    """Residual variance where there are more rows than columns, a tenth elsewhere."""
+    """Return the residual variance if there are more rows than columns, else a tenth."""
     xp = namespace(problem.noise)
     spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
     estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
@@ -300,7 +301,7 @@ def _solve_one_by_one(
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Repeat an update until it has chosen a basin, then take Newton steps if κ is small."""
+    """Repeat an update until a basin is chosen, then take Newton steps if the columns are few."""
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
     large = problem.columns > NEWTON_COLUMNS * problem.rows

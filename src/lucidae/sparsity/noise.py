@@ -1,9 +1,10 @@
 """The noise variance γ: given, learned by evidence, or estimated on held-out rows.
 
-Learning is safe where the rows determine the coefficients. Elsewhere the evidence has its
-infimum at γ = 0, and γ is the smallest mean squared error with which fits along a path of γ
-predict held-out rows. Each fit starts from the one before, except for small problems, where a few
-MacKay steps from equal relevances cost less and do not start in a bad minimum.
+Learning minimises the energy in γ too, and is safe where the rows determine the coefficients.
+Elsewhere the energy falls for ever smaller γ. Then γ is the smallest mean squared error with which
+fits along a path (a falling sequence) of noise variances predict held-out rows. Each fit starts
+from the one before, except for small problems, where a few MacKay steps from equal relevances cost
+less and do not start in a bad minimum.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
@@ -43,13 +44,13 @@ PATH_END = 1e-10
 """The path ends here, relative to the mean square response."""
 
 PATIENCE = 3
-"""Points of the path without a better prediction after which it ends."""
+"""Number of noise variances without a better prediction after which the path ends."""
 
 FEW_STEPS = 10
 """MacKay steps after which the predictions of a small problem no longer improve."""
 
 WARM_STEPS = 50
-"""Sweeps between two steps in γ, each descent starting from the one before."""
+"""Largest number of sweeps between two steps in γ; each descent starts from the last one."""
 
 FALLBACK = 0.1
 """Share of the mean square response that counts as noise where one row leaves nothing to learn."""
@@ -78,7 +79,7 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Refuse to learn the noise variance of a point estimate."""
+    """Raise an error if the energy has no posterior: its noise variance cannot be learned."""
     if not objective.has_posterior:
         raise ValueError(
             f"noise_variance='learn' needs a posterior, and {type(objective).__name__} is a point "
@@ -106,31 +107,32 @@ def folds(
         return distinct, splitter.split(np.empty((distinct.count, 1)))
     if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
         check_integer(cv, "cv", low=2, others=others)
-    splitter = check_cv(cv)
-    return given, splitter.split(to_numpy(given.dictionary), to_numpy(given.responses))
+    if not hasattr(cv, "split"):
+        return given, iter(cv)
+    return given, cv.split(to_numpy(given.dictionary), to_numpy(given.responses))
 
 
 class Learning(NamedTuple):
-    """The last solution at the current noise variance, and the noise variance that follows."""
+    """The solution at one noise variance, and the noise variance that EM takes next."""
 
     solution: Solution[State]
     noise: float
 
     @classmethod
     def after(cls, solution: Solution[State], objective: Energy) -> Learning:
-        """Take the EM step in γ that follows a descent."""
+        """Return a solution with the noise variance that one EM step takes from it."""
         state = solution.value
         return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity in the relevances and relative change of γ, the larger."""
+        """The larger of the distance to stationarity and the relative change of γ."""
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
 
 
 def first_noise(problem: Problem) -> float:
-    """Unbiased residual variance where there are more rows than columns, a tenth elsewhere."""
+    """Return the residual variance if there are more rows than columns, else a tenth."""
     spare, outside = scalar(problem.spare), scalar(problem.outside)
     estimate = outside / spare if spare >= 1.0 else FALLBACK
     return max(estimate, SMALLEST_LEARNED)
@@ -197,19 +199,19 @@ def _learn_by_updates(
 
 
 def warn_if_collapsed(solution: Solution[State]) -> None:
-    """Warn when learning took the noise variance to its floor."""
+    """Warn if learning ended at the smallest noise variance that is allowed."""
     if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
         warn_user(
-            "The learned noise variance fell to its floor: the evidence of these data has its "
-            "infimum at zero (too few rows for so many columns, or no noise at all). Use "
-            "noise_variance='cv' or give a number.",
+            "The learned noise variance fell to the smallest value that is allowed, because the "
+            "likelihood of these data grows as it tends to zero (too few rows for so many columns, "
+            "or no noise at all). Use noise_variance='cv' or give a number.",
             ConvergenceWarning,
         )
 
 
 @dataclass(slots=True)
 class RowFold:
-    """One split of the rows, with the relevances of its last fit along the path."""
+    """Training and test rows of one fold, with the relevances of its last fit along the path."""
 
     problem: Problem
     units: Units
@@ -223,7 +225,7 @@ class RowFold:
         return cls(*train.normalised(objective.groups), train, test)
 
     def error(self, noise: float, objective: Energy) -> float:
-        """Fit at `noise` from the last fit and return the weighted squared error held out."""
+        """Fit at `noise`, starting from the last fit; return the squared error of the test rows."""
         normalised = scalar(self.units.normalised_noise(noise))
         solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
         self.relevance = solution.value.relevance
@@ -233,7 +235,7 @@ class RowFold:
 
 
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
-    """Solve accurately enough for predictions."""
+    """Minimise the energy to the low accuracy that suffices for predictions."""
     if not objective.exact_coordinates:
         begin = lifted(problem, start)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
@@ -244,7 +246,11 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
 
 
 class PathPoint(NamedTuple):
-    """Number of noise variances tried, the smallest error so far, and points since it improved."""
+    """Progress along the path.
+
+    The fields are the number of noise variances tried, the smallest error so far, and how many
+    noise variances have been tried since it improved.
+    """
 
     tried: int
     best: float
@@ -257,7 +263,7 @@ def cross_validated_noise(
     objective: Energy,
     callbacks: Sequence[Callback] = (),
 ) -> float:
-    """Return the smallest mean squared error of predicting held-out rows along a path of γ.
+    """Return the smallest mean squared error of held-out rows along a path of noise variances.
 
     Parameters
     ----------
@@ -330,7 +336,7 @@ def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tupl
 
 
 def _noise_path(scale: float) -> list[float]:
-    """Return falling noise variances from the mean square of the responses on."""
+    """Return a falling sequence of noise variances that starts at `scale`, the mean square."""
     path = [scale]
     while path[-1] * PATH_STEP > PATH_END * scale:
         path.append(path[-1] * PATH_STEP)

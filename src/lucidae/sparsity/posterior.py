@@ -1,8 +1,9 @@
-"""The Gaussian posterior of the coefficients and its mean, never formed as κ × κ.
+"""The Gaussian posterior of the coefficients and its mean, without a matrix of all columns.
 
-With S = ΦW^½ on the a active columns, U = W^½Z has the posterior covariance W^½ C W^½ and the
-mean W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity gives the same in d × d:
-C = I − Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two is factorised.
+Φ is the dictionary with d rows, X are the responses, W the relevances and γ the noise variance.
+With S = ΦW^½ on the a active columns, U = W^½Z has the posterior covariance W^½ C W^½ and the mean
+W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity gives the same in d × d: C = I −
+Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two is factorised.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ActiveFactor:
 
     @classmethod
     def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
-        """Factorise for weighted and centred rows."""
+        """Return the factor for a dictionary of weighted and centred rows."""
         xp = namespace(dictionary)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
@@ -95,17 +96,17 @@ def _largest(values: Array) -> float:
 
 
 def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
-    """Return U = WΦᵀΣ⁻¹X (κ, n), ridge regression with the prior variances `relevance`."""
+    """Return the posterior mean (κ, n): ridge regression with the prior variances `relevance`."""
     return ActiveFactor.of(dictionary, relevance, noise).mean(responses)
 
 
 @saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """Covariance that all responses share, on the active columns.
+    """Posterior covariance of the coefficients, which all responses share.
 
-    It is W^½ Kᵀ K W^½ when there are no more active columns than rows (`explicit`), and
-    W^½ (I − KᵀK) W^½ otherwise; elsewhere it is zero.
+    On the active columns it is W^½ Kᵀ K W^½ when there are no more active columns than rows
+    (`explicit`), and W^½ (I − KᵀK) W^½ otherwise; elsewhere it is zero.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ class Posterior:
     n_columns: int
 
     def variance(self, rows: Array) -> Array:
-        """Return xᵀCx for each row x of `rows` (d, κ)."""
+        """Return xᵀCx with the posterior covariance C for each row x of `rows` (d, κ)."""
         xp = namespace(rows)
         index = xp.asarray(self.active, device=device(rows))
         scaled = xp.take(rows, index, axis=1) * self.roots

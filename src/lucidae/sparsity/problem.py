@@ -34,7 +34,7 @@ from lucidae.arrays import (
 from lucidae.sparsity.groups import Groups
 
 NOISE_FLOOR = 1e-14
-"""Smallest noise variance, in units of the mean square response, that doubles can resolve."""
+"""Smallest noise variance that doubles can resolve, relative to the mean square response."""
 
 LEAST_ACCURACY = 1e-2
 """Distance to optimality that is required however small the noise variance."""
@@ -46,7 +46,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_dictionary_and_responses(function: Function) -> Function:
-    """Refuse former names of the arguments ``X`` and ``y``, and name the new ones."""
+    """Decorate a function so that former names of its arguments ``X`` and ``y`` are refused."""
 
     @wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
@@ -96,7 +96,19 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """How the normalised problem is measured in the units of the data."""
+    """Conversion of the normalised problem to the units of the data.
+
+    Parameters
+    ----------
+    norms : array of shape (..., κ)
+        Norms by which the columns were divided.
+    scale : array of shape (...)
+        Root mean square by which the responses were divided.
+    dimension : float
+        Number of independent rows that the data stand for.
+    n_responses : int
+        Number of responses.
+    """
 
     norms: Array
     scale: Array
@@ -128,7 +140,7 @@ class Units:
 
 
 def safe_norm(A: Array, axis: Any) -> Array:
-    """Euclidean norm along `axis` that neither overflows nor underflows."""
+    """Return the Euclidean norm along `axis` without overflow or underflow of squares."""
     xp = namespace(A)
     peak = xp.max(xp.abs(A), axis=axis, keepdims=True)
     peak = xp.where(peak > 0, peak, xp.ones_like(peak))
@@ -179,7 +191,9 @@ def normalise(
 
 
 def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
-    """Rotate a tall dictionary to the κ rows of its span; return the power of X outside it.
+    """Rotate a tall dictionary Φ and the responses X to the span of Φ, which has κ dimensions.
+
+    Return both, and the squared norm of X outside the span.
 
     With Φ = QR and [Q, Q⊥] orthogonal, Σ is block diagonal in that basis: RWRᵀ + γI on the
     span, γI outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and
@@ -208,7 +222,7 @@ def _gram_root(responses: Array) -> Array:
 
 
 def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
-    """Covariance of a response: Σ = Φ diag(w) Φᵀ + γI (Wipf 2023, eq. 18)."""
+    """Return the covariance Σ = Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18)."""
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]
     return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
@@ -228,10 +242,10 @@ def root_by_qr(tall: Array, noise: Any) -> Array:
 
 
 def rounding_distance(problem: Problem) -> float:
-    """Smallest distance to optimality that rounding allows for this problem.
+    """Return the smallest distance to optimality that rounding allows for this problem.
 
-    Errors of Σ⁻¹ are relative to the condition number, which is of the order of 1/γ in units in
-    which the responses have mean square 1.
+    Errors of the inverse covariance Σ⁻¹ are relative to the condition number, which is of the order
+    of 1/γ in units in which the responses have mean square 1.
     """
     xp = namespace(problem.noise)
     error = 32.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
@@ -275,7 +289,7 @@ class Rows:
 
     @property
     def total_weight(self) -> float:
-        """Number of rows that the data stand for."""
+        """Number of rows that the data stand for: the sum of the weights."""
         return scalar(namespace(self.weights).sum(self.weights))
 
     @property
@@ -300,7 +314,7 @@ class Rows:
         return Mean(center, shares @ (values - center))
 
     def centred(self) -> tuple[Array, Array]:
-        """Return both less their offsets; constant columns become exactly zero."""
+        """Return dictionary and responses less their means; constant columns become zero."""
         xp = namespace(self.dictionary)
         results = []
         for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
@@ -337,7 +351,7 @@ class Rows:
         return Rows(dictionary, responses, weights, self.intercept)
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
-        """Weighted squared error of predicting these rows with the offsets of `reference`."""
+        """Return the weighted squared error of predicting these rows; `reference` has the means."""
         center, level = reference.offsets
         predicted = center.removed_from(self.dictionary) @ coefficients
         errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2

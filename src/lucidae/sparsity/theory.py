@@ -43,7 +43,7 @@ TOO_MANY = (
 
 
 def coherence(dictionary: Any) -> float:
-    """Largest absolute correlation μ between two different columns; zero columns are left out.
+    """Return the largest absolute correlation of two different columns; zero columns are ignored.
 
     Examples
     --------
@@ -61,40 +61,43 @@ def coherence(dictionary: Any) -> float:
 
 
 def unit_columns(columns: Any) -> tuple[Any, Any]:
-    """Return the columns that are not zero, divided by their norms, and which these are."""
+    """Return the columns that are not zero, divided by their norms, and their indices."""
     norms = np.linalg.norm(columns, axis=0)
     nonzero = np.flatnonzero(norms > 0)
     return columns[:, nonzero] / norms[nonzero], nonzero
 
 
 def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
-    """Lower bound on the spark, 1 + 1/μ (Donoho & Elad 2003).
+    """Return 1 + 1/μ, a lower bound on the spark for the coherence μ (Donoho & Elad 2003).
 
-    With `rows`, μ is raised by a bound on the rounding error of an inner product of so many terms.
+    If `rows` is given, μ is first raised by a bound on the rounding error of an inner product of so
+    many terms.
     """
     raised = mutual_coherence + 2.0 * (rows + 2) * np.finfo(float).eps if rows else mutual_coherence
     return 1.0 + 1.0 / raised if raised > 0 else float("inf")
 
 
 def uniqueness_bound(spark: float, rank: int) -> float:
-    """Return the number of non-zero rows below which a feasible U is the only sparsest one.
+    """Return (spark − 1 + rank)/2, below which an exact representation is the sparsest one.
 
-    That is (spark − 1 + rank X)/2 (Chen & Huo 2006, Theorem 2.4).
+    `rank` is that of the responses, and the number of columns of the representation is compared
+    with the bound (Chen & Huo 2006, Theorem 2.4).
     """
     return (spark - 1.0 + rank) / 2.0
 
 
 def row_scale_ratios(norms: Any) -> Any:
-    """Return π₍ⱼ₊₁₎/π₍ⱼ₎ of the non-zero row norms, descending (Wipf 2023, Theorem 4.1)."""
+    """Return ratios of successive non-zero row norms, descending (Wipf 2023, Theorem 4.1)."""
     positive_norms = np.sort(to_numpy(norms)[to_numpy(norms) > 0])[::-1]
     return positive_norms[1:] / positive_norms[:-1]
 
 
 def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) -> Any:
-    """Relevances under which U can be the posterior mean: wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖.
+    """Return the relevances under which coefficients U, with rows uⱼ, can be the posterior mean.
 
-    Holds because X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X. Infinite where the slope φⱼᵀ(X − ΦU) vanishes
-    and uⱼ does not: then U is not a posterior mean.
+    They are wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖ for the noise variance γ and the columns φⱼ of the dictionary
+    Φ, because X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X. They are infinite where φⱼᵀ(X − ΦU) vanishes and
+    uⱼ does not: then U is not a posterior mean.
     """
     slopes = dictionary.T @ (responses - dictionary @ rows)
     lengths, norms = np.linalg.norm(slopes, axis=1), np.linalg.norm(rows, axis=1)
@@ -229,7 +232,10 @@ def _rank(unit: Any) -> tuple[int, float]:
 
 
 def _outside_span(unit: Any, used: Any) -> tuple[Any, float]:
-    """Return norms of all columns outside the span of some, and the smallest singular of these."""
+    """Return how far all columns lie outside the span of the used ones.
+
+    Also return the smallest singular value of the used columns.
+    """
     left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
     smallest = float(values[-1]) if used.size <= unit.shape[0] else 0.0
     return np.linalg.norm(unit - left @ (left.T @ unit), axis=0), smallest
