@@ -169,9 +169,10 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Multi-output sparse regression by a variational autoencoder with a fixed dictionary.
 
-    Finds the few columns of `X` that together explain all outputs `y`. With the full posterior
-    this minimises the energy that marginalisation smooths: bad local minima of the deterministic
-    autoencoder are not local minima of this energy (Wipf 2023, Theorem 4.1).
+    The estimator finds the few columns of `X` that together explain all outputs `y`. It minimises
+    an energy, a bound on minus the log-likelihood, over one relevance per column: the prior
+    variance of its coefficients. With the full posterior covariance many bad local minima of the
+    deterministic autoencoder are not local minima of this energy (Wipf 2023, Theorem 4.1).
 
     Parameters
     ----------
@@ -179,28 +180,31 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Covariance of the encoder; "point" is the deterministic autoencoder. Also a name given to
         `lucidae.sparsity.register_posterior`.
     noise_variance : float, "auto", "learn" or "cv", default="auto"
-        γ, or how to find it: by evidence, or as the error of predicting held-out rows. "auto"
-        learns it where there are at most half as many columns as rows and uses held-out rows
-        elsewhere; for a single row it is a tenth of the mean square.
+        The noise variance γ, or how to find it: "learn" minimises the energy in γ too, "cv" takes
+        the error of predicting held-out rows. "auto" learns it where there are at most half as many
+        columns as rows, and uses held-out rows elsewhere; for a single row it is a tenth of the
+        mean square.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
         How the full energy is minimised. The other posteriors have one update each ("mm").
     groups : array-like of int of shape (n_features,), optional
         Columns with the same label share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
-        Concave penalty of the point estimate, by methods ``value`` and ``supergradient``.
+        Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
+        ``supergradient``.
     cv : int, splitter or iterable, optional
         Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
     significance : float, default=0.05
         Family-wise level of the test behind ``support_``.
     fit_intercept : bool, default=True
-        Whether to centre rows.
+        Whether to centre columns and outputs. Their means may be far from zero: no digits are lost.
     max_iter : int, default=1000
         Largest number of iterations.
     tol : float, default=1e-6
-        Distance to the KKT conditions at which to stop. It is dimensionless: for the full and the
-        diagonal posterior the largest violation of complementarity, max of w|Q − z| and
-        (Q − z)/z over the columns; for the point estimate the relative distance to the fixed point
-        of its update.
+        Distance to the optimality (KKT) conditions at which to stop, a dimensionless number. For
+        the full and the diagonal posterior it is the largest of w|Q − z| and (Q − z)/z over the
+        columns, where w is the relevance, −Q the derivative of the data term and z that of the
+        other term of the energy; for the point estimate it is the relative distance to the fixed
+        point of its update.
     random_state : int, RandomState or None, default=None
         Shuffles the distinct rows among the folds of ``noise_variance="cv"`` with an integer `cv`
         or None; nothing else is random. None uses the seed 0, so that two fits agree; an integer
@@ -210,24 +214,33 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         found as usual. Where the number of columns or the groups have changed, the fit warns and
         starts from the default relevances.
     verbose : bool, default=False
-        Whether to show the progress of updates, sweeps and of the path of noise variances.
+        Whether to show the progress of the fit.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_outputs, n_features) or (n_features,)
         Posterior mean of the coefficients.
     intercept_ : ndarray of shape (n_outputs,) or float
+        Intercept, zero without `fit_intercept`. `predict` is exact to more digits than
+        ``X @ coef_.T + intercept_`` where columns are far from zero.
     relevance_ : ndarray of shape (n_features,)
-        The optimal w = w_x², zero for columns that are not used.
+        The optimal relevances (w_x² in Wipf 2023), zero for columns that are not used.
     support_ : ndarray of int
-        Columns whose relevance is statistically significant.
+        Indices of the columns whose relevance is statistically significant, ascending.
     noise_variance_ : float
+        The noise variance that was given or found.
     energy_ : float
+        Energy of the relevances and the noise variance, summed over the outputs.
     history_ : History
+        Energy per output in each iteration.
     n_iter_ : int
+        Number of iterations.
     status_ : Status
+        How the iteration ended.
     certificate_ : Certificate
+        Claims about the fit, each measured and judged.
     n_features_in_ : int
+        Number of columns of `X`.
 
     References
     ----------

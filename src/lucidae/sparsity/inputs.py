@@ -1,4 +1,4 @@
-"""Validation of data, weights, settings and assigned attributes of the sparsity family."""
+"""Validation of the data and of the assigned attributes of `SparseVAE`."""
 
 from __future__ import annotations
 
