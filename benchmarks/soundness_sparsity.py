@@ -141,8 +141,9 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, weights: Any) -
         moved, _ = brute_force.centred(X, y, None, False)
         if model.fit_intercept:
             moved = moved - np.average(moved, axis=0, weights=weights)
-        expected = np.sqrt(noise + brute_force.variances(rows, w, noise, moved))
-        if not np.allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-5):
+        seen = np.ones(len(X), dtype=bool) if weights is None else weights > 0
+        expected = np.sqrt(noise + brute_force.variances(rows, w, noise, moved[seen]))
+        if not np.allclose(model.predict(X[seen], return_std=True)[1], expected, rtol=1e-5):
             found.append("predictive_variance holds, and the standard deviations are wrong")
     for name in ("unique_in_general_position", "unique_by_coherence"):
         if not certificate[name].holds:

@@ -121,8 +121,21 @@ def noise_slope(X, y, w, noise, spare=0.0, posterior="full"):
 
 def variances(X, w, noise, new):
     """Posterior variances of the means that are predicted for new rows, already centred."""
+    if DIGITS:
+        return decimal_variances(X, w, noise, new)
     dense = np.diag(w) - (X * w).T @ np.linalg.solve((X * w) @ X.T + noise * np.eye(len(X)), X * w)
     return np.maximum(np.einsum("ij,jk,ik->i", new, dense, new), 0.0)
+
+
+def decimal_variances(X, w, noise, new):
+    """Return the same, in decimal digits."""
+    with mpmath.workdps(DIGITS[-1]):
+        wide, rows = mpmath.matrix(X.tolist()), mpmath.matrix(new.tolist())
+        prior = mpmath.diag([mpmath.mpf(float(value)) for value in w])
+        sigma = wide * prior * wide.T + mpmath.mpf(noise) * mpmath.eye(len(X))
+        cross = rows * prior * wide.T
+        dense = rows * prior * rows.T - cross * mpmath.inverse(sigma) * cross.T
+        return np.array([float(dense[i, i]) for i in range(len(new))])
 
 
 def significant(X, y, w, noise, groups=None, level=0.05):

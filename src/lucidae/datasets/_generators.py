@@ -32,11 +32,12 @@ def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Float
 
 
 class SpectrumData(NamedTuple):
-    """Gaussian samples with known covariance.
+    """Gaussian samples with a known covariance, as `make_spectrum` returns them.
 
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
+        The samples.
     eigenvalues : ndarray of shape (n_features,)
         Eigenvalues of the population covariance, in descending order.
     eigenvectors : ndarray of shape (n_features, n_features)
@@ -49,12 +50,14 @@ class SpectrumData(NamedTuple):
 
 
 class LinearNetworkData(NamedTuple):
-    """Inputs and outputs of a linear map with known singular values.
+    """Inputs and outputs of a linear map, as `make_linear_network` returns them.
 
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
+        The inputs x.
     target : ndarray of shape (n_samples, n_targets)
+        The outputs y = Mx, plus noise.
     coef : ndarray of shape (n_targets, n_features)
         The map M, in the orientation of scikit-learn's ``coef_``.
     singular_values : ndarray of shape (rank,)
@@ -68,7 +71,7 @@ class LinearNetworkData(NamedTuple):
 
 
 def check_range(values: Floats, name: str) -> Floats:
-    """Return computed values if they are finite, or say that the settings are too large."""
+    """Return computed values if they are finite, else raise an error about the settings."""
     if not np.isfinite(values).all():
         raise ValueError(
             f"{name} would exceed the range of float64 with these settings; give smaller numbers."
@@ -146,7 +149,7 @@ def make_linear_network(
     noise: float = 0.0,
     random_state: Any = None,
 ) -> LinearNetworkData:
-    """Draw white inputs x and outputs y = Mx of a map with exponentially decaying spectrum.
+    """Draw white inputs x and outputs y = Mx of a map M with exponentially decaying spectrum.
 
     The setting of Mianjy et al. 2018, Figure 3: the singular subspaces of M are uniformly
     random and its i-th singular value is exp(−decay · i), i = 0, 1, … The paper does not state
@@ -197,18 +200,18 @@ def make_linear_network(
 
 
 class SparseRegressionData(NamedTuple):
-    """Responses that are combinations of few columns of a dictionary.
+    """Responses that combine few columns of a dictionary, from `make_sparse_regression`.
 
     Attributes
     ----------
     dictionary : ndarray of shape (d, kappa)
-        Φ, the design matrix in the terms of scikit-learn.
+        The dictionary Φ, which is `X` in the terms of scikit-learn.
     responses : ndarray of shape (d, n)
-        X = ΦU₀ plus noise.
+        The responses ΦU₀ plus noise, `y` in the terms of scikit-learn.
     coef : ndarray of shape (n, kappa)
-        U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
+        The coefficients U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
     noise_variance : float
-        γ; 0 if there is no noise.
+        The noise variance; 0 if there is no noise.
     support : ndarray of shape (r,)
         Ascending indices of the columns in use.
     """
@@ -221,12 +224,12 @@ class SparseRegressionData(NamedTuple):
 
 
 def unit_scales(count: int, _spread: float, _rng: np.random.RandomState) -> Floats:
-    """Return ones: every row of the code has unit norm. Wipf 2023, Figure 2(a)."""
+    """Return ones: nonzero rows of the coefficients have unit norm (Wipf 2023, Figure 2(a))."""
     return np.ones(count)
 
 
 def jeffreys_scales(count: int, spread: float, rng: np.random.RandomState) -> Floats:
-    """Return norms with a uniform logarithm on [spread, 1/spread]. Wipf 2023, Figure 2(b)."""
+    """Return log-uniform norms between `spread` and 1/`spread` (Wipf 2023, Figure 2(b))."""
     return np.asarray(np.exp(rng.uniform(math.log(spread), -math.log(spread), size=count)))
 
 
@@ -254,12 +257,13 @@ def make_sparse_regression(
     dictionary: Any = None,
     random_state: Any = None,
 ) -> SparseRegressionData:
-    """Draw a simultaneous sparse approximation problem X = ΦU₀ (+ noise).
+    """Draw responses that are combinations of few columns of a dictionary, with or without noise.
 
-    The experiments of Wipf 2023, Appendix A. Φ has Gaussian columns of unit norm. U₀ has `r`
-    nonzero rows at random positions; they form a sum of `tau` random outer products, so that they
-    are correlated across the `n` responses, and each is scaled to unit norm or by Jeffreys'
-    prior. The paper does not state n and tau; the defaults 20 and 3 are the choice of lucidae.
+    These are the problems X = ΦU₀ of Wipf 2023, Appendix A. The dictionary Φ has Gaussian columns
+    of unit norm. The coefficients U₀ have `r` nonzero rows at random positions; they form a sum of
+    `tau` random outer products, so that they are correlated across the `n` responses, and each is
+    scaled to unit norm or by Jeffreys' prior. The paper does not state n and tau; the defaults 20
+    and 3 are the choice of lucidae.
 
     Parameters
     ----------
@@ -278,7 +282,8 @@ def make_sparse_regression(
     spread : float in (0, 1], default=0.01
         Range of the Jeffreys scaling.
     snr_db : float, default=None
-        Signal-to-noise ratio in decibels, 10 log₁₀(mean square of ΦU₀ / γ); None: no noise.
+        Signal-to-noise ratio in decibels: 10 log₁₀ of the mean square of ΦU₀ divided by the noise
+        variance. None: no noise.
     dictionary : array-like of shape (d, kappa), default=None
         A given Φ, such as a lead field, used unchanged; `d` and `kappa` are read from it.
     random_state : int, RandomState instance or None, default=None
@@ -321,7 +326,10 @@ def make_sparse_regression(
 def _active_rows(
     r: int, n: int, tau: int, row_scaling: str, spread: float, rng: np.random.RandomState
 ) -> Floats:
-    """Return the nonzero rows of the code, (r, n): Σₜ aₜbₜᵀ with rows rescaled."""
+    """Return the nonzero rows of the coefficients, of shape (r, n).
+
+    They are a sum of `tau` outer products of Gaussian vectors, with rows rescaled.
+    """
     check_integer(tau, "tau", low=1)
     check_number(spread, "spread", low=0.0, high=1.0, open_low=True)
     check_choice(row_scaling, "row_scaling", ROW_SCALINGS)

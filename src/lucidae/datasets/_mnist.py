@@ -291,7 +291,9 @@ UNSIGNED_BYTE = 0x08
 
 
 def decode_idx(content: bytes) -> Bytes:
-    """Return the array of an IDX file of unsigned bytes: its type, its shape, then its entries.
+    """Return the array in an IDX file of unsigned bytes.
+
+    Such a file contains the type of the entries, the shape of the array and the entries.
 
     The array is read-only and shares its memory with `content`.
     """
@@ -349,7 +351,7 @@ def _fetch_openml(folder: str, parser: str) -> Any:
 
 @contextmanager
 def _network_timeout(seconds: float) -> Iterator[None]:
-    """Set a default timeout of sockets, for which the OpenML client has no option."""
+    """Set a default timeout of sockets, because the OpenML client has no such option."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

@@ -301,6 +301,13 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
         From the penalty (an object with ``value`` and ``supergradient``) and the groups of
         columns (or None) to an `Energy`. Saved estimators contain the name alone: register it
         again before a loaded estimator is refitted or certified on data.
+
+    Examples
+    --------
+    >>> register_posterior("marginal", lambda penalty, groups: FullCovariance(groups))
+    >>> type(make_objective("marginal", LogPenalty(), None)).__name__
+    'FullCovariance'
+    >>> del POSTERIORS["marginal"]
     """
     if not isinstance(name, str) or not name or name in POSTERIORS:
         known = ", ".join(map(repr, POSTERIORS))
