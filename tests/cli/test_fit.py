@@ -15,7 +15,8 @@ from lucidae.cli import main
 require("typer")
 require("rich")
 require("pandas")
-from lucidae.io.tables import Sheet, read_table, write_sheet
+from lucidae.io.sheets import Sheet, write_sheet
+from lucidae.io.tables import read_table
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 
@@ -89,7 +90,11 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
 
 def test_columns_of_words_are_named_and_left_out(run):
     code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
-    assert (code, err) == (0, "Columns left out because not all their entries are numbers: who.\n")
+    assert (code, err) == (
+        0,
+        "rows.csv: the first line is the header (who, a, b, c, d, e and 3 more); columns left out: "
+        "who ('x' in row 0 is not a number).\n",
+    )
     assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
 
 

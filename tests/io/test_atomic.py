@@ -155,7 +155,7 @@ def test_an_array_that_claims_more_than_the_file_has_is_refused_before_it_is_rea
     claim = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
     np.lib.format.write_array_header_1_0(header, claim)
     path = archive_with(tmp_path / "lie.npz", "a.npy", header.getvalue() + b"0" * 64)
-    with pytest.raises(ValueError, match="claims 8000000000000 bytes"):
+    with pytest.raises(ValueError, match="claims to contain 8 TB, expected at most"):
         load_arrays(path, "a test")
 
 
@@ -163,7 +163,7 @@ def test_a_compressed_bomb_is_refused(tmp_path):
     plain = BytesIO()
     np.save(plain, np.zeros(10**6))
     path = archive_with(tmp_path / "b.npz", "a.npy", plain.getvalue(), zipfile.ZIP_DEFLATED)
-    with pytest.raises(ValueError, match="not compressed"):
+    with pytest.raises(ValueError, match="it is compressed, which files of lucidae are not"):
         load_arrays(path, "a test")
 
 

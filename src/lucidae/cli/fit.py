@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,17 +16,26 @@ from lucidae import (
     LinearAutoencoder,
     SparseVAE,
     certify,
-    save,
 )
 from lucidae.cli.console import (
-    note,
     print_certificate,
     print_line,
     print_written,
     printed_warnings,
     spinner,
 )
-from lucidae.io.tables import READERS, Sheet, Table, read_table, read_target, write_sheet
+from lucidae.cli.files import (
+    Columns,
+    Decimal,
+    Force,
+    Header,
+    check_results,
+    read_noted,
+    reading_options,
+)
+from lucidae.io.models import Source, save_from
+from lucidae.io.sheets import Sheet, sheet_path, write_sheet
+from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
 
 __all__ = ["fit"]
 
@@ -49,14 +58,15 @@ Out = Annotated[
     typer.Option(
         metavar="PREFIX",
         help="Prefix of the output files, or a folder that ends in /; default: the name of FILE "
-        "and the family, such as my-data-linear. Existing files are replaced.",
+        "and the family, such as my-data-linear.",
     ),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="A column of FILE (repeat the option for several), or a second file of targets.",
+        help="A column of FILE by name or 0-based index (repeat the option for several), or a "
+        "second file of targets.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the initial weights, batches and masks.")]
@@ -80,13 +90,18 @@ def linear(
     ] = False,
     seed: Seed = 0,
     out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
 ) -> None:
     """Compute ordered principal components; save the model and the codes."""
     number = None if components is None else number_or_word(components)
     model = LinearAutoencoder(
         number, method=method, solver=solver, whiten=whiten, random_state=seed
     )
-    complete(model, read_table(file), file, "linear", out)
+    job = Job(file, "linear", out, force, reading_options(header, columns, decimal))
+    complete(model, job, read_noted(file, job.options))
 
 
 @fit.command()
@@ -109,12 +124,17 @@ def dropout(
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
 ) -> None:
     """Compute the optimum of dropout training: a regression with --target, else an autoencoder."""
-    table = with_target(read_table(file), target or ())
-    kind = DropoutAutoencoder if table.target is None else DropoutRegressor
+    options = reading_options(header, columns, decimal, target)
+    job = Job(file, "dropout", out, force, options)
+    kind = DropoutRegressor if target else DropoutAutoencoder
     model = kind(components, dropout=number_or_word(rate), solver=solver, random_state=seed)
-    complete(model, table, file, "dropout", out)
+    complete(model, job, job.read_with_targets())
 
 
 @fit.command()
@@ -127,6 +147,10 @@ def sparse(
     posterior: Annotated[str, typer.Option(help="full, diagonal or point.")] = "full",
     solver: Annotated[str, typer.Option(help="auto, mm, em, mackay or coordinate.")] = "auto",
     out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
 ) -> None:
     """Select the columns that explain the target; save coefficients and predictions."""
     if not target:
@@ -136,27 +160,78 @@ def sparse(
         )
     gamma = number_or_word(noise_variance)
     model = SparseVAE(noise_variance=gamma, posterior=posterior, solver=solver)
-    complete(model, with_target(read_table(file), target), file, "sparse", out)
+    options = reading_options(header, columns, decimal, target)
+    job = Job(file, "sparse", out, force, options)
+    complete(model, job, job.read_with_targets())
 
 
-def with_target(table: Table, target: Sequence[str]) -> Table:
-    """Return the table with its responses: columns of its own, or all columns of a second file."""
-    if not target:
-        return table
-    name = target[0]
-    if len(target) > 1 or name in table.columns or Path(name).suffix.lower() not in READERS:
-        return table.with_target(target)
-    responses = read_target(name)
-    if len(responses.values) != len(table.values):
-        raise ValueError(
-            f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
-            f"{len(table.values)}; give one row of the target for each sample."
-        )
-    return replace(table, target=responses.values, target_names=responses.columns)
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Files and options of one fit.
+
+    Parameters
+    ----------
+    file : Path
+        The table to be fitted.
+    family : str
+        ``"linear"``, ``"dropout"`` or ``"sparse"``.
+    out : str
+        Prefix of the output files, or a folder.
+    force : bool
+        Whether results of other files may be replaced.
+    options : ReadOptions
+        How to read the table.
+    """
+
+    file: Path
+    family: str
+    out: str
+    force: bool
+    options: ReadOptions
+
+    @property
+    def target_file(self) -> Path | None:
+        """The second file, if the only target is a file and not the name of a column."""
+        targets = self.options.targets
+        if len(targets) != 1 or Path(targets[0]).suffix.lower() not in SUFFIXES:
+            return None
+        every = read_table(self.file, replace(self.options, columns=(), targets=()))
+        return None if targets[0] in every.columns else Path(targets[0])
+
+    @property
+    def model_path(self) -> Path:
+        """The file of the model."""
+        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-model.npz")
+
+    def sheet_path(self, what: str) -> Path:
+        """Return the path of an output table without its suffix."""
+        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
+
+    def read_with_targets(self) -> Table:
+        """Return the table with its responses: columns of its own, or those of a second file."""
+        second = self.target_file
+        if second is None:
+            return read_noted(self.file, self.options)
+        table = read_noted(self.file, replace(self.options, targets=()))
+        responses = read_target(second, replace(self.options, columns=(), targets=()))
+        if len(responses.values) != len(table.values):
+            raise ValueError(
+                f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
+                f"{len(table.values)}; give one row of the target for each sample."
+            )
+        return replace(table, target=responses.values, target_names=responses.columns)
+
+    def check_outputs(self, sheets: Sequence[str]) -> None:
+        """Refuse output files that must not be replaced."""
+        second = self.target_file
+        inputs = [self.file] if second is None else [self.file, second]
+        others = [sheet_path(self.sheet_path(what), self.file.suffix) for what in sheets]
+        check_results(self.model_path, others, self.file, inputs, self.force)
 
 
-def complete(model: Any, table: Table, file: Path, family: str, out: str) -> None:
+def complete(model: Any, job: Job, table: Table) -> None:
     """Fit the model, print its certificate, and save the model and its output tables."""
+    job.check_outputs(("codes",) if table.target is None else ("predictions", "coefficients"))
     y = table.target
     if y is not None and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
@@ -164,32 +239,20 @@ def complete(model: Any, table: Table, file: Path, family: str, out: str) -> Non
         model.fit(table.values, y)
         certificate = certify(model, table.values, y)
         sheets = sheets_of(model, table)
-    if table.left_out:
-        note(
-            "Columns left out because not all their entries are numbers: "
-            f"{', '.join(table.left_out)}."
-        )
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
-        print_line(f"Support: {_some([table.columns[index] for index in model.support_])}")
-    prefix = prefix_of(out, f"{file.stem}-{family}")
-    written = Path(f"{prefix}-model.npz")
-    save(model, written)
-    print_written(written)
+        chosen = [table.columns[index] for index in model.support_]
+        print_line(f"Support: {some(chosen) or 'no column'}")
+    save_from(model, job.model_path, Source.of(job.file))
+    print_written(job.model_path)
     for what, sheet in sheets.items():
-        print_written(write_sheet(Path(f"{prefix}-{what}"), sheet, file.suffix))
+        print_written(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
 
 
 def prefix_of(out: str, name: str) -> Path:
     """Return the prefix of the output files: `out`, or `name` in `out` if `out` is a folder."""
     is_folder = out.endswith("/") or Path(out).is_dir()
     return Path(out) / name if is_folder else Path(out)
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    """Return the first names as text, and how many more there are."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "no column") + rest
 
 
 def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
