@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from lucidae.experiments.declaration import Arrays, Cell, Measured, canonical, digest
-from lucidae.io.atomic import atomic_path, load_arrays, read_arrays, save_arrays
+from lucidae.io.atomic import (
+    atomic_path,
+    load_arrays,
+    read_arrays,
+    reason_of,
+    require_size,
+    save_arrays,
+)
 
 __all__ = ["Store"]
 
@@ -23,6 +30,9 @@ ABOUT = "about"
 
 LARGEST_MEMBER = 1 << 28
 """Largest size of a stored cell in bytes; a packed file with a larger member is refused."""
+SMALL_MEMBER = 1 << 24
+EXPANSION = 100
+"""A member of a packed file above `SMALL_MEMBER` may claim this many times its compressed size."""
 
 WORKS_OF_0_1_0 = {
     "linear.landscape": "lucidae.experiments.lae_landscape:measure",
@@ -112,7 +122,7 @@ class Store:
             try:
                 arrays = load_arrays(path, "a finished cell")
                 about = _about(arrays)
-            except (OSError, ValueError):
+            except (OSError, ValueError):  # absent or damaged
                 continue
             # The text inside decides, not the name of the file, which may have been changed.
             if about["cell"] == json.loads(canonical(description)):
@@ -137,29 +147,43 @@ class Store:
 
         The names of the members are ignored: the description inside a cell determines its file.
         """
-        count = 0
-        try:
-            with zipfile.ZipFile(source) as archive:
-                for member in archive.infolist():
-                    self._unpack_member(archive, member, source)
-                    count += 1
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"{os.fspath(source)!r} is not a packed store: {error}") from error
-        return count
+        name = os.fspath(source)
+        with Path(source).open("rb") as stream:
+            try:
+                with zipfile.ZipFile(stream) as archive:
+                    members = archive.infolist()
+                    for member in members:  # all are verified before the first one is stored
+                        _content(archive, member, name)
+                    for member in members:
+                        self._write(*_content(archive, member, name))
+            except OSError:
+                raise  # a disk that cannot be written
+            # zipfile raises many kinds of errors for damaged files; see `read_arrays`.
+            except Exception as error:
+                raise ValueError(
+                    f"{name!r} is not a packed store, or it is damaged: {reason_of(error)}."
+                ) from error
+        return len(members)
 
-    def _unpack_member(
-        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: Any
-    ) -> None:
-        name = f"{member.filename} in {os.fspath(source)}"
-        if member.file_size > LARGEST_MEMBER:
-            raise ValueError(
-                f"{name} has {member.file_size} bytes, expected at most {LARGEST_MEMBER} for a "
-                "cell."
-            )
-        content = archive.read(member)
-        about = _about(read_arrays(io.BytesIO(content), name, "a finished cell"))
-        with atomic_path(self._path(about["cell"])) as temporary:
+    def _write(self, about: Mapping[str, Any], content: bytes) -> None:
+        with atomic_path(self._path(about["cell"]), len(content)) as temporary:
             temporary.write_bytes(content)
+
+
+def _content(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
+) -> tuple[dict[str, Any], bytes]:
+    """Return the description and the bytes of one cell of a packed file, verified."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{member.filename} is compressed by another method than deflate")
+    most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
+    require_size(member.file_size, most)
+    try:
+        content = archive.read(member)
+    except OSError as error:  # zipfile seeks outside of a damaged file
+        raise ValueError(str(error)) from error
+    arrays = read_arrays(io.BytesIO(content), f"{member.filename} in {name}", "a finished cell")
+    return _about(arrays), content
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
@@ -182,9 +206,12 @@ def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
     try:
         about = json.loads(str(arrays[ABOUT]))
         cell = about["cell"]
-        known = about["format"] == FORMAT and "seconds" in about and {"work", "settings"} <= {*cell}
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"the file does not contain a finished cell: {error}") from error
+        known = about["format"] == FORMAT and isinstance(about["seconds"], int | float)
+        known = known and isinstance(cell["work"], str) and isinstance(cell["settings"], dict)
+        canonical(cell)  # also refuses what JSON cannot express, such as NaN
+    except Exception as error:  # any JSON text may be in the file, also one that is nested deeply
+        reason = reason_of(error)
+        raise ValueError(f"the file does not contain a finished cell: {reason}.") from error
     if not known:
         raise ValueError(f"the file has another format than {FORMAT}.")
     return dict(about)
