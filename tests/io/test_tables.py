@@ -1,5 +1,9 @@
 """Files of numbers: what is read, and the error for a file that cannot be read."""
 
+import io
+import tracemalloc
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -371,3 +375,48 @@ def test_lone_index_is_data(write):
 def test_many_equal_names_are_made_different_in_linear_time(write):
     table = read_table(write("a.csv", "a," * 19_999 + "a\n" + ("1," * 19_999 + "2\n") * 2))
     assert table.columns[:2] + table.columns[-1:] == ("a", "a.1", "a.19999")
+
+
+def header_of(shape):
+    stream = io.BytesIO()
+    claim = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, claim)
+    return stream.getvalue()
+
+
+def bombs(folder):
+    """Yield small files that claim to contain much more than they may."""
+    (folder / "lie.npy").write_bytes(header_of((10**7, 100)) + bytes(800))
+    yield folder / "lie.npy", "claims to contain 8 GB"
+    with zipfile.ZipFile(folder / "lie.npz", "w") as archive:
+        archive.writestr("X.npy", header_of((10**7, 100)) + bytes(800))
+    yield folder / "lie.npz", "claims to contain 8 GB"
+    with zipfile.ZipFile(folder / "big.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", header_of((10**5, 10)) + bytes(8 * 10**6))
+    yield folder / "big.npz", "claims to contain 8 MB"
+    with zipfile.ZipFile(folder / "lzma.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("X.npy", header_of((10, 10)) + bytes(800))
+    yield folder / "lzma.npz", "another method than deflate"
+    (folder / "wide.csv").write_text(("1," * 300_000 + "2\n") * 2)
+    yield folder / "wide.csv", "300001 columns, expected at most 100000"
+    require("pyarrow")
+    frame = require("pandas").DataFrame({"a": np.zeros(10**5), "b": np.zeros(10**5)})
+    frame.to_parquet(folder / "runs.parquet")
+    yield folder / "runs.parquet", "claims to contain 1.6 MB"
+
+
+def test_files_that_claim_too_much_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("lucidae.io.tables.SMALL", 1 << 20)
+    for path, words in bombs(tmp_path):
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=words):
+            read_table(path)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < (60e6 if path.suffix == ".csv" else 1e6), path
+
+
+def test_only_the_table_of_an_archive_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("lucidae.io.tables.SMALL", 1 << 20)
+    np.savez_compressed(tmp_path / "a.npz", X=NUMBERS, other=np.zeros(10**6))
+    assert_array_equal(read_table(tmp_path / "a.npz").values, NUMBERS)

@@ -16,6 +16,7 @@ from lucidae.experiments.declaration import Arrays, Cell, Measured, canonical, d
 from lucidae.io.atomic import (
     atomic_path,
     load_arrays,
+    open_member,
     read_arrays,
     reason_of,
     require_size,
@@ -150,20 +151,17 @@ class Store:
         name = os.fspath(source)
         with Path(source).open("rb") as stream:
             try:
-                with zipfile.ZipFile(stream) as archive:
-                    members = archive.infolist()
-                    for member in members:  # all are verified before the first one is stored
-                        _content(archive, member, name)
-                    for member in members:
-                        self._write(*_content(archive, member, name))
-            except OSError:
-                raise  # a disk that cannot be written
+                archive = zipfile.ZipFile(stream)
+                for member in archive.infolist():  # all are verified before the first is stored
+                    _content(archive, member, name)
             # zipfile raises many kinds of errors for damaged files; see `read_arrays`.
             except Exception as error:
                 raise ValueError(
                     f"{name!r} is not a packed store, or it is damaged: {reason_of(error)}."
                 ) from error
-        return len(members)
+            for member in archive.infolist():
+                self._write(*_content(archive, member, name))
+        return len(archive.infolist())
 
     def _write(self, about: Mapping[str, Any], content: bytes) -> None:
         with atomic_path(self._path(about["cell"]), len(content)) as temporary:
@@ -174,14 +172,10 @@ def _content(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
 ) -> tuple[dict[str, Any], bytes]:
     """Return the description and the bytes of one cell of a packed file, verified."""
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{member.filename} is compressed by another method than deflate")
     most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
     require_size(member.file_size, most)
-    try:
-        content = archive.read(member)
-    except OSError as error:  # zipfile seeks outside of a damaged file
-        raise ValueError(str(error)) from error
+    with open_member(archive, member) as entry:
+        content = entry.read()
     arrays = read_arrays(io.BytesIO(content), f"{member.filename} in {name}", "a finished cell")
     return _about(arrays), content
 

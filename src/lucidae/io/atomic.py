@@ -20,6 +20,7 @@ __all__ = [
     "atomic_path",
     "json_safe",
     "load_arrays",
+    "open_member",
     "read_arrays",
     "read_member",
     "save_arrays",
@@ -226,20 +227,27 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> Arrays:
         ) from error
 
 
+def open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
+    """Open a member of an archive that is stored as it is, or compressed by deflate.
+
+    The decoder of LZMA would reserve as much memory as the archive asks for.
+    """
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is compressed by another method than deflate")
+    return archive.open(info)
+
+
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Any:
     """Read one array of an archive, if it claims at most `limit` bytes.
 
-    NumPy reserves the memory of an array before it reads the data, and the decoder of an LZMA
-    archive as much as the archive asks for; both are tested first.
+    NumPy reserves the memory of an array before it reads the data, so the claim is tested first.
     """
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{info.filename} is compressed by another method than deflate.")
-    with archive.open(info) as entry:
+    with open_member(archive, info) as entry:
         require_size(max(info.file_size, claimed_bytes(entry)), limit)
-    with archive.open(info) as entry:
+    with open_member(archive, info) as entry:
         array = np.lib.format.read_array(entry, allow_pickle=False)
         if entry.read(1):  # this also verifies the check sum, which zipfile does at the end
-            raise ValueError(f"{info.filename} contains more than its array.")
+            raise ValueError(f"{info.filename} contains more than its array")
     return array
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from lucidae.io.atomic import reason_of
+
 __all__ = ["check_estimator", "check_fields", "check_shapes"]
 
 SHAPES: dict[str, dict[str, str]] = {
@@ -86,28 +88,25 @@ def _compare(
         shape = getattr(values[name], "shape", None)
         if shape is None:
             continue
-        known = "".join(letters)
-        agrees = len(shape) == len(known) and all(
+        agrees = len(shape) == len(letters) and all(
             sizes.setdefault(letter, size) == size
-            for letter, size in zip(known, shape, strict=True)
+            for letter, size in zip(letters, shape, strict=True)
         )
         if not agrees:
-            other = ", ".join(map(str, (sizes.get(letter, "any") for letter in known)))
+            other = ", ".join(map(str, (sizes.get(letter, "any") for letter in letters)))
             raise ValueError(f"{owner}.{name} has the shape {shape}, expected ({other}).")
 
 
 def check_estimator(estimator: Any, most: int) -> None:
-    """Raise ValueError if a loaded estimator of this package cannot process a row.
+    """Raise ValueError if a loaded estimator cannot process a row.
 
     Parameters
     ----------
     estimator : estimator
-        Any estimator; only one with a fitted state of this package is checked.
+        A fitted estimator of this package or of scikit-learn.
     most : int
         Number of entries of all arrays of the file, which bounds the number of features.
     """
-    if "_state" not in vars(estimator):
-        return
     owner = type(estimator).__name__
     features = getattr(estimator, "n_features_in_", None)
     if isinstance(features, bool) or not isinstance(features, Integral):
@@ -115,11 +114,12 @@ def check_estimator(estimator: Any, most: int) -> None:
     if not 1 <= features <= most:
         raise ValueError(f"{owner}.n_features_in_ is {features}, but no array is that large.")
     try:
-        attributes = estimator._state.attributes
-        _compare(owner, _Values(attributes), ATTRIBUTES, {"m": int(features)})
+        if "_state" in vars(estimator):
+            attributes = _Values(estimator._state.attributes)
+            _compare(owner, attributes, ATTRIBUTES, {"m": int(features)})
         _check_row(estimator, np.zeros((1, int(features))))
     except Exception as error:  # a state with other content than a fit writes may raise anything
-        raise ValueError(f"{owner} is not consistent: {error}") from error
+        raise ValueError(f"{owner} is not consistent: {reason_of(error)}") from error
 
 
 class _Values(dict[str, Any]):
@@ -134,5 +134,5 @@ def _check_row(estimator: Any, row: Any) -> None:
         warnings.simplefilter("ignore")  # the row has no names of features
         use = estimator.transform if hasattr(estimator, "transform") else estimator.predict
         output = use(row)
-    if len(output) != 1:
-        raise ValueError(f"one row gives {len(output)} rows.")
+    if output.shape[0] != 1:
+        raise ValueError(f"one row gives {output.shape[0]} rows.")

@@ -259,17 +259,8 @@ def _fitted(estimator: Any, arrays: Mapping[str, Any]) -> Any:
     if not isinstance(estimator, BaseEstimator):
         raise ValueError(f"it contains an object of type {type(estimator).__name__}.")
     check_is_fitted(estimator)
-    entries = sum(values.size for values in arrays.values())
-    for part in _parts(estimator):
-        check_estimator(part, entries)
+    check_estimator(estimator, sum(values.size for values in arrays.values()))
     return estimator
-
-
-def _parts(estimator: Any) -> list[Any]:
-    """Return an estimator and those within it."""
-    steps = getattr(estimator, "steps", None) or getattr(estimator, "transformer_list", None) or ()
-    inner = [step[1] for step in steps if isinstance(step[1], BaseEstimator)]
-    return [estimator, *(part for step in inner for part in _parts(step))]
 
 
 def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
@@ -290,7 +281,7 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
         arrays[name] = to_numpy(value)
         if arrays[name].dtype.hasobject:
             raise ValueError(f"{place} contains Python objects, which cannot be written to a file.")
-        return {"array": name}
+        return {"array": name} | _layout(arrays[name])
     if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
         return {"random": _plain_state(value.bit_generator.state)}
     if isinstance(value, Enum):
@@ -364,7 +355,7 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
     if not isinstance(tree, dict):
         return tree
     if "array" in tree:
-        return _value(arrays[tree["array"]])
+        return _value(_checked_array(arrays[tree["array"]], tree))
     if "names" in tree:
         return np.array(tree["names"], dtype=object)
     if "list" in tree:
@@ -384,6 +375,22 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
     if tag.startswith("sklearn.") and tag in scikit_kinds():
         return _instance(scikit_kinds()[tag], None, fields)
     return _known(_BUILDERS, tag)(fields)
+
+
+def _layout(array: Any) -> dict[str, Any]:
+    """Return the shape and the type of an array, as the header states them."""
+    return {"shape": list(array.shape), "dtype": array.dtype.str}
+
+
+def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
+    """Return an array of a file if it is as the header states; older headers do not state it."""
+    stated = {name: tree[name] for name in ("shape", "dtype") if name in tree}
+    if stated and stated != _layout(array):
+        raise ValueError(
+            f"{tree['array']} has the shape {array.shape} and the type {array.dtype.str}, but the "
+            f"header states {stated}"
+        )
+    return array
 
 
 def _known(registered: Mapping[str, Any], name: str) -> Any:

@@ -25,6 +25,7 @@ from lucidae.io.atomic import (
     SMALL,
     array_header,
     claimed_bytes,
+    open_member,
     read_member,
     reason_of,
     require_size,
@@ -524,7 +525,7 @@ class ChoiceError(ValueError):
 
 
 def _number_of_axes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    with archive.open(info) as entry:
+    with open_member(archive, info) as entry:
         return len(array_header(entry)[0])
 
 
