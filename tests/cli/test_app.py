@@ -171,3 +171,35 @@ def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     run("report", "a.npy", "--out", "even.html", "--standardize")
     assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
     assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")
+
+
+def test_every_entry_of_the_list_has_a_line_of_its_own(run):
+    _, out, _ = run("list")
+    summaries = [line[37:] for line in out.splitlines()]
+    assert len(set(summaries)) == len(summaries)
+
+
+def test_report_never_replaces_its_input_or_a_foreign_file(run, tmp_path, short_page):
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    np.savetxt(tmp_path / "my.csv", rows, delimiter=",")
+    np.save(tmp_path / "a.npy", rows)
+    content = (tmp_path / "my.csv").read_bytes()
+    assert_one_sentence(run("report", "my.csv", "--out", "my.csv"), "is an input of this command")
+    assert_one_sentence(run("report", "my.csv", "--out", "my.csv", "--force"), "is an input")
+    assert_one_sentence(
+        run("report", "a.npy", "--out", "my.csv"), "not a page of lucidae", "--force"
+    )
+    assert (tmp_path / "my.csv").read_bytes() == content
+    for _ in range(2):  # an earlier page is replaced
+        assert run("report", "a.npy")[0] == 0
+    assert run("report", "a.npy", "--out", "my.csv", "--force")[0] == 0
+    assert "<!DOCTYPE html>" in (tmp_path / "my.csv").read_text(encoding="utf-8")
+
+
+def test_report_takes_the_options_of_a_table(run, tmp_path, short_page):
+    (tmp_path / "a.csv").write_text("a;2020;2021\nx;1,5;2\ny;3,5;7\nz;4;1\n")
+    code, _, err = run("report", "a.csv", "--columns", "2020", "--decimal", ",", "--header")
+    assert (code, err) == (0, "a.csv: the first line is the header (a, 2020, 2021).\n")
+    page = (tmp_path / "lucidae-report.html").read_text(encoding="utf-8")
+    assert "the first line is the header (a, 2020, 2021)" in page
+    assert_one_sentence(run("report", "--columns", "a"), "options of a FILE")

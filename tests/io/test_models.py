@@ -394,7 +394,12 @@ def test_an_intact_file_with_wrong_shapes_or_missing_fields_is_refused(estimator
             lucidae.load(changed)
     arrays = {name: values for name, values in stored.items() if name != "header"}
     for name, values in arrays.items():
-        for wrong in (values[..., None], np.append(values, [0, 0, 0]), values.astype("float16"), None):
+        for wrong in (
+            values[..., None],
+            np.append(values, [0, 0, 0]),
+            values.astype("float16"),
+            None,
+        ):
             spoiled = {key: kept for key, kept in stored.items() if key != name}
             np.savez(changed, **spoiled | ({} if wrong is None else {name: wrong}))
             with pytest.raises(ValueError, match="cannot be read as a saved estimator"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,14 +43,52 @@ __all__ = ["fit"]
 fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes or predictions.")
 
 
-def number_or_word(text: str) -> Any:
-    """Return an argument as an integer, a float or a string, whichever fits first."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def number_of(text: str) -> float:
+    """Return an argument as a number, NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def components_of(text: str | None) -> int | float | None:
+    """Return the option ``--components`` of a linear fit: a number, or a share of the variance."""
+    if text is None:
+        return None
+    number = number_of(text)
+    if number >= 1 and number.is_integer():
+        return int(number)
+    if 0 < number < 1:
+        return number
+    raise ValueError(
+        f"--components {text} was given, expected an integer of at least 1, or a share of the "
+        "variance strictly between 0 and 1, such as 0.95."
+    )
+
+
+def dropout_of(text: str, regression: bool) -> float | str:
+    """Return the option ``--dropout``: a probability, or ``"cv"`` for a regression."""
+    if text == "cv" and regression:
+        return text
+    number = number_of(text)
+    if 0 <= number < 1:
+        return number
+    raise ValueError(
+        f"--dropout {text} was given, expected a probability of at least 0 and less than 1, or cv "
+        "(cross-validation) if --target is given."
+    )
+
+
+def noise_of(text: str) -> float | str:
+    """Return the option ``--noise-variance``: a number, or a rule by which it is determined."""
+    if text in ("auto", "learn", "cv"):
+        return text
+    number = number_of(text)
+    if 0 < number < math.inf:
+        return number
+    raise ValueError(
+        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn or cv."
+    )
 
 
 File = Annotated[Path, typer.Argument(help="CSV, NPY, NPZ or Parquet, one sample per row.")]
@@ -96,9 +135,8 @@ def linear(
     force: Force = False,
 ) -> None:
     """Compute ordered principal components; save the model and the codes."""
-    number = None if components is None else number_or_word(components)
     model = LinearAutoencoder(
-        number, method=method, solver=solver, whiten=whiten, random_state=seed
+        components_of(components), method=method, solver=solver, whiten=whiten, random_state=seed
     )
     job = Job(file, "linear", out, force, reading_options(header, columns, decimal))
     complete(model, job, read_noted(file, job.options))
@@ -118,7 +156,8 @@ def dropout(
         str,
         typer.Option(
             "--dropout",
-            help="Probability of dropping a unit; with a target, 'cv' for cross-validation.",
+            help="Probability of dropping a unit, at least 0 and less than 1; with a target also "
+            "cv (cross-validation).",
         ),
     ] = "0.5",
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
@@ -132,8 +171,9 @@ def dropout(
     """Compute the optimum of dropout training: a regression with --target, else an autoencoder."""
     options = reading_options(header, columns, decimal, target)
     job = Job(file, "dropout", out, force, options)
-    kind = DropoutRegressor if target else DropoutAutoencoder
-    model = kind(components, dropout=number_or_word(rate), solver=solver, random_state=seed)
+    kind: Any = DropoutRegressor if target else DropoutAutoencoder
+    probability = dropout_of(rate, bool(target))
+    model = kind(components, dropout=probability, solver=solver, random_state=seed)
     complete(model, job, job.read_with_targets())
 
 
@@ -142,7 +182,10 @@ def sparse(
     file: File,
     target: Targets = None,
     noise_variance: Annotated[
-        str, typer.Option(help="A number, auto, learn (by evidence) or cv (by cross-validation).")
+        str,
+        typer.Option(
+            help="A number above 0, auto, learn (by evidence) or cv (by cross-validation)."
+        ),
     ] = "auto",
     posterior: Annotated[str, typer.Option(help="full, diagonal or point.")] = "full",
     solver: Annotated[str, typer.Option(help="auto, mm, em, mackay or coordinate.")] = "auto",
@@ -158,7 +201,7 @@ def sparse(
             "A sparse fit needs a target to explain: give --target COLUMN, or a second file by "
             "--target FILE."
         )
-    gamma = number_or_word(noise_variance)
+    gamma = noise_of(noise_variance)
     model = SparseVAE(noise_variance=gamma, posterior=posterior, solver=solver)
     options = reading_options(header, columns, decimal, target)
     job = Job(file, "sparse", out, force, options)
@@ -230,7 +273,10 @@ class Job:
 
 
 def complete(model: Any, job: Job, table: Table) -> None:
-    """Fit the model, print its certificate, and save the model and its output tables."""
+    """Fit the model, print its certificate, and save the model and its output tables.
+
+    Files that must not be replaced are refused before the fit.
+    """
     job.check_outputs(("codes",) if table.target is None else ("predictions", "coefficients"))
     y = table.target
     if y is not None and y.shape[1] == 1:

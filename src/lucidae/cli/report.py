@@ -55,6 +55,8 @@ def report(
 
     check_page(out, [] if file is None else [file], force)
     if file is None:
+        if columns or decimal or header is not None:
+            raise ValueError("--columns, --decimal and --header are options of a FILE: give one.")
         table = _digits().with_target(target) if target else _digits()
     else:
         table = read_noted(file, reading_options(header, columns, decimal, target))

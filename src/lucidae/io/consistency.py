@@ -111,7 +111,7 @@ def check_estimator(estimator: Any, most: int) -> None:
     features = getattr(estimator, "n_features_in_", None)
     if isinstance(features, bool) or not isinstance(features, Integral):
         raise ValueError(f"{owner}.n_features_in_ is {features!r}, expected an integer.")
-    if not 1 <= features <= most:
+    if not 1 <= int(features) <= most:
         raise ValueError(f"{owner}.n_features_in_ is {features}, but no array is that large.")
     try:
         if "_state" in vars(estimator):

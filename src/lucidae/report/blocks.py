@@ -15,6 +15,7 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 
+from lucidae.io.sheets import as_text
 from lucidae.io.tables import Table
 from lucidae.report.style import to_svg
 
@@ -125,7 +126,7 @@ class Plot:
         """The data as a link that contains a CSV file."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.numbers)
+        writer.writerow([as_text(name) for name in self.numbers])
         writer.writerows([[_cell(value) for value in row] for row in self.rows])
         return "data:text/csv;charset=utf-8," + quote(stream.getvalue())
 
@@ -173,7 +174,7 @@ class Section:
 
 
 def _cell(value: Any) -> Any:
-    return f"{value:.10g}" if isinstance(value, float) else value
+    return f"{value:.10g}" if isinstance(value, float) else as_text(value)
 
 
 def count(number: int, noun: str) -> str:

@@ -80,7 +80,7 @@ def _path(table: Table, width: int, clock: Clock) -> Plot:
 
 def _units(table: Table, shape: tuple[int, int], model: Any) -> Plot:
     units = np.asarray(model.left_).T
-    numbers = {"unit": list(range(1, len(units) + 1))} | {
+    numbers = {"unit": list(range(len(units)))} | {
         name: column.tolist() for name, column in zip(table.columns, units.T, strict=True)
     }
     caption = (
