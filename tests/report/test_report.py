@@ -280,7 +280,7 @@ def test_a_hidden_curve_is_named():
 
 
 def test_wide_parts_scroll_with_a_cue(digits_page):
-    assert digits_page.count('class="cue"') == digits_page.count('<figure class="plot">')
+    assert digits_page.count('class="cue"') == digits_page.count('<figure class="plot')
     css = digits_page.partition("<style>")[2].partition("</style>")[0]
     assert ".scroll { overflow-x: auto; background:" in css
     assert re.search(r"max-width: 40rem.*\.cue \{ display: block", css, re.DOTALL)
@@ -289,3 +289,11 @@ def test_wide_parts_scroll_with_a_cue(digits_page):
 def test_captions_do_not_name_colours_that_the_dark_theme_inverts(parsed):
     text = " ".join(parsed.words)
     assert not re.search(r"\b(dark|light|black|white|grey) (diagonal|line|pixel|cell)", text)
+
+
+def test_figures_whose_captions_name_colours_keep_them_in_the_dark_theme(digits_page):
+    figures_of_page = digits_page.split("<figure")[1:]
+    for figure in figures_of_page:
+        caption = figure.partition("<figcaption>")[2].partition("<details>")[0]
+        assert ("red is positive" in caption) == ("plot colours" in figure[:40])
+    assert "figure:not(.colours) svg image { filter: invert" in digits_page

@@ -27,6 +27,10 @@ app.command("list")(list_everything)
 app.add_typer(data, name="data")
 
 
+INTERRUPTED = 130
+"""Exit code of an interrupted command, as shells define it."""
+
+
 @dataclass(slots=True)
 class CommandState:
     """Options that are given before the command."""
@@ -70,13 +74,14 @@ def run(arguments: Sequence[str]) -> int:
             list(arguments), prog_name="lucidae", standalone_mode=False, obj=settings
         )
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("Interrupted.", style="red")
-        return 130
+        code = INTERRUPTED
     except Exception as error:
         if settings.debug:
             errors.print_exception()
         errors.print(Text(_sentence(error), style="red"))
         return 2
+    if code == INTERRUPTED:  # typer turns an interruption of a command into this code
+        errors.print("Interrupted.", style="red")
     return code if isinstance(code, int) else 0
 
 

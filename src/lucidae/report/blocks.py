@@ -101,6 +101,9 @@ class Plot:
         What the figure shows and how to read it.
     numbers : mapping of str to sequence
         Columns of equal length.
+    keeps_colours : bool, default=False
+        Whether images look the same in the dark theme, because the caption names their colours;
+        other images are inverted there.
     """
 
     kind: ClassVar[str] = "plot"
@@ -108,13 +111,20 @@ class Plot:
     svg: str
     caption: str
     numbers: Mapping[str, Sequence[Any]]
+    keeps_colours: bool = False
 
     @classmethod
     def of(
-        cls, name: str, figure: Figure, caption: str, numbers: Mapping[str, Sequence[Any]]
+        cls,
+        name: str,
+        figure: Figure,
+        caption: str,
+        numbers: Mapping[str, Sequence[Any]],
+        *,
+        keeps_colours: bool = False,
     ) -> Plot:
         """Convert `figure` to SVG, with the caption as its accessible name."""
-        return cls(name, to_svg(figure, name, caption), caption, numbers)
+        return cls(name, to_svg(figure, name, caption), caption, numbers, keeps_colours)
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:

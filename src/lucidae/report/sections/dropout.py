@@ -84,11 +84,12 @@ def _units(table: Table, shape: tuple[int, int], model: Any) -> Plot:
         name: column.tolist() for name, column in zip(table.columns, units.T, strict=True)
     }
     caption = (
-        "Outgoing weights of each hidden unit. Unlike principal components they have no order: at "
-        "the optimum all units are equally important."
+        "Outgoing weights of each hidden unit; red is positive, white is zero, blue is negative. "
+        "Unlike principal components they have no order: at the optimum all units are equally "
+        "important."
     )
     figure = figures.image_grid(units.reshape(-1, *shape), signed=True)
-    return Plot.of("hidden-units", figure, caption, numbers)
+    return Plot.of("hidden-units", figure, caption, numbers, keeps_colours=True)
 
 
 def _regression(table: Table, clock: Clock) -> list[Block]:

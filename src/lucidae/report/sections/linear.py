@@ -76,10 +76,10 @@ def _components(table: Table, model: Any) -> Plot:
     } | {name: column.tolist() for name, column in zip(table.columns, drawn.T, strict=True)}
     number = count(len(drawn), "component")
     caption = (
-        f"The first {number}, by decreasing variance and numbered from 0; red is positive, blue is "
-        "negative."
+        f"The first {number}, by decreasing variance and numbered from 0; red is positive, white "
+        "is zero, blue is negative."
     )
-    return Plot.of("components", figure, caption, numbers)
+    return Plot.of("components", figure, caption, numbers, keeps_colours=True)
 
 
 def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Clock) -> Plot:
