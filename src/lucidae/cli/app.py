@@ -91,6 +91,8 @@ def _sentence(error: Exception) -> str:
         return MISSING
     # Usage errors format their own message; typer exports no base class of all of them.
     wording = getattr(error, "format_message", error.__str__)()
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__
     expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
     return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"
