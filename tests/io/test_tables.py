@@ -274,7 +274,12 @@ LAYOUTS = {
     "first row with a hole": ("NA,NA\n1,2\n", None, "missing"),
     "one column": ("kg\n60\n55\n", ("kg",), 2),
     "one column without header": ("60\n55\n", ("column 0",), 2),
-    "one column with decimal commas": ("kg\n60,5\n55,5\n", ("kg",), 2),
+    "one column with decimal commas": (
+        "kg\n60,5\n55,5\n",
+        None,
+        "1 names.*2 columns; if the comma.*--decimal ,",
+    ),
+    "comment": ("# numbers\n60,5\n55,5\n", None, "1 names in its header but 2 columns"),
     "quoted names": ('"a, b","2"\n1,2\n3,4\n', ("a, b", "2"), 2),
     "nameless column": ("a,,c\n1,2,3\n4,5,6\n", ("a", "column 1", "c"), 2),
     "empty first line": ("\n\na;b\n1;2\n3;4\n", ("a", "b"), 2),
@@ -316,6 +321,8 @@ def test_decimal_is_what_the_user_says(write):
     assert table.columns == ("b",)
     assert "--decimal , reads it" in table.reading
     assert_array_equal(read_table(path, ReadOptions(decimal=",")).values, [[1.5], [3.5]])
+    alone = read_table(write("kg.csv", "kg\n60,5\n55,5\n"), ReadOptions(decimal=","))
+    assert_array_equal(alone.values, [[60.5], [55.5]])
     quoted = write("q.csv", 'a,b\n"1,5","2"\n"3,5","4"\n')
     assert_array_equal(read_table(quoted, ReadOptions(decimal=",")).values, [[1.5, 2], [3.5, 4]])
     with pytest.raises(ValueError, match=r"decimal='x' was given, expected '\.' or ','"):

@@ -264,6 +264,7 @@ def test_indices_start_at_zero_everywhere(parsed):
         "alignment.csv": "latent",
         "sample.csv": "row",
         "hidden-units.csv": "unit",
+        "shrinkage.csv": "direction",
     }
     for file, column in numbered.items():
         (link,) = [link for link, name in parsed.links.items() if name == file]

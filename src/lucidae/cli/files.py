@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lucidae.cli.console import note
-from lucidae.io.models import source_of
+from lucidae.io.models import Source, source_of
 from lucidae.io.tables import ReadOptions, Table, read_table
 
 __all__ = [
@@ -118,18 +118,18 @@ def check_results(
         return
     known = source_of(model) if model.exists() else None
     if known is None or not known.is_of(file):
-        what = (
-            f"belongs to {known.name!r}"
-            if known and known.name != file.name
-            else (
-                "belongs to another file of the same name"
-                if known
-                else "was not written for this file"
-            )
-        )
         raise ValueError(
-            f"{str(existing[0])!r} exists and {what}: give another --out, or --force to replace it."
+            f"{str(existing[0])!r} exists and {_origin(known, file)}: give another --out, or "
+            "--force to replace it."
         )
+
+
+def _origin(known: Source | None, file: Path) -> str:
+    if known is None:
+        return "was not written for this file"
+    if known.name == file.name:
+        return "belongs to another file of the same name"
+    return f"belongs to {known.name!r}"
 
 
 def _refuse_inputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:

@@ -250,8 +250,8 @@ def _require_finite_rows(table: Table) -> None:
     rows, columns = table.values.shape
     if rows < 2 or columns < 1:
         raise ValueError(
-            f"{table.name!r} contains {rows} rows of {columns} numbers; at least two rows and one "
-            "column are needed."
+            f"{table.name!r} contains {rows} row{'s' if rows != 1 else ''} of {columns} numbers; "
+            "at least two rows and one column are needed."
         )
     bad = ~np.isfinite(table.values)
     if bad.any():
@@ -300,21 +300,18 @@ def _parse_text(file: Path, options: ReadOptions) -> Table:
     if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
         _refuse_ragged(file, layout)
     if frame.shape[1] != len(layout.first):
+        hint = "; if the comma is the decimal separator, give --decimal ,"
         raise ValueError(
             f"{file.name!r} has {len(layout.first)} names in its header but {frame.shape[1]} "
-            "columns."
+            f"columns{hint if layout.delimiter == ',' else ''}."
         )
     given = layout.first if layout.header else ("",) * len(layout.first)
     index = 0 if layout.header and _is_index(given[0], frame[0]) else None
-    named = frame.set_axis(_names(given), axis=1)
-    table = _from_frame(file.name, named, options, index, layout.decimal)
-    return replace(table, header=_header_sentence(layout))
-
-
-def _header_sentence(layout: TextLayout) -> str:
-    if not layout.header:
-        return "the file has no header, and its columns are numbered from 0"
-    return f"the first line is the header ({some(layout.first, 6)})"
+    names = _names(given)
+    table = _from_frame(file.name, frame.set_axis(names, axis=1), options, index, layout.decimal)
+    if layout.header:
+        return replace(table, header=f"the first line is the header ({some(names, 6)})")
+    return replace(table, header="the file has no header, and its columns are numbered from 0")
 
 
 def _is_index(name: str, column: Any) -> bool:
@@ -348,9 +345,12 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
 
 def _to_numbers(column: Any, decimal: str) -> Any:
     """Convert a column of text to numbers if every cell that is not missing is a number."""
-    missing = column.map(str.lower).isin(MISSING)
+    cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
     try:
-        return column.where(~missing, "nan").map(partial(parse_number, decimal=decimal))
+        if decimal == ",":
+            return cells.map(partial(parse_number, decimal=decimal))
+        # Python reads 1_000 as a number; pandas and people do not.
+        return column if cells.str.contains("_", regex=False).any() else cells.astype(np.float64)
     except ValueError:
         return column
 

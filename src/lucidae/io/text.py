@@ -132,9 +132,7 @@ def _delimiter(sample: str, decimal: str | None) -> str:
     best = max(candidates, key=lambda delimiter: scores[delimiter])
     if scores[best][0] > 0:
         return best
-    first, *rest = [line.strip() for line in sample.splitlines() if line.strip()] or [""]
-    if rest and all(map(DECIMAL_COMMA.fullmatch, rest)) and not set(first) & set(candidates):
-        return ";"  # one column of numbers with a decimal comma
+    first = next((line for line in sample.splitlines() if line.strip()), "")
     return max(candidates, key=first.count)  # for the error message on an uneven file
 
 

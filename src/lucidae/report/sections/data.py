@@ -29,7 +29,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
             f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
             f"{LARGEST_WIDTH:,}. Select columns, or use lucidae.LinearAutoencoder in Python."
         )
-    with clock("second moment of the rows"):
+    with clock("covariance of the columns"):
         moment = SecondMoment.of(table.values)
     with clock("its spectrum"):
         variances, _ = moment.spectrum()

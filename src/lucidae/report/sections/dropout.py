@@ -26,8 +26,8 @@ def build(table: Table, clock: Clock) -> list[Block]:
             f"The global minimum of training a linear autoencoder with "
             f"{count(width, 'hidden unit')}, each dropped with probability {RATE:g}, follows from "
             "one singular value decomposition. Dropout subtracts the same threshold from every "
-            f"singular value, which leaves rank {model.rank_}, and makes all hidden units equally "
-            "important (Mianjy et al. 2018)."
+            f"singular value, which leaves a network of rank {model.rank_}, and makes all hidden "
+            "units equally important (Mianjy et al. 2018)."
         ),
         _shrinkage(model),
         _path(table, width, clock),
@@ -43,7 +43,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
 def _shrinkage(model: Any) -> Plot:
     values = np.asarray(model.singular_values_)
     numbers = {
-        "direction": list(range(1, len(values) + 1)),
+        "direction": list(range(len(values))),
         "singular value": values.tolist(),
         "threshold": [float(model.threshold_)] * len(values),
     }

@@ -47,10 +47,10 @@ def build(table: Table, clock: Clock) -> list[Block]:
         exact = LinearAutoencoder(EXPLAINED, solver="exact").fit(table.values)
     blocks: list[Block] = [
         Prose(
-            "The optimal linear autoencoder with k latents projects on the k leading principal "
-            f"components. To explain {EXPLAINED:.0%} of the variance it needs "
+            "The optimal linear autoencoder with k latent variables (latents) projects on the k "
+            f"leading principal components. To explain {EXPLAINED:.0%} of the variance it needs "
             f"{count(exact.n_components_, 'component')}; the exact solver computes them from the "
-            "second moment of the rows."
+            "covariance matrix of the columns."
         ),
         _components(table, exact),
     ]
@@ -165,8 +165,9 @@ def _histories(models: dict[str, Any]) -> Plot:
         lines, xlabel="epoch", ylabel="distance to a fixed point", logarithmic=True
     )
     caption = (
-        "Training stops when the distance to a fixed point is below the tolerance. An epoch uses "
-        "only the second moment, so that its cost does not depend on the number of rows."
+        "Training stops when the distance to a fixed point of the update rule is below the "
+        "tolerance. An epoch uses only the covariance matrix, so that its cost does not depend on "
+        "the number of rows."
     ) + "".join(
         f" The curve of {hidden} is hidden under that of {above}."
         for hidden, above in figures.hidden_curves(lines)
