@@ -91,7 +91,7 @@ def run(*command, **variables):
 
 def report(arguments):
     """Write the report page."""
-    return run("lucidae.cli", "report", *arguments)
+    return run("lucidae_command", "report", *arguments)
 
 
 def test(arguments):

@@ -8,6 +8,7 @@ an accelerator the cells that belong together are measured at once.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from lucidae.arrays import own_stream, to_numpy
 from lucidae.experiments.declaration import Cell, canonical
 from lucidae.experiments.device import cores, is_accelerator, machine, reference, versions
 from lucidae.experiments.store import Store
+from lucidae.experiments.workers import end_with_parent
 from lucidae.validation import check_integer, check_number
 
 __all__ = ["Tally", "Tick", "duration", "run"]
@@ -221,7 +223,7 @@ def _at_once(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
     tasks = (
-        joblib.delayed(_numbered)(number, group, folder, device)
+        joblib.delayed(_numbered)(number, group, folder, device, os.getpid())
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
@@ -234,7 +236,10 @@ def _at_once(
             yield groups[number], seconds
 
 
-def _numbered(number: int, group: Group, folder: Path, device: str) -> tuple[int, float]:
+def _numbered(
+    number: int, group: Group, folder: Path, device: str, parent: int
+) -> tuple[int, float]:
+    end_with_parent(parent)
     return number, measure_and_store(group, folder, device)
 
 
