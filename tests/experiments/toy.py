@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale, work
-from lucidae.experiments.verdicts import AtMost
+from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale, Statement, own, work
+from lucidae.experiments.verdicts import AtMost, Reported
 
 
 @work("toy.work/1")
@@ -53,14 +53,24 @@ class Toy:
 
 
 def experiment(log, bound):
-    """Claim that one is at most `bound`: true or deliberately wrong."""
-    scale = Scale(Toy(str(log)), (AtMost("one", bound, says="one is small"),))
+    """Let the paper claim that one is at most `bound`: true or deliberately wrong."""
+    scale = Scale(
+        Toy(str(log)),
+        {"small": (AtMost("one", bound, says="one"),), "mean": (AtMost("mean", 9.0, says="mean"),)},
+        reported=(Reported("one", says="the figure one"),),
+        unjudged={"large": "the toy is small."},
+    )
     return Experiment(
         name="toy",
         title="A toy",
         reference="nobody",
         shows="nothing",
-        claim="One is small.",
+        about="A number is compared with another.",
+        statements={
+            "small": Statement("One is small."),
+            "large": Statement("Many are large."),
+            "mean": own("The mean is small, too."),
+        },
         scales={"smoke": scale, "paper": scale},
         draw=lambda outcome: [],
     )

@@ -27,7 +27,7 @@ from lucidae.experiments.device import cores, is_accelerator, machine, reference
 from lucidae.experiments.store import Store
 from lucidae.validation import check_integer, check_number
 
-__all__ = ["Tally", "Tick", "duration", "run"]
+__all__ = ["Tally", "Tick", "count", "duration", "run"]
 
 ACCELERATED = 0.01
 """Share of a cell's cost that an accelerator is assumed to need until its pace is measured."""
@@ -78,7 +78,7 @@ class Tally:
     def __str__(self) -> str:
         """Return the numbers as a sentence, with one more line where cells were outdated."""
         line = (
-            f"{self.measured} cells measured, {self.reused} reused, {self.left} left, "
+            f"{count(self.measured)} measured, {self.reused} reused, {self.left} left, "
             f"in {self.seconds:.1f} s"
         )
         return line if not self.outdated else f"{line}\n{self.note}"
@@ -89,7 +89,7 @@ class Tally:
         if not self.outdated:
             return ""
         return (
-            f"{self.outdated} cells had been measured by an earlier version of the computation; "
+            f"{count(self.outdated)} had been measured by an earlier version of the computation; "
             "these results were not used."
         )
 
@@ -284,3 +284,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(cells: int) -> str:
+    """Return a number of cells in words for readers, who know them as runs.
+
+    Examples
+    --------
+    >>> count(1), count(2)
+    ('1 run', '2 runs')
+    """
+    return f"{cells} run{'' if cells == 1 else 's'}"

@@ -21,6 +21,7 @@ from lucidae.experiments.declaration import (
     Results,
     Scale,
     Settings,
+    Statement,
     grid,
     on_processor,
     work,
@@ -63,7 +64,7 @@ class Paths:
                 away = [distance(cell.arrays["path"][:, place], lam) for cell in cells]
                 steps = np.linspace(0, self.n_steps, 251).round().astype(int)
                 farthest = np.max(away, axis=0)[steps]
-                curves[f"distance/{lam:g}/start {place + 1}"] = Curve(steps, farthest)
+                curves[f"distance/{lam:g}/start {place + 1}"] = Curve(steps, farthest, "step")
         return curves
 
     def facts(self) -> Mapping[str, str]:
@@ -113,25 +114,34 @@ def measure(settings: Settings) -> Arrays:
     return {"path": solution.history["weights"]}
 
 
-def expect(within: float) -> tuple[AtMost, ...]:
-    """Claim for every path that it ends at a global optimum."""
-    return tuple(
-        AtMost(
-            f"distance/{lam:g}/start {place}",
-            within,
-            says=f"distance to the nearest global optimum for λ = {lam:g}, start {place}",
+def expect(within: float) -> dict[str, tuple[AtMost, ...]]:
+    """Return the verdict for every path that it ends at a global optimum."""
+    return {
+        "optimum": tuple(
+            AtMost(
+                f"distance/{lam:g}/start {place}",
+                within,
+                says=f"distance to the nearest global optimum, λ = {lam:g}, start {place}",
+            )
+            for lam in (0.1, 0.5, 1.0)
+            for place in (1, 2)
         )
-        for lam in (0.1, 0.5, 1.0)
-        for place in (1, 2)
-    )
+    }
 
 
 EXPERIMENT = Experiment(
     name="dropout-paths",
-    title="Paths of dropout SGD to a global optimum",
+    title="Paths of dropout SGD",
     reference="Mianjy et al. 2018, Figure 2",
-    shows="SGD paths to the global optimum for three strengths of dropout",
-    claim="For every λ and every start, dropout converges to a global optimum, which is equalized.",
+    shows="paths of dropout SGD for three strengths of dropout",
+    about="Stochastic gradient descent with dropout on a linear network with one input, one output "
+    "and two hidden units, from two starts, for three strengths λ = dropout/(1 − dropout).",
+    statements={
+        "optimum": Statement(
+            "For every λ and from both starts, dropout converges to a global optimum, which is "
+            "equalized: both hidden units have weights of equal size."
+        )
+    },
     scales={
         "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect(0.08)),
         "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 3), expect(0.06)),

@@ -18,6 +18,7 @@ from lucidae.experiments.declaration import (
     Results,
     Scale,
     Settings,
+    Statement,
     on_processor,
     work,
 )
@@ -97,8 +98,8 @@ class Landscape:
         lowest, centre = float(ring.min()), float(cell.arrays["centre"])
         curvature = cell.arrays["curvature"]
         return {
-            "radius error": Curve(steps, abs(np.hypot(*path.T) - 1.0)),
-            "angle error": Curve(steps, abs(np.arctan2(path[:, 1], path[:, 0]))),
+            "radius error": Curve(steps, abs(np.hypot(*path.T) - 1.0), "step"),
+            "angle error": Curve(steps, abs(np.arctan2(path[:, 1], path[:, 0])), "step"),
             "ring": Curve(cell.arrays["angles"], (ring - lowest) / (centre - lowest)),
             "radial curvature": Curve([0], curvature[:1]),
             "angular curvature": Curve([0], curvature[1:]),
@@ -159,31 +160,50 @@ def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
     ) / (2 * step)
 
 
-EXPECT = (
-    Outweighs(
-        "radial curvature",
-        "angular curvature",
-        50.0,
-        says="the curvature across the valley is far larger than along it",
+EXPECT = {
+    "valley": (
+        Outweighs(
+            "radial curvature",
+            "angular curvature",
+            50.0,
+            says="curvature at the minimum across the ring over that along the ring",
+        ),
+        AtMost(
+            "ring",
+            0.05,
+            at="everywhere",
+            says="height of the loss on the ring over its height at the origin",
+        ),
     ),
-    AtMost("ring", 0.05, at="everywhere", says="the loss hardly varies along the ring"),
-    Sooner(
-        "radius error",
-        "angle error",
-        0.05,
-        factor=20.0,
-        says="the descent reaches the ring long before the optimal angle",
+    "stages": (
+        Sooner(
+            "radius error",
+            "angle error",
+            0.05,
+            factor=20.0,
+            says="error of the radius against error of the angle θ",
+        ),
+        AtMost("angle error", 1e-3, says="error of the angle θ"),
     ),
-    AtMost("angle error", 1e-3, says="the descent ends at the optimum"),
-)
+}
 
 EXPERIMENT = Experiment(
     name="lae-landscape",
-    title="Loss surface of the non-uniform penalty",
+    title="Loss surface of the non-uniform ℓ₂ penalty",
     reference="Bao et al. 2020, Figure 1",
     shows="loss surface of the non-uniform penalty, and a descent path on it",
-    claim="Non-uniform penalties break the rotational symmetry of a linear autoencoder only "
-    "weakly: gradient descent reaches a ring-shaped valley quickly and then moves slowly along it.",
+    about="The loss of a linear autoencoder with two latents and non-uniform ℓ₂ penalties, over "
+    "the scale α and the angle θ of the latents, and one path of gradient descent on it.",
+    statements={
+        "valley": Statement(
+            "Penalties that differ break the rotational symmetry only weakly: the loss is steep "
+            "across a ring-shaped valley and nearly constant along it."
+        ),
+        "stages": Statement(
+            "Gradient descent converges quickly to the ring, and then very slowly along it to the "
+            "optimal angle."
+        ),
+    },
     scales={
         "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
         "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),

@@ -220,7 +220,7 @@ class TrainingRuns:
     def curves(self, results: Results) -> Curves:
         """Return every measure of every run over the epochs, as ``"measure/run"``."""
         return {
-            f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure])
+            f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure], "epoch")
             for trial, cell in zip(self.trials, results, strict=True)
             for measure in MEASURES
         }

@@ -23,12 +23,13 @@ from lucidae.experiments.declaration import (
     work,
 )
 from lucidae.experiments.device import cores, is_accelerator, reference
+from lucidae.experiments.labels import NAMES
 from lucidae.experiments.sparsity.methods import LIMITS, METHODS, SOLVERS
 from lucidae.experiments.verdicts import Ordered, Where
 from lucidae.iteration import limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
 
-__all__ = ["Recovery", "above", "measure", "scales"]
+__all__ = ["ABOUT", "Recovery", "above", "measure", "rate", "scales"]
 
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
@@ -112,7 +113,7 @@ class Recovery:
             found = results.where(method=method)
             for criterion in CRITERIA:
                 rates = [float(np.mean(cell.arrays[criterion])) for cell in found]
-                curves[f"{criterion}/{method}"] = Curve(self.active, rates)
+                curves[f"{criterion}/{method}"] = Curve(self.active, rates, "r =")
             curves[method.removeprefix("constrained ")] = curves[f"{self.criterion}/{method}"]
         return curves
 
@@ -133,25 +134,45 @@ class Recovery:
         }
 
 
-METHOD_WORDS = {
-    "full": "the full VAE",
-    "diagonal": "the diagonal VAE",
-    "autoencoder": "the autoencoder",
-    "group lasso": "the group lasso",
-}
+ABOUT = (
+    "Responses are made from a dictionary of d rows and a code with r nonzero rows; each method "
+    "estimates the code from the responses. The success rate is the share of random problems that "
+    "are solved."
+)
+"""Description of the four experiments on recovery."""
+
+
+def rate(method: str) -> str:
+    """Return the name of the success rate of a method.
+
+    Examples
+    --------
+    >>> rate("full")
+    'success rate of the full VAE'
+    """
+    return f"success rate of the {NAMES[method]}"
 
 
 def above(first: str, second: str, at: Where, margin: float) -> Ordered:
     """Claim that the success rate of the first method exceeds that of the second by a margin."""
-    words = f"{METHOD_WORDS[first]} recovers more than {METHOD_WORDS[second]}"
+    words = f"{rate(first)} minus that of the {NAMES[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
 
 
-def scales(smoke: tuple[Any, ...], paper: tuple[Any, ...], **setting: Any) -> dict[str, Scale]:
-    """Return both scales of an experiment, with the claims of each and the settings they share."""
+def scales(
+    smoke: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    reported: Mapping[str, tuple[Any, ...]] | None = None,
+    **setting: Any,
+) -> dict[str, Scale]:
+    """Return both scales of an experiment, with the verdicts of each and their common settings."""
     small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
     full = Recovery(tuple(range(1, 101)), 100, **setting)
-    return {"smoke": Scale(small, smoke), "paper": Scale(full, paper)}
+    only = reported or {}
+    return {
+        "smoke": Scale(small, smoke, only.get("smoke", ())),
+        "paper": Scale(full, paper, only.get("paper", ())),
+    }
 
 
 @dataclass(frozen=True, slots=True)
