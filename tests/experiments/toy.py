@@ -4,6 +4,7 @@ Written to a temporary folder by the fixture `toy`; every call of the work leave
 file that the settings name.
 """
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,16 @@ def measure(group, device):
     return [
         {"values": np.random.default_rng(settings["seed"]).standard_normal(5)} for settings in group
     ]
+
+
+@work("toy.sleep/1")
+def sleep(group, device):
+    """Leave the number of the process in the log, and take some time."""
+    for settings in group:
+        with Path(settings["log"]).open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        time.sleep(settings["pause"])
+    return [{"values": np.zeros(1)} for _ in group]
 
 
 @work("toy.broken/1")

@@ -8,6 +8,9 @@ an accelerator the cells that belong together are measured at once.
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +34,9 @@ __all__ = ["Tally", "Tick", "count", "duration", "run"]
 
 ACCELERATED = 0.01
 """Share of a cell's cost that an accelerator is assumed to need until its pace is measured."""
+
+WATCH_SECONDS = 0.5
+"""Time between two tests of a worker whether its parent process is still there."""
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -221,20 +227,60 @@ def _at_once(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
     tasks = (
-        joblib.delayed(_numbered)(number, group, folder, device)
+        joblib.delayed(_numbered)(number, group, folder, device, os.getpid())
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
-    inner = {} if clock.threads else {"inner_max_num_threads": 1}
-    backend = "threading" if clock.threads else "loky"
-    with joblib.parallel_config(backend=backend, n_jobs=clock.workers, verbose=0, **inner):
+    with _threads(clock.workers) if clock.threads else _processes(clock.workers):
         # A task is taken only when a worker is free, so that the budget is tested at that moment.
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
             yield groups[number], seconds
 
 
-def _numbered(number: int, group: Group, folder: Path, device: str) -> tuple[int, float]:
+def _threads(workers: int) -> AbstractContextManager[Any]:
+    context: AbstractContextManager[Any] = joblib.parallel_config("threading", n_jobs=workers)
+    return context
+
+
+def _processes(workers: int) -> AbstractContextManager[Any]:
+    """Use processes that end with this one, even before their first task."""
+    settings = {"n_jobs": workers, "verbose": 0, "inner_max_num_threads": 1}
+    watch = {"initializer": end_with, "initargs": (os.getpid(),)}
+    try:
+        context: AbstractContextManager[Any] = joblib.parallel_config("loky", **settings, **watch)
+    except TypeError:  # joblib < 1.5 has no initializer: workers watch from their first task on
+        context = joblib.parallel_config("loky", **settings)
+    return context
+
+
+@functools.cache
+def end_with(parent: int) -> None:
+    """End this process soon after its parent process, which may be killed, has ended.
+
+    A worker would otherwise finish its task, which may take minutes, and then wait for the next
+    one. When the parent of a process ends, the process is given another parent (not on Windows,
+    where workers end some minutes after they became idle).
+
+    Parameters
+    ----------
+    parent : int
+        Identifier of the parent process.
+    """
+    if os.getpid() != parent:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)  # nothing is lost: finished cells are stored, and files are written atomically
+
+
+def _numbered(
+    number: int, group: Group, folder: Path, device: str, parent: int
+) -> tuple[int, float]:
+    end_with(parent)
     return number, measure_and_store(group, folder, device)
 
 
