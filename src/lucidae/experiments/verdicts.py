@@ -35,6 +35,9 @@ Where = float | str | tuple[float, float]
 
 DIVERGED = "not finite: a run diverged"
 
+LARGEST_WHOLE = 1e7
+"""Size up to which whole numbers, such as epochs, are written with all digits."""
+
 
 def curve_named(curves: Curves, name: str) -> Curve:
     """Return a curve by name."""
@@ -117,7 +120,9 @@ def measured(claim: Claim) -> str:
         return ""
     if not math.isfinite(claim.value):
         return claim.advice or DIVERGED
-    return f"{claim.value:.4g}{f' ({claim.advice})' if claim.advice else ''}"
+    whole = claim.value == round(claim.value) and abs(claim.value) < LARGEST_WHOLE
+    figure = f"{claim.value:.0f}" if whole else f"{claim.value:.4g}"
+    return f"{figure} ({claim.advice})" if claim.advice else figure
 
 
 @dataclass(frozen=True, slots=True)

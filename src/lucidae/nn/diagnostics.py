@@ -12,7 +12,7 @@ import torch
 from lucidae.arrays import scalar, to_numpy
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
-from lucidae.nn.layers import Tensor, batches, device_of, evaluation
+from lucidae.nn.layers import Tensor, batches, check_tensor, device_of, evaluation
 from lucidae.validation import check_number
 
 __all__ = ["CollapseReport", "collapse_report"]
@@ -273,6 +273,13 @@ def collapse_report(
     0
     """
     check_number(tolerance, "tolerance", low=0.0)
+    check_number(max_variance, "max_variance", low=0.0)
+    check_number(min_spread, "min_spread", low=0.0)
+    if not isinstance(model, torch.nn.Module) or not callable(getattr(model, "encode", None)):
+        raise ValueError(
+            f"model is of type {type(model).__name__}, expected an nn.Module with a method encode "
+            "that returns a Gaussian posterior, such as lucidae.nn.VAE."
+        )
     with evaluation(model):
         found = _gather(model, loader)
     count, active = active_dimensions(
@@ -332,6 +339,11 @@ def active_directions(
     >>> active_directions(turn @ torch.diag(torch.tensor([0.1, 1.0])) @ turn.T, mean)
     1
     """
+    check_tensor(mean, "mean", ("n", "k"))
+    check_tensor(covariance, "covariance", (mean.shape[1], mean.shape[1]))
+    for name, values in (("mean", mean), ("covariance", covariance)):
+        if not torch.isfinite(values).all():
+            raise ValueError(f"{name} contains NaN or infinity: the training has diverged.")
     variances, axes = torch.linalg.eigh(covariance.double())
     rotated = mean.double() @ axes
     spread = rotated.var(0, correction=0)
@@ -344,8 +356,8 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
     moment: SecondMoment | None = None
     device = device_of(model)
     for batch in batches(loader, "loader"):
-        x = batch.to(device)
-        posterior = model.encode(x)
+        x = batch.to(device, _dtype_of(model, batch))
+        posterior = _posterior(model, x)
         means.append(posterior.mean)
         variances.append(posterior.variance)
         kls.append(posterior.marginal_kl())
@@ -365,6 +377,26 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
         covariance / count,
         moment,
     )
+
+
+def _dtype_of(model: Any, batch: Tensor) -> Any:
+    """Return the floating type of a model's parameters; that of the batch if it has none."""
+    kinds = (part.dtype for part in model.parameters() if part.is_floating_point())
+    return next(kinds, batch.dtype)
+
+
+def _posterior(model: Any, x: Tensor) -> Any:
+    """Return the posterior of a batch, if it is a Gaussian over latents of shape (B, k)."""
+    posterior = model.encode(x)
+    needed = ("mean", "variance", "covariance", "kl", "marginal_kl")
+    missing = [name for name in needed if not hasattr(posterior, name)]
+    if missing:
+        raise ValueError(
+            f"model.encode returned an object of type {type(posterior).__name__} without "
+            f"{', '.join(missing)}, expected a posterior such as lucidae.nn.FullGaussian."
+        )
+    check_tensor(posterior.mean, "the posterior mean of model.encode", (len(x), "k"))
+    return posterior
 
 
 def _linear_comparison(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lucidae.nn.layers import Tensor, full_precision, without_autocast
+from lucidae.nn.layers import Tensor, check_tensor, full_precision, without_autocast
 from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["DiagonalGaussian", "FullGaussian", "Gaussian", "GaussianHead", "LowRankGaussian"]
@@ -290,6 +290,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> Gaussian:
         """Return the posterior of each sample, for features of shape (…, in_features)."""
+        check_tensor(features, "features", (..., self.in_features), self.mean.weight)
         with without_autocast(features):
             features = features.to(self.mean.weight.dtype)
             mean = full_precision(self.mean(features))

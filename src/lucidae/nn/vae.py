@@ -14,6 +14,8 @@ from lucidae.nn.layers import (
     ResNetDecoder,
     ResNetEncoder,
     Tensor,
+    check_module,
+    check_tensor,
     full_precision,
     image_shape,
 )
@@ -218,6 +220,8 @@ class VAE(nn.Module):
         super().__init__()
         if not isinstance(head, GaussianHead):
             raise ValueError(f"head is a {type(head).__name__}, expected a GaussianHead.")
+        check_module(encoder, "encoder", "from a batch to features")
+        check_module(decoder, "decoder", "from latents to means of the shape of a batch")
         self.encoder, self.decoder, self.head = encoder, decoder, head
         self.noise = NoiseVariance(noise_variance)
 
@@ -275,17 +279,23 @@ class VAE(nn.Module):
 
     def encode(self, x: Tensor) -> Gaussian:
         """Return the posterior of each sample."""
+        check_tensor(x, "x", (..., "B", "features"), self.head.mean.weight)
         posterior: Gaussian = self.head(self.encoder(x))
         return posterior
 
     def decode(self, z: Tensor) -> Tensor:
         """Return the mean of x given latents of shape (B, k)."""
-        return self.decoder(z)
+        return self.decoder(check_tensor(z, "z", ("B", self.latent_dim), self.head.mean.weight))
 
     def forward(self, x: Tensor) -> Evidence:
         """Return −ELBO and its parts for a batch, from one sample of each posterior."""
         posterior = self.encode(x)
         decoded = full_precision(self.decode(posterior.rsample()))
+        if decoded.shape != x.shape:
+            raise ValueError(
+                f"decoder returned shape {tuple(decoded.shape)} for a batch of shape "
+                f"{tuple(x.shape)}, expected the same shape."
+            )
         squared_error = torch.sum(torch.square(full_precision(x) - decoded).flatten(1), 1)
         size = math.prod(x.shape[1:])
         noise = self.noise(torch.mean(squared_error) / size)
@@ -300,7 +310,24 @@ class VAE(nn.Module):
     def sample(self, count: int) -> Tensor:
         """Decode `count` samples from the prior."""
         ref = self.head.mean.weight
+        check_integer(count, "count", low=1)
         return self.decode(torch.randn(count, self.latent_dim, dtype=ref.dtype, device=ref.device))
+
+
+def _as_tensor(dictionary: Any) -> Tensor:
+    """Return a dictionary as a tensor with data."""
+    try:
+        columns = torch.as_tensor(dictionary)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"dictionary is of type {type(dictionary).__name__}, expected numbers of shape (d, κ)."
+        ) from error
+    if columns.is_complex() or columns.is_meta:
+        raise ValueError(
+            f"dictionary has the type {columns.dtype} on {str(columns.device)!r}, expected real "
+            "numbers on a device with data."
+        )
+    return columns
 
 
 class DictionaryVAE(nn.Module):
@@ -342,7 +369,7 @@ class DictionaryVAE(nn.Module):
         sampled: bool = False,
     ) -> None:
         super().__init__()
-        columns = torch.as_tensor(dictionary)
+        columns = _as_tensor(dictionary)
         columns = columns if columns.is_floating_point() else columns.double()
         if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
             raise ValueError(
@@ -381,7 +408,7 @@ class DictionaryVAE(nn.Module):
 
     def encode(self, x: Tensor) -> FullGaussian | DiagonalGaussian:
         """Return the posterior of each sample, for x of shape (B, d)."""
-        mean = full_precision(x) @ self.encoder.mT
+        mean = self._rows(x) @ self.encoder.mT
         scale = nn.functional.softplus(self.raw_scale) + SMALLEST_SCALE
         if self.covariance == "diagonal":
             return DiagonalGaussian(mean, scale)
@@ -389,7 +416,8 @@ class DictionaryVAE(nn.Module):
 
     def decode(self, z: Tensor) -> Tensor:
         """Return Φ diag(w) z for latents of shape (B, κ)."""
-        return z @ self.linear_decoder().mT
+        check_tensor(z, "z", ("B", self.latent_dim), self.encoder)
+        return z.to(self.encoder.dtype) @ self.linear_decoder().mT
 
     def coefficients(self, x: Tensor) -> Tensor:
         """Return the sparse codes diag(w) W_z x, shape (B, κ) (Wipf 2023, Theorem 4.1)."""
@@ -397,10 +425,7 @@ class DictionaryVAE(nn.Module):
 
     def forward(self, x: Tensor) -> Evidence:
         """Return −ELBO and its parts for a batch of shape (B, d)."""
-        if x.ndim != 2 or x.shape[1] != self.dictionary.shape[0]:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}, expected (B, {self.dictionary.shape[0]})."
-            )
+        x = self._rows(x)
         posterior = self.encode(x)
         squared_error = self._squared_error(x, posterior)
         kl = posterior.kl()
@@ -413,9 +438,16 @@ class DictionaryVAE(nn.Module):
         This is −2 ELBO without the constant d log 2π per sample. It is an upper bound of
         `SparseVAE.energy_` at the same relevances, with equality at the best encoder.
         """
+        if not torch.isfinite(self._rows(x)).all():
+            raise ValueError("x contains NaN or infinity. Remove or impute those entries first.")
         with torch.no_grad():
             loss = float(self(x).loss)
         return float(len(x) * (2 * loss - x.shape[1] * math.log(2 * math.pi)))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Return a batch of shape (B, d) in the precision of the dictionary."""
+        check_tensor(x, "x", ("B", self.dictionary.shape[0]), self.dictionary)
+        return full_precision(x).to(self.encoder.dtype)
 
     def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
         """Return E‖x − Φ diag(w) z‖² over the posterior, or its estimate from one sample."""

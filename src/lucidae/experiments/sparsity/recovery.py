@@ -31,6 +31,11 @@ from lucidae.metrics import exact_recovery, support_recovery
 
 __all__ = ["ABOUT", "Recovery", "above", "measure", "rate", "scales"]
 
+ROW_NORMS = {
+    "unit": "nonzero rows of unit norm",
+    "jeffreys": "norms of the nonzero rows from Jeffreys' prior",
+}
+NO_NOISE = "none (the methods assume a noise variance γ of 1e-10)"
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
 """Numbers of active rows that are solved at once on an accelerator."""
@@ -126,8 +131,8 @@ class Recovery:
         }
         return {
             "dictionary": f"{self.d} × {self.kappa}, {dictionary}",
-            "responses": f"{self.n}, code of rank {self.tau}, rows scaled by {self.row_scaling}",
-            "noise": "none (γ = 1e-10)" if self.snr_db is None else f"{self.snr_db:g} dB",
+            "responses": f"{self.n}, code of rank {self.tau}, {ROW_NORMS[self.row_scaling]}",
+            "noise": NO_NOISE if self.snr_db is None else f"{self.snr_db:g} dB",
             "active rows": f"{self.active[0]} to {self.active[-1]}, {len(self.active)} values",
             "trials": f"{self.trials} for each",
             "success": success[self.criterion],

@@ -35,11 +35,11 @@ class Comparison:
     Parameters
     ----------
     scale : {"smoke", "paper"}
-        Name of the design in `lucidae.experiments.vae.comparison`.
+        Name of the settings in `lucidae.experiments.vae.comparison`.
     seconds : float
         Approximate seconds per run.
     noise_variance : "learn" or float, default="learn"
-        γ.
+        Noise variance γ of the decoder: learned by each model, or fixed.
     """
 
     scale: str
@@ -66,30 +66,30 @@ class Comparison:
     def curves(self, results: Results) -> Curves:
         """Return every quantity over the epochs, averaged over the seeds."""
         curves = {}
-        for arm in ("full", "diagonal"):
-            cells = results.where(arm=arm).cells
+        for kind in ("full", "diagonal"):
+            cells = results.where(arm=kind).cells
             for name in QUANTITIES:
                 series = np.mean([cell.arrays[name] for cell in cells], axis=0)
-                curves[f"{name}/{arm}"] = Curve(np.arange(1, len(series) + 1), series, "epoch")
+                curves[f"{name}/{kind}"] = Curve(np.arange(1, len(series) + 1), series, "epoch")
         evidence = curves["loss/full"].y - curves["loss/diagonal"].y
         curves["evidence"] = Curve(curves["loss/full"].x, evidence, "epoch")
         return curves
 
     def facts(self) -> Mapping[str, str]:
         """Describe the setting in words."""
-        design = self._study().DESIGNS[self.scale]
+        runs = self._study().RUNS[self.scale]
         noise = "learned: the mean squared error of each model"
         if self.noise_variance != "learn":
             noise = f"fixed at {self.noise_variance:g} for both models"
         return {
             "data": DATA[self.scale],
-            "networks": f"{design.latent_dim} latents, width {design.width}, "
-            f"{design.stages} halvings of the image size",
+            "networks": f"{runs.latent_dim} latents, width {runs.width}, "
+            f"{runs.stages} halvings of the image size",
             "noise variance γ": noise,
-            "training": f"{design.training.epochs} epochs, batches of "
-            f"{design.training.batch_size}, latents independent for the first "
-            f"{design.training.uncoupled:.0%} of the steps",
-            "seeds": str(len(design.seeds)),
+            "training": f"{runs.training.epochs} epochs, batches of "
+            f"{runs.training.batch_size}, latents independent for the first "
+            f"{runs.training.uncoupled:.0%} of the steps",
+            "seeds": str(len(runs.seeds)),
         }
 
 
