@@ -133,7 +133,8 @@ def page_of(outcomes, tmp_path):
 def test_the_page_of_a_refuted_run_says_so(tmp_path):
     text = page_of([outcome(0.7)], tmp_path)
     assert "1 of 2" in text
-    assert "Not seen at this scale: given: The model has a low error." in text
+    assert "Claims of the papers that were not seen at this scale" in text
+    assert "✗ given: The model has a low error." in text
     assert "Not seen here: error of the model: at most 0.5 at epoch 2 (measured 0.7)." in text
     assert "<td>not seen</td>" in text
     # The sentence of a claim never stands alone: "The paper says" or a row with its verdict.
@@ -149,7 +150,8 @@ def test_the_page_of_a_confirmed_run_counts_by_kind(tmp_path):
         ("1", "figures only reported"),
     ):
         assert f"<dt>{meaning}</dt><dd>{figure}</dd>" in text
-    assert "Not seen" not in text
+    assert "ot seen at" not in text
+    assert "Not seen here" not in text
     assert "Not judged at this scale: the data are small." in text
     assert "One statement cannot be judged at this scale" in text
 

@@ -60,7 +60,7 @@ WORK_NAME = re.compile(r"[a-z][a-z0-9._-]*/[1-9][0-9]*")
 
 
 class Work:
-    """A measuring function under a stable name and a version; made by the decorator `work`.
+    """A function that measures cells, with a stable name and a version; see the decorator `work`.
 
     Finished cells are stored under the name and the version, so that the function can move to
     another module, and so that results of an older version of the computation are not used again.
@@ -107,7 +107,7 @@ class Work:
 
 
 def work(identifier: str) -> Callable[[Measure], Work]:
-    """Give a measuring function its stable name and version.
+    """Give a function that measures cells its stable name and version.
 
     Increase the version when the function computes something else: cells of earlier versions
     then count as not done.
@@ -138,7 +138,7 @@ def on_processor(measure: Callable[[Settings], Arrays]) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One piece of work, identified by its exact settings.
+    """One small computation of an experiment, such as one training run, with its exact settings.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ class Verdict(Protocol):
 
 
 class Kind(StrEnum):
-    """Who says what a verdict is about."""
+    """Kind of a verdict: on a claim of the paper, on a finding of our own, or none."""
 
     PAPER = "the paper's claim"
     OWN = "our own finding"

@@ -1,9 +1,10 @@
-"""Measure the cells that are not done yet, on all cores or on an accelerator.
+"""Measure the runs of experiments that are not done yet, on all cores or on an accelerator.
 
-Every finished cell is stored immediately, so that a run that is killed at any moment can be
-continued. On the processor each cell is measured by itself with one BLAS thread, in as many
-processes as there are cores, and its numbers do not depend on which other cells were missing. On
-an accelerator the cells that belong together are measured at once.
+A run is a `Cell` of `lucidae.experiments.declaration`. Every finished cell is stored immediately,
+so that a command that is killed at any moment can be continued. On the processor each cell is
+measured by itself with one BLAS thread, in as many processes as there are cores, and its numbers do
+not depend on which other cells were missing. On an accelerator the cells that belong together are
+measured at once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Report = Callable[["Tick"], None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Progress of a run.
+    """Progress of `run`: how many cells are done, and the time left.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of cells of a run.
+    """Numbers of cells that one call of `run` measured, reused and left.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def run(
     seconds: float | None = None,
     report: Report | None = None,
 ) -> Tally:
-    """Measure the cells that the store does not hold.
+    """Measure the cells that are not in the store yet.
 
     Parameters
     ----------

@@ -28,6 +28,10 @@ LEGEND = (
     "separately."
 )
 COLOURS = {True: "green", False: "orange", None: "muted"}
+REFUTED = {
+    Kind.PAPER: "Claims of the papers that were not seen at this scale",
+    Kind.OWN: "Findings of our own that do not hold at this scale",
+}
 HEADINGS = {Kind.PAPER: "What the paper claims", Kind.OWN: "What we found beyond the paper"}
 
 
@@ -123,7 +127,7 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
             )
         ),
         Prose(LEGEND),
-        *(Note(words) for words in _refuted(outcomes)),
+        *_refuted(outcomes),
         Grid(names, rows),
     ]
     if counts.unjudged:
@@ -146,18 +150,18 @@ def _counted(outcome: Outcome) -> tuple[str, ...]:
     return outcome.experiment.name, outcome.experiment.reference, paper, ours, work
 
 
-def _refuted(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return one note for each kind of statement that this run does not confirm."""
-    notes = []
-    for kind, words in ((Kind.PAPER, "Not seen"), (Kind.OWN, "Not confirmed")):
-        found = [
-            f"{outcome.experiment.name}: {one.statement.words}"
+def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
+    """Return a list of the statements that this run does not confirm, by kind."""
+    blocks: list[Block] = []
+    for kind, words in REFUTED.items():
+        found: list[Block] = [
+            Prose(f"{MARKS[False]} {outcome.experiment.name}: {one.statement.words}")
             for outcome in outcomes
             for one in outcome.of_kind(kind)
             if one.holds is False
         ]
-        notes += [f"{words} at this scale: {' – '.join(found)}"] if found else []
-    return notes
+        blocks += [Note(f"{words}; the chapters give the figures:"), *found] if found else []
+    return blocks
 
 
 def _statements(count: int) -> str:

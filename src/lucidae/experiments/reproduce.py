@@ -1,4 +1,4 @@
-"""Run experiments, judge their claims, and write page, numbers and verdicts."""
+"""Run experiments, judge their statements, and write page, numbers and verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNFINISHED = 3
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """Result of `reproduce`.
+    """What `reproduce` returns: outcomes, unfinished experiments, and the page.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def reproduce(
     page: bool = True,
     notes: str | os.PathLike[str] | None = None,
 ) -> Reproduction:
-    """Run experiments, judge their claims, and write page, numbers and verdicts.
+    """Run experiments, judge their statements, and write page, numbers and verdicts.
 
     Parameters
     ----------

@@ -127,7 +127,7 @@ def measured(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The curve is at most `bound`.
+    """Judge whether a curve is at most `bound`.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The curve is at least `bound`."""
+    """Judge whether a curve is at least `bound`."""
 
     series: str
     bound: float
@@ -168,7 +168,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The curve lies between `low` and `high`."""
+    """Judge whether a curve lies between `low` and `high`, both included."""
 
     series: str
     low: float
@@ -192,7 +192,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """The curves are ordered, largest first: each exceeds the next by at least `margin`.
+    """Judge whether curves are ordered, largest first: each exceeds the next by `margin`.
 
     A negative margin allows for sampling noise.
     """
@@ -203,7 +203,7 @@ class Ordered:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the smallest gap with the margin."""
+        """Compare the smallest difference with the margin."""
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
         name, curve = " ≥ ".join(self.series), curves[self.series[0]]
@@ -215,7 +215,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Two curves differ by at most `within`."""
+    """Judge whether two curves differ by at most `within`."""
 
     first: str
     second: str
@@ -236,7 +236,7 @@ class Agree:
 
 @dataclass(frozen=True, slots=True)
 class Outweighs:
-    """The first curve is at least `factor` times the second.
+    """Judge whether the first curve is at least `factor` times the second.
 
     Where the second curve is zero, the ratio is infinite, and any factor is reached.
     """
@@ -262,7 +262,7 @@ class Outweighs:
 
 @dataclass(frozen=True, slots=True)
 class Falls:
-    """The curve increases by at most `slack` from one point to the next.
+    """Judge whether a curve increases by at most `slack` from one point to the next.
 
     A negative `slack` requires that it falls by at least that amount.
     """
@@ -283,7 +283,7 @@ class Falls:
 
 @dataclass(frozen=True, slots=True)
 class Sooner:
-    """The first curve falls to `level` at least `factor` times sooner than the second.
+    """Judge whether a curve falls to `level` at least `factor` times sooner than another.
 
     If the second curve does not fall to `level`, the end of its grid counts, and the ratio is a
     lower bound; if the first curve does not, the verdict fails.
@@ -327,7 +327,7 @@ def arrival(curve: Curve, level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A figure that is reported without a verdict."""
+    """Report a figure without a verdict."""
 
     series: str
     at: Where = "end"

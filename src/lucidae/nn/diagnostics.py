@@ -23,7 +23,9 @@ _HEADER = ("latent", "KL", "variance", "spread", "active", "collapse")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapseReport:
-    """Report of `lucidae.nn.collapse_report`.
+    """Which latents of a VAE are used, and whether the collapse of the others is optimal.
+
+    The result of `lucidae.nn.collapse_report`.
 
     Parameters
     ----------
@@ -46,12 +48,13 @@ class CollapseReport:
         Number of samples.
     gains : ndarray of shape (k,) or None
         For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions v that the
-        latent could use; above 1 its collapse is not justified.
+        latent could use, with the covariance C of the model and Σ of the data; above 1 its collapse
+        is not justified.
     linear_active : int or None
         Number of latents that the best linear VAE with the same noise variance γ would use: the
         number of eigenvalues of the data covariance above γ.
     noise_variance : float or None
-        γ.
+        Noise variance γ of the decoder.
     max_variance, min_spread, tolerance : float
         The thresholds.
 
@@ -430,9 +433,10 @@ def linear_decoder_of(model: Any) -> Tensor | None:
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
     """Return the largest variance of the data outside the range of the decoder, divided by γ.
 
-    On that complement C = γI, so vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest
-    eigenvalue of the restricted Σ divided by γ. If it exceeds 1, a collapsed latent whose decoder
-    column can be chosen freely would increase the likelihood.
+    γ is the noise variance. On that complement the model covariance is C = γI, so vᵀC⁻¹ΣC⁻¹v /
+    vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest eigenvalue of the restricted Σ divided by γ.
+    If it exceeds 1, a collapsed latent whose decoder column can be chosen freely would increase the
+    likelihood.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
     outside = basis.mT @ sigma.to(basis) @ basis
@@ -440,11 +444,11 @@ def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
 
 
 def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tensor) -> Tensor:
-    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary, Qⱼ/zⱼ of Wipf 2023, eq. 18.
+    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary.
 
-    The log-likelihood −½(log|C| + tr C⁻¹Σ) along C + t vvᵀ has the derivative
-    ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. If the ratio exceeds 1, activating a latent with
-    this fixed column would increase the likelihood.
+    C is the covariance of the model and Σ that of the data (`sigma`). The log-likelihood −½(log|C|
+    + tr C⁻¹Σ) along C + t vvᵀ has the derivative ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. If the ratio
+    exceeds 1, activating a latent with this fixed column would increase the likelihood.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
     model_covariance = decoder @ decoder.mT + noise * identity

@@ -30,11 +30,11 @@ NAMES = ("linear1", "linear2")
 class DropoutPenalty(nn.Module):
     """The regulariser that dropout between two linear layers adds to the squared error.
 
-    λ Σᵢ ‖uᵢ‖² E[hᵢ²], with λ = dropout / (1 − dropout), hidden units h = linear1(x) and the
-    columns uᵢ of the second layer's weight (Mianjy et al. 2018, eq. 2, for any inputs and with
-    biases). The squared error without dropout plus this penalty is exactly the mean of the squared
-    error with dropout over all masks, so that training minimises the same loss without the noise of
-    the masks.
+    The penalty is λ Σᵢ ‖uᵢ‖² E[hᵢ²], with λ = dropout / (1 − dropout), hidden units h = linear1(x)
+    and the columns uᵢ of the second layer's weight (Mianjy et al. 2018, eq. 2, here for any inputs
+    and with biases). The squared error without dropout plus this penalty is exactly the mean of the
+    squared error with dropout over all masks, so that training minimises the same loss without the
+    noise of the masks.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ RESCALING = ("ada", "rmsprop", "rprop", "lion", "signsgd", "muon")
 
 
 class CodeRecorder:
-    """The codes from which the gradients of an encoder were computed.
+    """Record the codes from which the present gradients of an encoder were computed.
 
     Codes and gradients come and go together: codes are recorded when ``backward`` reaches them,
     and dropped when the gradients are cleared. Forward passes without a backward pass, such as an
@@ -53,7 +53,7 @@ class CodeRecorder:
         return CodeRecorder, ()
 
     def __call__(self, layer: Any, _inputs: Any, codes: Tensor) -> None:
-        """Wait for the gradient of these codes; the forward hook of the encoder."""
+        """Register codes, so that they are recorded when ``backward`` reaches them."""
         if not self._connected or not codes.requires_grad or not torch.is_grad_enabled():
             return
         kept = codes.detach()

@@ -35,7 +35,7 @@ AVERAGING_RATE = 0.05
 """Weight of the newest batch in the running mean of the squared error."""
 
 SMALLEST_VARIANCE = 1e-8
-"""Lower bound of γ: single precision cannot distinguish smaller squared errors from zero."""
+"""Lower bound of the noise variance: in single precision, smaller errors count as zero."""
 
 SMALLEST_SCALE = 1e-8
 """Lower bound of the posterior standard deviations of `DictionaryVAE`."""
@@ -53,7 +53,7 @@ class Evidence(NamedTuple):
     kl : tensor of shape (B,)
         KL divergence of each sample's posterior to N(0, I).
     noise_variance : tensor, a number
-        γ.
+        Noise variance γ of the decoder.
 
     Examples
     --------
@@ -70,7 +70,21 @@ class Evidence(NamedTuple):
 
 
 def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> Tensor:
-    """Return ½(d log 2πγ + ‖x − μ‖²/γ), −log N(x; μ, γI) for x of `size` d.
+    """Return −log N(x; μ, γI), which is ½(d log 2πγ + ‖x − μ‖²/γ).
+
+    Parameters
+    ----------
+    squared_error : tensor
+        ‖x − μ‖², the squared error of each sample.
+    size : int
+        Number d of entries of a sample.
+    noise : tensor, a number
+        Noise variance γ.
+
+    Returns
+    -------
+    tensor
+        In nats, of the shape of `squared_error`.
 
     Examples
     --------
@@ -84,7 +98,7 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
 
 @dataclass(frozen=True, slots=True)
 class GeometricSchedule:
-    """A variance that changes from `start` to `end` by a constant factor per step.
+    """Schedule of a variance that changes from `start` to `end` by a constant factor per step.
 
     Parameters
     ----------
@@ -182,9 +196,10 @@ class NoiseVariance(nn.Module):
 class VAE(nn.Module):
     """A variational autoencoder for continuous data, with any encoder and decoder.
 
-    x ~ N(decoder(z), γI), z ~ N(0, I), and an amortised Gaussian posterior (Wipf 2023, eq. 2).
-    `VAE.resnet` builds one for images. The forward pass returns the loss, so that `torch.compile`
-    compiles the loss with the networks.
+    The latents z have the prior N(0, I), a sample x has the distribution N(decoder(z), γI) with the
+    noise variance γ, and the posterior of z is a Gaussian that the encoder predicts (Wipf 2023, eq.
+    2). `VAE.resnet` builds one for images. The forward pass returns the loss, so that
+    `torch.compile` compiles the loss with the networks.
 
     Parameters
     ----------
@@ -195,7 +210,7 @@ class VAE(nn.Module):
     decoder : nn.Module
         From latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
-        γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
+        The noise variance γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
 
     Examples
     --------
@@ -274,7 +289,7 @@ class VAE(nn.Module):
 
     @property
     def noise_variance(self) -> Tensor:
-        """Current value of γ."""
+        """Current value of the noise variance γ."""
         return self.noise.value
 
     def encode(self, x: Tensor) -> Gaussian:
@@ -333,17 +348,19 @@ def _as_tensor(dictionary: Any) -> Tensor:
 class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
-    This is the model of Wipf 2023, eq. 5, with encoder mean W_z x and one posterior covariance SSᵀ
-    for all samples. Minimised over the encoder, its loss is, up to a factor and a constant, the
-    energy that `lucidae.SparseVAE` minimises directly (eq. 18 for a full, eq. 50 for a diagonal
-    covariance). This module minimises it by gradient descent, as larger networks are trained.
+    This is the model of Wipf 2023, eq. 5, for a dictionary Φ and trained weights w. The posterior
+    of a sample x has the mean W_z x with a trained matrix W_z, and the covariance SSᵀ with one
+    trained factor S for all samples. Minimised over the encoder, its loss is, up to a factor and a
+    constant, the energy that `lucidae.SparseVAE` minimises directly (Wipf 2023, eq. 18 for a full
+    and eq. 50 for a diagonal covariance). This module minimises it by gradient descent, as larger
+    networks are trained.
 
     Parameters
     ----------
     dictionary : tensor of shape (d, κ)
-        Φ, fixed.
+        The dictionary Φ, which is not trained.
     noise_variance : float
-        γ, fixed.
+        The noise variance γ, which is not trained.
     covariance : {"full", "diagonal"}, default="full"
         Form of the posterior covariance.
     sampled : bool, default=False
@@ -433,7 +450,7 @@ class DictionaryVAE(nn.Module):
         return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
 
     def energy(self, x: Tensor) -> float:
-        """Return the energy over all samples in the scale of eq. 18 and eq. 50.
+        """Return the energy over all samples, as in Wipf 2023, eq. 18 and eq. 50.
 
         This is −2 ELBO without the constant d log 2π per sample. It is an upper bound of
         `SparseVAE.energy_` at the same relevances, with equality at the best encoder.

@@ -1,4 +1,4 @@
-"""Convergence of dropout SGD to the closed form, and the speed of equalization."""
+"""Dropout SGD against the closed form, and the speed of equalization."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Convergence:
     runs_per_cell: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per width, strength and share of the runs."""
+        """Return one run (a `Cell`) per width, strength and share of the runs."""
         shared = {
             "shape": list(self.shape),
             "n_steps": self.n_steps,

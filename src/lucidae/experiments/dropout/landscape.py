@@ -40,7 +40,7 @@ class Surfaces:
     starts: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per strength."""
+        """Return one run (a `Cell`) per strength."""
         shared = {"target": TARGET, "points": self.points, "starts": self.starts, "seed": 0}
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 

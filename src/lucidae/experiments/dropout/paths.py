@@ -1,4 +1,4 @@
-"""Paths of dropout SGD to the global optimum."""
+"""Paths of dropout SGD on a scalar network with two hidden units."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per strength and seed; both starts run at once."""
+        """Return one run (a `Cell`) per strength and seed; both starts run at once."""
         shared = {
             "target": TARGET,
             "starts": [list(start) for start in STARTS],
@@ -86,7 +86,7 @@ def distance(path: Any, strength: float) -> Any:
 @work("dropout.paths/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Return the path (steps, starts, 2).
+    """Train with dropout and return the path of the weights, shape (steps, starts, 2).
 
     Input and output weights start equal, and stay equal: for a scalar network both gradients are
     the same.

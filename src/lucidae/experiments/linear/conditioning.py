@@ -1,4 +1,4 @@
-"""Condition numbers of the regularised objectives as the number of latents grows."""
+"""Condition numbers of the regularised objectives against the number of latents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Conditioning:
     sizes: tuple[int, ...]
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per size."""
+        """Return one run (a `Cell`) per size."""
         return grid(
             measure,
             {"k": self.sizes},

@@ -35,10 +35,13 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Two latents with W₁ = αO(θ)(I − ΛS⁻²)^½ = W₂ᵀ; a point is (α cos θ, α sin θ).
+    """Two latents whose encoder is a scaled and rotated optimum (Bao et al. 2020, Figure 1).
 
-    W₁ = x D + y J D is linear in the point (x, y), with D = (I − ΛS⁻²)^½ and the quarter turn J, so
-    the gradient over the point is the inner products of the gradient over W₁ with D and J D.
+    With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
+    rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
+    of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
+    quarter turn J, so that the gradient over the point is the inner products of the gradient over
+    W₁ with D and J D.
     """
 
     values: Vector
@@ -46,7 +49,7 @@ class Plane:
 
     @property
     def frame(self) -> Vector:
-        """Return D and J D."""
+        """Return the matrices D and J D, stacked along the first axis."""
         scale = np.diag(np.sqrt(1 - self.penalties / self.values))
         return np.stack([scale, TURN @ scale])
 
@@ -79,7 +82,7 @@ class Landscape:
     start: tuple[float, float] = (0.05, 0.1)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell."""
+        """Return the only run (a `Cell`)."""
         settings = {
             "points": self.points,
             "n_steps": self.n_steps,

@@ -67,7 +67,7 @@ class Search:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per model and rate."""
+        """Return one run (a `Cell`) per model and rate."""
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:

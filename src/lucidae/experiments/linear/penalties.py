@@ -77,7 +77,7 @@ class Penalties:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per rule, and one per rule and rate."""
+        """Return one run (a `Cell`) per rule, and one per rule and rate."""
         shared = {"data": self.baseline.data, "k": self.baseline.k}
         rules = [dict(rule) for rule in self.rules.values()]
         chosen = grid(measure, {"rule": rules}, shared, 2.0)

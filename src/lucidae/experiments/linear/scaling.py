@@ -58,7 +58,7 @@ class EpochsToAlignment:
     target: float = 0.3
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per model, optimizer and size."""
+        """Return one run (a `Cell`) per model, optimizer and size."""
         return [
             Cell(measure, self._settings(method, optimizer, k), self._cost(method, optimizer, k))
             for method, optimizer in self.rates

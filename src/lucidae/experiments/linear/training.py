@@ -1,4 +1,4 @@
-"""Training runs of linear autoencoders as cells: dynamics, weights, searches, mini-batches."""
+"""Training runs of linear autoencoders, which several experiments share."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class TrainingRuns:
     words: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per run."""
+        """Return the cell of each run."""
         return [trial.cell for trial in self.trials]
 
     def curves(self, results: Results) -> Curves:

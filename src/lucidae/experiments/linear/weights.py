@@ -55,7 +55,7 @@ class Snapshots:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per model and epoch."""
+        """Return one run (a `Cell`) per model and epoch."""
         return self.runs.cells()
 
     def cosines(self, results: Results, method: str, epoch: int) -> Any:

@@ -1,4 +1,4 @@
-"""Recovery of row-sparse codes as cells: one method, one number of active rows, many trials."""
+"""Recovery of row-sparse codes: runs of one method on many problems of one size."""
 
 from __future__ import annotations
 
@@ -52,11 +52,13 @@ class Recovery:
     trials : int
         Problems for each r, the same for every method.
     d, kappa, n, tau : int
-        Sizes, as in `lucidae.datasets.make_sparse_regression`.
+        Rows and columns of the dictionary, number of responses, and rank of the code; as in
+        `lucidae.datasets.make_sparse_regression`.
     row_scaling : {"unit", "jeffreys"}
         Norms of the active rows.
     snr_db : float, optional
-        Noise; without it γ is 1e-10.
+        Signal-to-noise ratio of the responses in decibels; without it there is no noise, and the
+        methods assume a noise variance of 1e-10.
     leadfield : bool, default=False
         Whether the dictionary is a MEG lead field rather than Gaussian.
     criterion : {"rows", "support"}
@@ -86,7 +88,7 @@ class Recovery:
         return ("full", "diagonal", "autoencoder", lasso)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per method and number of active rows."""
+        """Return one run (a `Cell`) per method and number of active rows."""
         return [self._cell(method, r) for method in self.methods for r in self.active]
 
     def _cell(self, method: str, r: int) -> Cell:

@@ -42,7 +42,7 @@ ENERGIES = {"full": FullCovariance(), "diagonal": DiagonalCovariance()}
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The paper's own slice, and slices through random states of random problems."""
+    """One example slice, and slices through random points of random problems."""
 
     states: int
     power: float = 10.0
@@ -52,8 +52,8 @@ class Slices:
     noise: float = 1.0
 
     def cells(self) -> Sequence[Cell]:
-        """Return the paper's slice and one cell per random state."""
-        slice_of_paper = {
+        """Return the example slice, and one run (a `Cell`) per random problem."""
+        example = {
             "power": self.power,
             "inner": self.inner,
             "outer": self.outer,
@@ -62,7 +62,7 @@ class Slices:
         }
         problem = {"d": 15, "kappa": 30, "r": 6, "n": 10, "snr_db": 20.0}
         return [
-            Cell(measure_slice, slice_of_paper, 0.1),
+            Cell(measure_slice, example, 0.1),
             *grid(count_minima, {"seed": range(self.states)}, problem, 0.3),
         ]
 
@@ -91,9 +91,12 @@ class Slices:
     def facts(self) -> Mapping[str, str]:
         """Describe the setting in words."""
         return {
-            "slice of the paper": f"a = {self.power:g}, γ' = {self.inner:g}, γ'' = {self.outer:g}",
-            "autoencoder": f"a = {self.target:g}, γ = {self.noise:g}, h = log",
-            "random slices": f"every column of {self.states} problems 15 × 30 at 20 dB, random w",
+            "example": f"one response of square {self.power:g}, noise variance {self.outer:g}, "
+            f"variance {self.inner:g} without the column",
+            "autoencoder": f"response {self.target:g}, noise variance {self.noise:g}, penalty "
+            "h = log",
+            "random slices": f"every column of {self.states} problems 15 × 30 at 20 dB, at random "
+            "weights",
         }
 
 
@@ -113,8 +116,9 @@ def energies_along(
 def measure_slice(settings: Settings) -> Arrays:
     """Return the three energies along one coordinate.
 
-    The problem has one row and two equal columns of unit norm, γ = γ''. The second relevance
-    γ' − γ'' makes the variance without the first column γ', and the squared response is a.
+    The problem has one row and two equal columns of unit norm. The noise variance is ``outer``; the
+    relevance ``inner − outer`` of the second column makes ``inner`` the variance without the first
+    column. The squared response is ``power``.
     """
     power, inner, outer = settings["power"], settings["inner"], settings["outer"]
     zero = np.array(0.0)
@@ -129,7 +133,7 @@ def measure_slice(settings: Settings) -> Arrays:
 @work("sparsity.slice_minima/2")
 @on_processor
 def count_minima(settings: Settings) -> Arrays:
-    """Count the minima of the energies along each relevance of a random state, on a fine grid.
+    """Count the minima of the energies along each relevance at a random point, on a fine grid.
 
     ``"distance"`` compares the lowest point of the full energy with the minimiser of Theorem 4.4,
     in steps of the grid.

@@ -47,7 +47,7 @@ class Comparison:
     noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per covariance and seed."""
+        """Return one run (a `Cell`) per covariance and seed."""
         study = self._study()
         settings = study.cell_settings(self.scale, self.noise_variance)
         return [Cell(study.measure, one, self.seconds) for one in settings]
@@ -84,7 +84,7 @@ class Comparison:
         return {
             "data": DATA[self.scale],
             "networks": f"{runs.latent_dim} latents, width {runs.width}, "
-            f"{runs.stages} halvings of the image size",
+            f"image size halved {runs.stages} times",
             "noise variance γ": noise,
             "training": f"{runs.training.epochs} epochs, batches of "
             f"{runs.training.batch_size}, latents independent for the first "
