@@ -10,11 +10,11 @@ import extras
 from lucidae.experiments.declaration import (
     Curve,
     Experiment,
-    Kind,
     Measured,
     Results,
     Scale,
     Statement,
+    VerdictKind,
     own,
 )
 from lucidae.experiments.outcomes import Counts, judge_results
@@ -94,12 +94,12 @@ def test_kinds_are_counted_separately():
 
 
 def test_a_finding_of_our_own_is_never_a_claim_of_the_paper():
-    (finding,) = outcome(0.2).of_kind(Kind.OWN)
+    (finding,) = outcome(0.2).of_kind(VerdictKind.OWN)
     assert finding.verdict == "holds"
     assert finding.prose == "Our own finding: There is a gap."
     assert "seen" not in finding.prose
     with pytest.raises(ValueError, match="not a statement"):
-        Statement("This is reported.", Kind.REPORTED)
+        Statement("This is reported.", VerdictKind.REPORTED)
 
 
 def test_the_prose_of_a_refuted_claim_says_so():
@@ -117,7 +117,7 @@ def test_a_refuted_finding_is_no_finding():
     declared = refuted.experiment
     declared.scales["smoke"].setting.given["gap"] = gap
     again = judge_results(declared, "smoke", refuted.results)
-    (finding,) = again.of_kind(Kind.OWN)
+    (finding,) = again.of_kind(VerdictKind.OWN)
     assert finding.verdict == "does not hold"
     assert finding.prose.startswith("Our own expectation: There is a gap. This run does not confi")
 
@@ -199,7 +199,7 @@ def test_the_file_of_verdicts_has_the_fields_of_earlier_versions_and_the_kind():
     assert {"name", "reference", "scale", "setting", "holds", "claims", "cells"} <= {*stored}
     for claim in stored["claims"]:
         assert {"name", "statement", "reference", "value", "threshold", "holds"} <= {*claim}
-        assert claim["kind"] in [kind.value for kind in Kind]
+        assert claim["kind"] in [kind.value for kind in VerdictKind]
     assert [one["verdict"] for one in stored["statements"]] == [
         "not seen",
         "seen",

@@ -34,13 +34,13 @@ __all__ = [
     "Curves",
     "Drawing",
     "Experiment",
-    "Kind",
     "Measured",
     "Results",
     "Scale",
     "Setting",
     "Settings",
     "Statement",
+    "VerdictKind",
     "Work",
     "grid",
     "listed",
@@ -321,8 +321,8 @@ class Verdict(Protocol):
         """Return a `Claim` with the measured figure and whether it satisfies the bound."""
 
 
-class Kind(StrEnum):
-    """Kind of a verdict: on a claim of the paper, on a finding of our own, or none."""
+class VerdictKind(StrEnum):
+    """VerdictKind of a verdict: on a claim of the paper, on a finding of our own, or none."""
 
     PAPER = "the paper's claim"
     OWN = "our own finding"
@@ -337,7 +337,7 @@ class Statement:
     ----------
     words : str
         The sentence.
-    kind : Kind, default=Kind.PAPER
+    kind : VerdictKind, default=VerdictKind.PAPER
         Whether the paper claims it, or it was found here beyond the paper.
 
     Examples
@@ -347,16 +347,16 @@ class Statement:
     """
 
     words: str
-    kind: Kind = Kind.PAPER
+    kind: VerdictKind = VerdictKind.PAPER
 
     def __post_init__(self) -> None:
-        if self.kind is Kind.REPORTED:
+        if self.kind is VerdictKind.REPORTED:
             raise ValueError("a reported figure has no verdict, so it is not a statement.")
 
 
 def own(words: str) -> Statement:
     """Return a statement of our own, which the paper does not make."""
-    return Statement(words, Kind.OWN)
+    return Statement(words, VerdictKind.OWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucidae.certificate import Claim
-from lucidae.experiments.declaration import Kind
+from lucidae.experiments.declaration import VerdictKind
 from lucidae.experiments.engine import count, duration
 from lucidae.experiments.outcomes import WORDS, Judgement, Outcome
 from lucidae.experiments.verdicts import measured
@@ -99,7 +99,7 @@ def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
             *images,
             "| statement | measured | verdict |\n|---|---|---|",
             *(row for one in outcome.judgements for row in _rows(one)),
-            *(_row(claim, Kind.REPORTED.value) for claim in outcome.reported),
+            *(_row(claim, VerdictKind.REPORTED.value) for claim in outcome.reported),
             "\n| setting | |\n|---|---|",
             *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
             f"| machine | {'; '.join(outcome.machines)} |",

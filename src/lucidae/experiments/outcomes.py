@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lucidae.certificate import Claim
-from lucidae.experiments.declaration import Curves, Experiment, Kind, Results, Statement
+from lucidae.experiments.declaration import Curves, Experiment, Results, Statement, VerdictKind
 from lucidae.experiments.store import Store
 from lucidae.experiments.verdicts import measured
 from lucidae.io.atomic import json_safe
@@ -20,10 +20,10 @@ from lucidae.io.atomic import json_safe
 __all__ = ["Counts", "Judgement", "Outcome", "judge"]
 
 WORDS = {
-    (Kind.PAPER, True): "seen",
-    (Kind.PAPER, False): "not seen",
-    (Kind.OWN, True): "holds",
-    (Kind.OWN, False): "does not hold",
+    (VerdictKind.PAPER, True): "seen",
+    (VerdictKind.PAPER, False): "not seen",
+    (VerdictKind.OWN, True): "holds",
+    (VerdictKind.OWN, False): "does not hold",
 }
 NOT_JUDGED = "not judged"
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -69,7 +69,7 @@ class Judgement:
     @property
     def prose(self) -> str:
         """The statement with its verdict, for a text: never as a fact that the run refutes."""
-        words, paper = self.statement.words, self.statement.kind is Kind.PAPER
+        words, paper = self.statement.words, self.statement.kind is VerdictKind.PAPER
         if self.holds is None:
             who = "The paper says" if paper else "Our own expectation"
             return f"{who}: {words} Not judged at this scale: {self.why}"
@@ -133,10 +133,10 @@ class Counts:
         ]
         number = {(kind, holds): judged.count((kind, holds)) for kind, holds in WORDS}
         return cls(
-            number[Kind.PAPER, True],
-            number[Kind.PAPER, True] + number[Kind.PAPER, False],
-            number[Kind.OWN, True],
-            number[Kind.OWN, True] + number[Kind.OWN, False],
+            number[VerdictKind.PAPER, True],
+            number[VerdictKind.PAPER, True] + number[VerdictKind.PAPER, False],
+            number[VerdictKind.OWN, True],
+            number[VerdictKind.OWN, True] + number[VerdictKind.OWN, False],
             sum(len(outcome.reported) for outcome in every),
             sum(holds is None for _, holds in judged),
         )
@@ -204,7 +204,7 @@ class Outcome:
         """The machines that measured the cells."""
         return tuple(sorted({str(cell.about["machine"]) for cell in self.results}))
 
-    def of_kind(self, kind: Kind) -> tuple[Judgement, ...]:
+    def of_kind(self, kind: VerdictKind) -> tuple[Judgement, ...]:
         """Return the judgements of one kind."""
         return tuple(one for one in self.judgements if one.statement.kind is kind)
 
@@ -229,7 +229,9 @@ class Outcome:
             for one in self.judgements
             for claim in one.claims
         ]
-        reported = [{"kind": Kind.REPORTED.value, **claim.to_dict()} for claim in self.reported]
+        reported = [
+            {"kind": VerdictKind.REPORTED.value, **claim.to_dict()} for claim in self.reported
+        ]
         return {
             "name": self.experiment.name,
             "reference": self.experiment.reference,

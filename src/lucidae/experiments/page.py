@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from lucidae.experiments.declaration import Kind
+from lucidae.experiments.declaration import VerdictKind
 from lucidae.experiments.engine import count, duration
 from lucidae.experiments.outcomes import MARKS, Counts, Outcome
 from lucidae.experiments.verdicts import measured
@@ -29,10 +29,13 @@ LEGEND = (
 )
 COLOURS = {True: "green", False: "orange", None: "muted"}
 REFUTED = {
-    Kind.PAPER: "Claims of the papers that were not seen at this scale",
-    Kind.OWN: "Findings of our own that do not hold at this scale",
+    VerdictKind.PAPER: "Claims of the papers that were not seen at this scale",
+    VerdictKind.OWN: "Findings of our own that do not hold at this scale",
 }
-HEADINGS = {Kind.PAPER: "What the paper claims", Kind.OWN: "What we found beyond the paper"}
+HEADINGS = {
+    VerdictKind.PAPER: "What the paper claims",
+    VerdictKind.OWN: "What we found beyond the paper",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class VerdictTable:
         if self.outcome.reported:
             rows.append(_heading("Reported without a verdict"))
             rows += [
-                _row(None, Kind.REPORTED.value, claim.statement, measured(claim))
+                _row(None, VerdictKind.REPORTED.value, claim.statement, measured(claim))
                 for claim in self.outcome.reported
             ]
         names = ("", "verdict", "statement", "measured")
@@ -59,7 +62,7 @@ class VerdictTable:
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
         )
 
-    def _of_kind(self, kind: Kind) -> list[str]:
+    def _of_kind(self, kind: VerdictKind) -> list[str]:
         judgements = self.outcome.of_kind(kind)
         rows = [_heading(HEADINGS[kind])] if judgements else []
         for one in judgements:
@@ -115,7 +118,7 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
     """Return the chapter with the numbers of verdicts of each kind, for each experiment."""
     counts = Counts.of(outcomes)
     rows = tuple(_counted(outcome) for outcome in outcomes)
-    names = ("experiment", "paper", "claims of the paper", "our own findings", "work")
+    names = ("experiment", "paper", "its claims", "our findings", "work")
     blocks: list[Block] = [
         Facts(
             (
