@@ -64,7 +64,7 @@ def test_a_cell_of_an_earlier_version_counts_as_not_done(store):
     assert store.outdated(newer) == newer[:2]
     tally = run(newer, store, jobs=1)
     assert (tally.measured, tally.reused, tally.outdated) == (3, 0, 2)
-    assert "2 cells had been measured by an earlier version" in str(tally)
+    assert "2 runs had been measured by an earlier version" in str(tally)
     again = run(newer, store, jobs=1)
     assert (again.measured, again.reused, again.outdated) == (0, 3, 0)
     assert "earlier version" not in str(again)
