@@ -18,13 +18,9 @@ import numpy as np
 from fuzzing.oracle import Finding, limited_time, silenced_descriptor
 from lucidae.cli.app import run
 
+NUMBERS = np.random.default_rng(0).normal(size=(12, 4)).round(3)
 TABLES = {
-    "plain.csv": "a,b,c,d\n"
-    + "\n".join(
-        "%.3f,%.3f,%.3f,%.3f" % row
-        for row in [tuple(np.random.default_rng(i).normal(size=4)) for i in range(12)]
-    )
-    + "\n",
+    "plain.csv": "\n".join(["a,b,c,d", *(",".join(map(str, row)) for row in NUMBERS.tolist()), ""]),
     "words.csv": "name,a,b\nx,1,2\ny,3,4\nz,5,7\nw,1,1\n",
     "gaps.csv": "a,b\n1,\n,2\n3,4\n5,1\n",
     "one_row.csv": "a,b\n1,2\n",

@@ -236,19 +236,22 @@ FUNCTIONS = (
     ("equalize", "result = equalize_pair(X, A)"),
     (
         "dropout.solve",
-        "result = lucidae.dropout.solve("
-        "lucidae.dropout.LinearProblem.from_matrix(X), 1.0, 2).weights",
+        (
+            "result = lucidae.dropout.solve("
+            "lucidae.dropout.LinearProblem.from_matrix(X), 1.0, 2).weights"
+        ),
     ),
     ("dropout.solve_tied", "result = lucidae.dropout.solve_tied(X, 1.0, 2).weights"),
     (
         "sparsity.solve_batch",
-        "result = lucidae.sparsity.solve_batch("
-        "X, A[:, :1], noise_variance=0.1, max_iter=30).state.relevance",
+        (
+            "result = lucidae.sparsity.solve_batch("
+            "X, A[None, :, :1], noise_variance=0.1, max_iter=30).value"
+        ),
     ),
     (
         "sparsity.solve_batch",
-        "result = lucidae.sparsity.solve_batch("
-        "np.stack([X, X]), np.stack([A, A]), noise_variance=0.1, max_iter=30).state.relevance",
+        ("result = lucidae.sparsity.solve_batch(A, X, noise_variance=0.1, max_iter=30).value"),
     ),
     (
         "sparsity.group_lasso",

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -263,7 +264,7 @@ def misbehaviour(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "accepted", "accepted without a word"
     for warning in outcome.warned:
         if not issubclass(warning.category, UserWarning):
-            spot = f"{os.path.basename(warning.filename)}:{warning.lineno}"
+            spot = f"{Path(warning.filename).name}:{warning.lineno}"
             yield f"{warning.category.__name__} at {spot}", f"{spot} {warning.message}"
     if outcome.printed:
         yield "printed on stderr", outcome.printed.splitlines()[0][:200]
@@ -292,7 +293,7 @@ def fingerprint(value: Any) -> Any:
         fields = ("data", "indices", "indptr", "row", "col", "rows", "offsets", "coords")
         value = [getattr(value, name) for name in fields if hasattr(value, name)]
     elif hasattr(value, "to_numpy"):
-        value = [value.dtypes, value.to_numpy().tolist()]
+        return repr(value.dtypes), repr(value.to_numpy().tolist())
     try:
         return pickle.dumps(value)
     except Exception:

@@ -72,7 +72,7 @@ EDGES = (
 )
 """Values at the edges of what arguments take: the call may succeed or refuse."""
 
-HARMLESS = ("random_state", "verbose", "warm_start")
+HARMLESS = ("random_state", "warm_start")
 """Arguments that scikit-learn's own checks judge, or whose truth value alone counts."""
 
 BASES = {
@@ -214,7 +214,9 @@ def constructor_case(rng: Any) -> Case:
     """Construct an estimator with one odd argument and fit it to good data."""
     name = str(rng.choice(list(BASES)))
     base = pick(rng, BASES[name])
-    known = [key for key in inspect.signature(getattr(lucidae, name)).parameters]
+    known = [
+        key for key in inspect.signature(getattr(lucidae, name)).parameters if key != "verbose"
+    ]
     argument = str(rng.choice(known))
     value, fate = drawn(rng, argument)
     if argument == "solver" and "gradient" in base:
@@ -245,7 +247,7 @@ def argument_is_used(name: str, argument: str, base: str) -> bool:
 def generator_case(rng: Any) -> Case:
     """Make data with one odd argument."""
     name = str(rng.choice(list(GENERATORS)))
-    known = [key for key in inspect.signature(getattr(lucidae.datasets, name)).parameters]
+    known = list(inspect.signature(getattr(lucidae.datasets, name)).parameters)
     argument = str(rng.choice(known))
     value, fate = drawn(rng, argument)
     if value in ("10**6", "10**30"):
@@ -269,7 +271,8 @@ def function_case(rng: Any) -> Case:
     changed = keywords | {argument: value}
     words = ", ".join([given] * bool(given) + [f"{key}={item}" for key, item in changed.items()])
     fate = "any" if argument in ("l2", "tied", "return_mask", "method") else fate
-    names = (argument,)
+    # A method of weights may need another argument, which the refusal then names.
+    names = (argument,) if argument != "method" else ()
     return Case(
         f"{name}({argument}=)", matrix(rng, PLAIN), f"result = {name}({words})", fate, names
     )

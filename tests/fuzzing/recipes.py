@@ -106,9 +106,11 @@ NUMBERS = (
     "np.outer(A[:, 0], A[0])",
     "np.where(A > 2, 1e308, A)",
     "np.where(A > 1, -0.0, 0.0)",
-    "A.astype(str).astype(float)",
+    "A.astype(str)",
+    "(1e9 * A).astype('i8').astype('M8[s]')",
+    "(1e9 * A).astype('i8').astype('m8[s]')",
 )
-"""Rows of numbers at the limits of what can be computed: any answer that is finite or refused."""
+"""Rows of numbers at the limits of what can be computed, and what scikit-learn takes for numbers."""
 
 NO_ROWS = (
     "np.where(np.arange(d) == d // 2, nan, A)",
@@ -123,8 +125,6 @@ NO_ROWS = (
     "np.array([['a'] * d] * n, dtype=object)",
     "np.where(A == A.max(), None, A)",
     "[[None] * d] * n",
-    "(1e9 * A).astype('i8').astype('M8[s]')",
-    "(1e9 * A).astype('i8').astype('m8[s]')",
     "A[:0]",
     "A[:, :0]",
     "np.empty((0, 0))",
