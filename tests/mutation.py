@@ -28,24 +28,21 @@ ROOT = Path(__file__).resolve().parents[1]
 SLOWEST = 3.0
 """Seconds of the slowest test that is repeated for mutants."""
 
-LINEAR = ("linear/test_certificate.py", "linear/test_thresholds.py", "linear/test_solvers.py")
-DROPOUT = ("dropout/test_certificate.py", "dropout/test_thresholds.py", "dropout/test_solvers.py")
-SPARSE = ("sparsity/test_certificate.py", "sparsity/test_estimator.py", "sparsity/test_solvers.py")
 KILLERS = {
-    "linear.objectives": ("linear/test_objectives.py", *LINEAR),
-    "linear.rules": ("linear/test_rules.py", *LINEAR),
-    "linear.penalties": ("linear/test_penalties.py", *LINEAR),
-    "linear.theory": ("linear/test_theory.py", *LINEAR),
-    "linear.hessian": ("linear/test_hessian.py", "linear/test_penalties.py", *LINEAR),
-    "dropout.theory": ("dropout/test_theory.py", "dropout/test_landscape.py", *DROPOUT),
-    "dropout.objectives": ("dropout/test_objectives.py", "dropout/test_landscape.py", *DROPOUT),
-    "dropout.equalize": ("dropout/test_equalize.py", *DROPOUT),
-    "dropout.reduction": ("dropout/test_verifier.py", *DROPOUT),
-    "sparsity.objectives": ("sparsity/test_objectives.py", "sparsity/test_updates.py", *SPARSE),
-    "sparsity.theory": ("sparsity/test_theory.py", *SPARSE),
-    "sparsity.penalties": ("sparsity/test_penalties.py", "sparsity/test_objectives.py", *SPARSE),
-    "sparsity.updates": ("sparsity/test_updates.py", *SPARSE),
-    "sparsity.groups": ("sparsity/test_groups.py", "sparsity/test_objectives.py", *SPARSE),
+    "linear.objectives": ("linear/test_objectives.py", "linear/test_formulas.py"),
+    "linear.rules": ("linear/test_rules.py", "linear/test_formulas.py"),
+    "linear.penalties": ("linear/test_penalties.py", "linear/test_formulas.py"),
+    "linear.theory": ("linear/test_theory.py", "linear/test_formulas.py"),
+    "linear.hessian": ("linear/test_hessian.py", "linear/test_formulas.py"),
+    "dropout.theory": ("dropout/test_theory.py", "dropout/test_formulas.py"),
+    "dropout.objectives": ("dropout/test_objectives.py", "dropout/test_formulas.py"),
+    "dropout.equalize": ("dropout/test_equalize.py", "dropout/test_formulas.py"),
+    "dropout.reduction": ("dropout/test_verifier.py", "dropout/test_formulas.py"),
+    "sparsity.objectives": ("sparsity/test_objectives.py", "sparsity/test_formulas.py"),
+    "sparsity.theory": ("sparsity/test_theory.py", "sparsity/test_formulas.py"),
+    "sparsity.penalties": ("sparsity/test_penalties.py", "sparsity/test_formulas.py"),
+    "sparsity.updates": ("sparsity/test_updates.py", "sparsity/test_formulas.py"),
+    "sparsity.groups": ("sparsity/test_groups.py", "sparsity/test_formulas.py"),
     "moments": ("test_moments.py",),
     "sampling": ("test_sampling.py",),
     "metrics._linear": ("metrics/test_linear.py", "metrics/test_inputs.py"),

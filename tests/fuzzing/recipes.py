@@ -110,7 +110,7 @@ NUMBERS = (
     "(1e9 * A).astype('i8').astype('M8[s]')",
     "(1e9 * A).astype('i8').astype('m8[s]')",
 )
-"""Rows of numbers at the limits of what can be computed, and what scikit-learn takes for numbers."""
+"""Numbers at the limits of what can be computed, and what scikit-learn takes for numbers."""
 
 NO_ROWS = (
     "np.where(np.arange(d) == d // 2, nan, A)",
