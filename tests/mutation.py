@@ -26,7 +26,7 @@ from mutants import broken, mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOWEST = 3.0
-"""Seconds of the slowest test that is repeated for mutants."""
+"""Seconds of processor time of the slowest test that is repeated for mutants."""
 
 KILLERS = {
     "linear.objectives": ("linear/test_objectives.py", "linear/test_formulas.py"),
@@ -94,7 +94,7 @@ class Trial:
             code = pytest.main([*quiet, "--rootdir", str(ROOT), *given], plugins=[self])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             sys.exit(
-                f"the tests of {self.name} fail without mutants:\n{printed.getvalue()[-3000:]}"
+                f"the tests of {self.name} cannot be run:\n{printed.getvalue()[-3000:]}"
             )
 
     def pytest_runtestloop(self, session):
@@ -102,16 +102,14 @@ class Trial:
         if session.testsfailed:
             return True
         for item in session.items:
-            self.observe(session, item)
-        if session.testsfailed:
-            return True
+            self.observe(item)
         for function in self.functions:
             for words, code in mutants(function):
                 self.try_mutant(function, words, code)
         say(f"{self.name}: {self.killed} of {self.tried} mutants killed")
         return True
 
-    def observe(self, session, item):
+    def observe(self, item):
         """Run a test without mutants and note which functions it calls."""
         called, before = set(), sys.getprofile()
 
@@ -120,17 +118,16 @@ class Trial:
                 called.add(frame.f_code)
 
         sys.setprofile(note)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             failed = fails(item)
         finally:
             sys.setprofile(before)
-        session.testsfailed += failed
         if failed:
-            print(f"{item.nodeid} fails without mutants")
-        seconds = time.perf_counter() - start
+            say(f"{item.nodeid} fails without mutants and is left out")
+        seconds = time.process_time() - start
         # A test that cannot be repeated would seem to kill every mutant.
-        usable = called and seconds <= SLOWEST and not fails(item)
+        usable = called and not failed and seconds <= SLOWEST and not fails(item)
         for code in called if usable else ():
             self.callers[self.codes[code]].append((seconds, item))
 

@@ -84,9 +84,24 @@ def test_one_row_separates_nothing(size):
 
 
 def test_a_component_that_another_sample_would_turn_by_45_degrees_is_not_separated():
-    # (1/n) λ₁λ₂ / (λ₁ − λ₂)² = 2/8 · 2 = 1/2 for n = 4 and λ = (2, 1).
-    assert component_sampling_error(np.array([2.0, 1.0]), 4).tolist() == [0.5, 0.5]
-    assert not separated_components(np.array([2.0, 1.0, 0.0]), 4, 1)[0]
+    # (1/n) λ₁λ₂ / (λ₁ − λ₂)² = 2/4 for n = 4 and λ = (2, 1), both far above the zeros behind them.
+    values = np.r_[2.0, 1.0, np.zeros(48)]
+    assert component_sampling_error(values, 4)[:2].tolist() == [0.5, 0.5]
+    assert not separated_components(values, 4, 2).any()
+    assert separated_components(values, 4.5, 2).all()
+
+
+def test_two_rows_separate_only_what_exceeds_their_noise():
+    assert not separated_components(np.array([100.0, 1.0]), 2, 1).any()
+    assert separated_components(np.r_[1.0, np.zeros(99)], 2, 1).all()
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_the_expected_angle_does_not_depend_on_the_scale(scale):
+    values = np.array([5.0, 3.0, 2.0])
+    assert component_sampling_error(values * scale, 30) == pytest.approx(
+        component_sampling_error(values, 30)
+    )
 
 
 def test_negative_rounding_errors_count_as_zero():

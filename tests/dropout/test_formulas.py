@@ -48,12 +48,14 @@ def test_the_rank_is_at_most_the_width_and_zero_for_no_singular_values():
 
 
 def test_singular_values_at_rounding_level_count_as_zero():
-    for size, last, rank in ((2, 9.0, 1), (2, 11.0, 2), (12, 11.0, 1), (12, 13.0, 12)):
+    sizes = ((2, 9.0, 1), (2, 10.0, 1), (2, 11.0, 2), (12, 11.0, 1), (12, 13.0, 12))
+    for size, last, rank in sizes:
         s = np.r_[1.0, np.full(size - 1, last * EPS)]
         assert theory.optimal_rank(s, 0.0, size) == rank
     assert theory.rank_tolerance(np.array([2.0, 1.0])) == 20 * EPS
     assert theory.rank_tolerance(np.array([2.0, 1.0]), 3) == 6 * EPS
-    assert theory.breakpoints(np.array([1.0, 9 * EPS]), 2)[1] == 0.0
+    for last in (9, 10):
+        assert theory.breakpoints(np.array([1.0, last * EPS]), 2)[1] == 0.0
 
 
 def test_breakpoints_are_where_the_condition_of_the_paper_fails():
@@ -61,6 +63,7 @@ def test_breakpoints_are_where_the_condition_of_the_paper_fails():
     # r sⱼ / Σ(sᵢ − sⱼ) with r = 3: the first is infinite, then 12/1, 12/1.
     assert_allclose(theory.breakpoints(s, 3), [np.inf, 12.0, 12.0])
     assert_allclose(theory.breakpoints(s, 6), [np.inf, 24.0, 24.0, 6 / 10])
+    assert_allclose(theory.breakpoints(np.array([1.0, 0.75]), 2), [np.inf, 6.0])
     assert np.isinf(theory.breakpoints(np.array([2.0, 2.0]), 2)).all()
 
 
@@ -68,6 +71,8 @@ def test_small_dropout_bound_counts_positive_eigenvalues_alone():
     assert theory.small_dropout_bound(np.array([3.0, 2.0]), 3) == 0.0
     assert theory.small_dropout_bound(np.array([3.0, -1.0]), 2) == 0.0
     assert theory.small_dropout_bound(np.array([3.0, 2.0, 1.0]), 2) == 4.0
+    assert theory.small_dropout_bound(np.array([3.0, 2.0, 1.0]), 3) == 1.0
+    assert theory.small_dropout_bound(np.array([3.0, 0.5]), 2) == 0.4
 
 
 def test_codes_of_zero_columns_are_zero_and_the_others_are_as_without_them():
@@ -80,6 +85,16 @@ def test_codes_of_zero_columns_are_zero_and_the_others_are_as_without_them():
     wide = theory.code_map(V.T, 0.5)
     gram = V @ V.T
     assert_allclose(wide, V.T @ np.linalg.inv(gram + 0.5 * np.diag(np.diag(gram))), atol=1e-12)
+
+
+def test_directions_of_the_codes_at_rounding_level_are_left_out():
+    # Unit columns whose second singular value is a rounding error: the pseudo-inverse ignores it.
+    V = np.array([[1.0, 1.0], [0.0, 1e-16], [0.0, 0.0]])
+    assert_allclose(
+        theory.code_map(V, 0.0), np.full((3, 2), [0.5, 0.5]) * [[1], [0], [0]], atol=1e-9
+    )
+    kept = np.array([[1.0, 1.0], [0.0, 1e-9], [0.0, 0.0]])
+    assert np.abs(theory.code_map(kept, 0.0)[1]).max() > 1e8
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1e8])
