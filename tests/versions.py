@@ -36,8 +36,8 @@ QUICK = (
 )
 """Tests of all subpackages that take about a minute together."""
 
-TOOLS = ("hypothesis", "pytest", "mpmath")
-"""What the tests need beside the package; the newest versions are used throughout."""
+TOOLS = ("array-api-strict", "hypothesis", "mpmath", "polars", "pyarrow", "pytest")
+"""What these tests need of the extra `test`."""
 
 
 def main(arguments):
@@ -118,9 +118,11 @@ def built(folder):
 
 
 def lower_bounds(extra):
-    """Return the lowest versions of all dependencies, as requirements."""
+    """Return the lowest versions of all dependencies and tools, as requirements."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = project["dependencies"] + project["optional-dependencies"].get(extra, [])
+    extras = project["optional-dependencies"]
+    tools = [line for line in extras["test"] if line.partition(">=")[0] in TOOLS]
+    lines = [*project["dependencies"], *extras.get(extra, []), *tools]
     return [line.replace(">=", "==") for line in lines]
 
 
@@ -130,9 +132,9 @@ def checked(folder, python, age, wheel, tree, extra):
     environment = folder / f"{age}-{version}"
     call(python, "-m", "venv", environment)
     inner = environment / "bin" / "python"
-    pins = lower_bounds(extra) if age == "oldest" else []
+    pins = lower_bounds(extra) if age == "oldest" else TOOLS
     given = f"{wheel}[{extra}]" if extra else str(wheel)
-    installed = call(inner, "-m", "pip", "install", "--quiet", given, *pins, *TOOLS)
+    installed = call(inner, "-m", "pip", "install", "--quiet", given, *pins)
     if installed.returncode:
         return version, age, "–", "the packages cannot be installed together", False
     packages = versions_of(inner)

@@ -197,3 +197,86 @@ def test_a_representation_too_weak_to_be_told_apart_is_not_unique():
     assert position(Phi, [0, 1], 2, weakest=1e-2).verdict is True
     assert position(Phi, [0, 1], 2, weakest=1e-7).verdict is False
     assert position(Phi, [0, 1], 2, weakest=0.0).verdict is False
+
+
+def normalised(*columns):
+    columns = np.column_stack(columns).astype(float)
+    return columns / np.linalg.norm(columns, axis=0)
+
+
+@pytest.mark.parametrize("second", [[0.0, 1.0, 0.0], [1.0, 0.5, 0.0]])
+def test_how_near_to_the_span_a_column_may_lie(second):
+    # φ = a + δe₃ with a in the span: it can replace an active column if δ·s/3 ≤ 10·EXACT/weakest.
+    active = normalised([1.0, 0.0, 0.0], second)
+    spread = np.linalg.svd(active, compute_uv=False)[-1]
+    limit = 3.0 * 10.0 * theory.EXACT / spread
+    for factor, verdict in ((0.99, False), (1.01, True)):
+        near = [1.0, 0.0, factor * limit]
+        assert position(normalised(*active.T, near, [1, 1, 1]), [0, 1], 2).verdict is verdict
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_numerical_rank_counts_singular_values_above_rounding(transposed):
+    # Two columns at the angle δ have the squared singular values 2 and δ²/2.
+    rounding = 10.0 * 3 * EPS * 2.0
+    for factor, rank in ((0.8, 1), (1.3, 2)):
+        angle = np.sqrt(2.0 * factor * rounding)
+        unit = normalised([1.0, 0.0, 0.0], [1.0, angle, 0.0])
+        assert theory._rank(unit.T if transposed else unit)[0] == rank
+    assert theory._rank(np.ones((1, 4)))[0] == 1
+    assert theory._rank(np.zeros((3, 0))) == (0, 0.0)
+
+
+def test_what_lies_outside_of_a_span():
+    unit = normalised([1.0, 0, 0], [1.0, 1.0, 0], [0.6, 0, 0.8])
+    outside, smallest = theory._outside_span(unit, np.array([0, 1]))
+    assert_allclose(outside, [0.0, 0.0, 0.8], atol=1e-15)
+    assert smallest == pytest.approx(np.sqrt(1 - np.sqrt(0.5)))
+    flat = normalised([1.0, 0], [0, 1.0], [1.0, 1.0])
+    assert theory._outside_span(flat, np.array([0, 1, 2]))[1] == 0.0
+    assert theory._outside_span(flat, np.array([0, 1]))[1] == pytest.approx(1.0)
+
+
+def test_two_columns_depend_on_the_active_ones_if_their_rests_are_collinear():
+    # Rests of lengths 0.8 and 0.6 at the angle θ: dependent if s·0.6²·sin θ/9 is at most `least`.
+    sine = 0.3
+    first, second = np.array([0.6, 0.8, 0, 0]), np.array([0.8, 0.6 * np.sqrt(1 - sine**2), 0, 0])
+    second[2] = 0.6 * sine
+    active = normalised([1.0, 0, 0, 0], [1.0, 0, 0, 1.0])
+    unit = normalised(*active.T, first, second)
+    strength = np.linalg.svd(active, compute_uv=False)[-1]
+    limit = strength * 0.36 * sine / 9.0
+    used = np.array([0, 1])
+    assert theory._dependent_pair(unit, used, limit * (1 + 1e-6)) is True
+    assert theory._dependent_pair(unit, used, limit * (1 - 1e-6)) is False
+
+
+def test_an_angle_below_the_rounding_of_a_cosine_is_not_resolved():
+    # sin²θ has to exceed 16·d·ε with d = 3 rows.
+    for factor, dependent in ((0.7, True), (1.5, False)):
+        sine = np.sqrt(factor * 16.0 * 3 * EPS)
+        unit = normalised([1.0, 0, 0], [0, 1.0, 0], [0, np.sqrt(1 - sine**2), sine])
+        assert theory._dependent_pair(unit, np.array([0]), 0.0) is dependent
+
+
+def test_one_other_column_has_no_pair():
+    unit = normalised([1.0, 0], [0, 1.0])
+    assert theory._dependent_pair(unit, np.array([0]), 1.0) is False
+    assert theory._dependent_pair(unit[:, [0, 0]], np.array([0]), 0.0) is True
+    assert theory._dependent_pair(unit, np.array([0, 1]), 1.0) is False
+
+
+def test_the_number_of_columns_that_have_to_be_independent():
+    # Three used columns and responses of rank one: 2·3 − 1 + 1 = 6 = the rank of the dictionary.
+    Phi = np.random.default_rng(8).standard_normal((6, 8))
+    found = position(Phi, [0, 1, 2], 1)
+    assert found.verdict is True
+    assert "all subsets of 6 columns" in found.reason
+    assert position(Phi[:5], [0, 1, 2], 1).verdict is None
+
+
+def test_fewer_minors_are_sampled_where_they_are_large():
+    Phi = np.random.default_rng(9).standard_normal((300, 320))
+    found = position(Phi, [0, 1, 2], 1)
+    assert found.verdict is None
+    assert "7 random minors of size 300" in found.reason
