@@ -93,9 +93,7 @@ class Trial:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             code = pytest.main([*quiet, "--rootdir", str(ROOT), *given], plugins=[self])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            sys.exit(
-                f"the tests of {self.name} cannot be run:\n{printed.getvalue()[-3000:]}"
-            )
+            sys.exit(f"the tests of {self.name} cannot be run:\n{printed.getvalue()[-3000:]}")
 
     def pytest_runtestloop(self, session):
         """Take the place of pytest's own loop."""
