@@ -21,8 +21,9 @@ import numpy as np
 
 from lucidae import SparseVAE, certify
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "sparsity"))
-import brute_force
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from sparsity import brute_force
 
 SLACK = 3.0
 """A verdict contradicts brute force if the true figure is so many times beyond its threshold."""
@@ -156,6 +157,23 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, weights: Any) -
     return found
 
 
+def judge(rng: Any) -> tuple[Any, str, list[str]]:
+    """Return the certificate of one random fit, what was changed in it, and what contradicts it."""
+    X, y, weights, options = problem(rng)
+    model = SparseVAE(**options).fit(X, y, sample_weight=weights)
+    mine = [claim.verdict for claim in model.certificate_]
+    theirs = [claim.verdict for claim in certify(model, X, y, sample_weight=weights)]
+    changed = tampered(rng, model)
+    certificate = certify(model, X, y, sample_weight=weights)
+    wrong = contradictions(model, certificate, X, y, weights)
+    if wrong:  # extended precision may be at fault where γ is tiny
+        with brute_force.in_digits(60):
+            wrong = contradictions(model, certificate, X, y, weights)
+    if mine != theirs:
+        wrong.append(f"certificate_ {mine} and certify {theirs} differ")
+    return certificate, changed, wrong
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
@@ -164,19 +182,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        rng = np.random.default_rng(seed)
-        X, y, weights, options = problem(rng)
-        model = SparseVAE(**options).fit(X, y, sample_weight=weights)
-        mine = [claim.verdict for claim in model.certificate_]
-        theirs = [claim.verdict for claim in certify(model, X, y, sample_weight=weights)]
-        changed = tampered(rng, model)
-        certificate = certify(model, X, y, sample_weight=weights)
-        wrong = contradictions(model, certificate, X, y, weights)
-        if wrong:  # extended precision may be at fault where γ is tiny
-            with brute_force.in_digits(60):
-                wrong = contradictions(model, certificate, X, y, weights)
-        if mine != theirs:
-            wrong.append(f"certificate_ {mine} and certify {theirs} differ")
+        certificate, changed, wrong = judge(np.random.default_rng(seed))
         counts["problems"] += 1
         counts["tampered"] += bool(changed)
         counts[f"holds: {certificate.holds}"] += 1
