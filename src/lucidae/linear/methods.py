@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.arrays import Array, to_numpy, where_set
+from lucidae.arrays import Array, where_set
 from lucidae.io.models import saved_as
 from lucidae.linear.data import SOLVERS, LinearSolver
 from lucidae.linear.objectives import (
