@@ -242,8 +242,12 @@ class LinearState(FittedState):
         return namespace(converted).asarray(converted, copy=True)
 
     def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
-        """Return the attributes that a user assigned or changed in place, with their difference."""
+        """Return the attributes that a user assigned or changed in place, with their difference.
+
+        The history is a record of the fit, from which nothing is computed, and is not compared.
+        """
         shown = dict(self._attributes or {}) | dict(given)
+        shown.pop("history_", None)
         return changed_attributes(shown, self.compute_attributes()) if shown else {}
 
 
