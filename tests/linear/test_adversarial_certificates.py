@@ -5,6 +5,7 @@ The truth comes from `brute_force`: searches from several starts, and singular v
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 
@@ -482,3 +483,11 @@ def test_components_of_a_graded_moment_are_orthonormal():
         assert certificate["gap"].holds
         assert certificate["subspace"].holds is None
         assert "rounding errors" in certificate["subspace"].advice
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_components_of_few_graded_rows_are_orthonormal(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((8, 40)) * 10.0 ** -np.linspace(0, 3, 8)[:, None]
+    components = LinearAutoencoder(5).fit(kind(rows)).components_
+    assert_allclose(components @ components.T, np.eye(5), atol=1e-13)
