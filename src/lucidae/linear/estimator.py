@@ -103,7 +103,7 @@ class LinearState(FittedState):
         """Add one more batch; the model is computed when it is next read."""
         self.options = options
         if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            self.seen = self._seen_after(X, weights)
+            self.seen, self._probe = self._seen_after(X, weights)
             self.stream = self._stream_before(options, X, weights).after(X, weights)
         else:
             before, self.moment = self.moment, self._accumulated(X, weights)
@@ -129,15 +129,14 @@ class LinearState(FittedState):
             return StreamFit.resume(options, self._model)
         return StreamFit.begin(options, X, weights)
 
-    def _seen_after(self, X: Any, weights: Array | None) -> SecondMoment | None:
-        """Return the moment of all rows of a stream with one more batch, for its certificate."""
+    def _seen_after(self, X: Any, weights: Array | None) -> tuple[Any, Probe | None]:
+        """Return the moment of all rows of a stream with one more batch, and its probe."""
         before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)
         if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
-            return None
+            return None, None
         seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
-        self._probe = probe_after(self._probe, before, seen, X, weights)
-        return seen
+        return seen, probe_after(self._probe, before, seen, X, weights)
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
