@@ -5,6 +5,7 @@ The truth comes from `brute_force`: searches from several starts, and singular v
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 
@@ -256,7 +257,18 @@ def test_the_evidence_suffices_to_compute_the_claims_again(method):
         assert np.all(np.sort(found["penalties"]) < values[:K])
 
 
-def test_neighbours_that_float64_tells_apart_are_identifiable():
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_the_evidence_of_a_linear_vae_is_in_the_units_of_the_data(scale):
+    """−log p(sx) = −log p(x) + m log s."""
+    found = [
+        LinearAutoencoder(K, method="linear_vae").fit(s * DATA["ordinary"]).certificate_.evidence
+        for s in (1.0, scale)
+    ]
+    for name in ("loss", "minimum"):
+        assert_allclose(found[1][name] - found[0][name], 5 * np.log(scale), atol=1e-9)
+
+
+def test_neighbours_that_float64_tells_apart_are_unique():
     """The default fit of breast-cancer data has relative gaps of 2e-12."""
     X = load_breast_cancer().data
     for method in ("rag", "nonuniform_l2", "expected_nested_dropout"):
@@ -471,3 +483,11 @@ def test_components_of_a_graded_moment_are_orthonormal():
         assert certificate["gap"].holds
         assert certificate["subspace"].holds is None
         assert "rounding errors" in certificate["subspace"].advice
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_components_of_few_graded_rows_are_orthonormal(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((8, 40)) * 10.0 ** -np.linspace(0, 3, 8)[:, None]
+    components = LinearAutoencoder(5).fit(kind(rows)).components_
+    assert_allclose(components @ components.T, np.eye(5), atol=1e-13)

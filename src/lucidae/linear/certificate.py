@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -326,8 +327,12 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         "one, or from zero, by no more than rounding errors."
     )
     if not leading.dense and len(shared):
-        why = f"Not decided: the bounds do not separate the eigenvalues of {_listed(shared)}."
-        return undecided("eigengap", statement, reference, why, gap, bound)
+        why = (
+            "Not decided: the bounds on the eigenvalues do not separate those of components "
+            f"{_listed(shared)}."
+        )
+        known = gap if math.isfinite(gap) else None
+        return undecided("eigengap", statement, reference, why, known, bound)
     return at_least("eigengap", statement, reference, gap, bound, why)
 
 

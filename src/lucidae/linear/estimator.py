@@ -112,9 +112,7 @@ class LinearState(FittedState):
         state.previous = self.previous
         if options.reads.batches or X.shape[1] > EXACT_FEATURES:
             state.stream = self._stream_before(options, X, weights).after(X, weights)
-            before, state.seen = self._seen_before(), self._seen_after(X, weights)
-            if state.seen is not None:
-                state._probe = probe_after(self._probe, before, state.seen, X, weights)
+            state.seen, state._probe = self._seen_after(X, weights)
             return state
         state.moment = self._accumulated(X, weights)
         state._probe = probe_after(self._probe, self.moment, state.moment, X, weights)
@@ -138,17 +136,14 @@ class LinearState(FittedState):
         stream.check_continued(options)
         return stream
 
-    def _seen_before(self) -> SecondMoment | None:
-        """Return the moment of all rows so far: that of a stream, or that of an earlier fit."""
-        return self.moment if self.stream is None else self.seen
-
-    def _seen_after(self, X: Any, weights: Array | None) -> SecondMoment | None:
-        """Return the moment of all rows of a stream with one more batch, for its certificate."""
-        before = self._seen_before()
+    def _seen_after(self, X: Any, weights: Array | None) -> tuple[Any, Probe | None]:
+        """Return the moment of all rows of a stream with one more batch, and its probe."""
+        before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)
         if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
-            return None
-        return SecondMoment.of(X, weights) if before is None else before.update(X, weights)
+            return None, None
+        seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
+        return seen, probe_after(self._probe, before, seen, X, weights)
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
@@ -259,8 +254,12 @@ class LinearState(FittedState):
         return namespace(converted).asarray(converted, copy=True)
 
     def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
-        """Return the attributes that a user assigned or changed in place, with their difference."""
+        """Return the attributes that a user assigned or changed in place, with their difference.
+
+        The history is a record of the fit, from which nothing is computed, and is not compared.
+        """
         shown = dict(self._attributes or {}) | dict(given)
+        shown.pop("history_", None)
         return changed_attributes(shown, self.compute_attributes()) if shown else {}
 
 

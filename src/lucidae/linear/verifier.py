@@ -186,7 +186,8 @@ def _figures(
     """Return all figures, as described in `measure`; the weights are NumPy arrays."""
     k, m = weights.encoder.shape
     leading = leading_eigenpairs(data, weights.atoms)
-    scaled = _Problem(method, weights, data, leading).in_units(_unit(method, data))
+    unit = _unit(method, data)
+    scaled = _Problem(method, weights, data, leading).in_units(unit)
     products = LossTerms.of(scaled.weights.encoder, scaled.weights.atoms, scaled.data)
     declared = type(method.objective) not in OWN_OBJECTIVES
     value, minimum, size = _loss_figures(*scaled, products, declared)
@@ -210,7 +211,7 @@ def _figures(
         moment=data.difference,
         sampling=_sampling(method, leading, k, data),
         from_elsewhere=model is None,
-        evidence=_evidence(method, leading, k, data, (value, minimum, size)),
+        evidence=_evidence(method, leading, k, data, (value, minimum, size), m * math.log(unit)),
     )
 
 
@@ -502,8 +503,12 @@ def _evidence(
     k: int,
     data: Data,
     loss: tuple[Estimate | None, Estimate | None, float],
+    shift: float,
 ) -> dict[str, Any]:
-    """Return the numbers from which the figures can be computed again."""
+    """Return the numbers from which the figures can be computed again.
+
+    `shift` is added to the loss and its minimum: what the change of units subtracted from them.
+    """
     value, minimum, size = loss
     objective = method.objective
     found: dict[str, Any] = {
@@ -514,8 +519,8 @@ def _evidence(
         "trace": data.trace,
         "n_rows": data.weight,
         "misalignments": leading.misalignments,
-        "loss": None if value is None else value.value,
-        "minimum": None if minimum is None else minimum.value,
+        "loss": None if value is None else value.value + shift,
+        "minimum": None if minimum is None else minimum.value + shift,
         "loss_size": size,
     }
     if leading.dense:
