@@ -56,7 +56,7 @@ def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
     upgrade=_upgraded_state,
 )
 class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a moment or a stream, and the model that follows.
+    """Fitted state of `LinearAutoencoder`: a second moment or a stream, and the fitted model.
 
     Parameters
     ----------
@@ -475,7 +475,7 @@ class LinearAutoencoder(
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     def transform(self, X: Any) -> Array:
-        """Encode rows: (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
+        """Return the codes (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
 
         Parameters
         ----------
@@ -498,7 +498,7 @@ class LinearAutoencoder(
         return (X - mean) @ encoder.mT
 
     def inverse_transform(self, X: Any) -> Array:
-        """Decode codes: X W₂ᵀ + mean.
+        """Return the rows X W₂ᵀ + mean that codes X reconstruct.
 
         Parameters
         ----------
