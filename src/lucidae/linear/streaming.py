@@ -155,7 +155,7 @@ class StreamFit:
         )
 
     def model(self) -> Model:
-        """Return the model after the batches so far, whose status is STOPPED: a stream has no end."""
+        """Return the model after the batches so far; its status is STOPPED."""
         outcome = TrainedWeights(
             self.state.weights,
             self.method,
