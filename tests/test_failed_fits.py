@@ -283,3 +283,15 @@ def test_a_copy_does_not_share_the_batches_of_its_original(name):
     call(shared, "partial_fit", rows(1))
     assert snapshot(original) == before
     assert snapshot(shared) != before
+
+
+@pytest.mark.parametrize("name", ["linear", "regressor", "autoencoder"])
+def test_an_error_in_the_certificate_is_undecided_and_not_remembered(name, monkeypatch):
+    estimator = call(ESTIMATORS[name](), "partial_fit", rows())
+    with monkeypatch.context() as broken:
+        broken.setattr(type(estimator._state), "compute_certificate", lambda *_: 1 / 0)
+        (claim,) = estimator.certificate_
+        assert claim.undecided
+        assert "ZeroDivisionError" in claim.advice
+        assert estimator.certificate_.holds is None
+    assert estimator.certificate_.holds is not None

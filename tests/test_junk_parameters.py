@@ -170,6 +170,11 @@ JUNK_ROWS = {
     "dates": lambda X: np.full(X.shape, DATE),
     "durations": lambda X: np.full(X.shape, np.timedelta64(1, "D")),
     "complex": lambda X: X + 0j,
+    "list of dates": lambda X: [[DATE] * X.shape[1]] * len(X),
+    "list of masked rows": lambda X: [np.ma.array(row, mask=row > 0) for row in X],
+    "polars frame of dates": lambda X: require("polars").DataFrame(
+        {f"c{j}": [dt.date(2024, 1, 1)] * len(X) for j in range(X.shape[1])}
+    ),
     "frame of dates": lambda X: require("pandas").DataFrame(X).astype("datetime64[ns]"),
 }
 

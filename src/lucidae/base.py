@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, zeros_like_shape
-from lucidae.certificate import Certificate, does_not_apply
+from lucidae.certificate import Certificate, undecided
 from lucidae.validation import check_kind, check_rows
 
 __all__ = [
@@ -62,17 +62,18 @@ class FittedState(ABC):
         return self._attributes
 
     def certificate(self, title: str) -> Certificate:
-        """Return the certificate, computed once; an error becomes a claim that does not apply.
+        """Return the certificate, computed once; after an error its one claim is undecided.
 
-        scikit-learn's HTML representation reads every attribute, so reading must never raise.
+        scikit-learn's HTML representation reads every attribute, so reading must never raise. The
+        next reading tries again, because the error may have been one of memory.
         """
         if self._certificate is None:
             try:
                 self._certificate = self.compute_certificate(title)
             except Exception as error:
-                why = f"The certificate could not be computed: {error}"
-                claim = does_not_apply("certificate", "the fit is certified", "", why)
-                self._certificate = Certificate(title, (claim,))
+                why = f"The certificate could not be computed: {type(error).__name__}: {error}"
+                claim = undecided("certificate", "the fit is optimal", "", why)
+                return Certificate(title, (claim,))
         return self._certificate
 
     @property

@@ -55,7 +55,8 @@ _ADVICE = {
     ),
     Status.DIVERGED: (
         "Diverged after {n_iter} iterations. The result is the last state that had not diverged, "
-        "at distance to optimality {distance:.3g}."
+        "at distance to optimality {distance:.3g}. Lower the learning rate, if the solver has one, "
+        "or rescale the data."
     ),
     Status.STALLED: (
         "Stalled after {n_iter} iterations at distance to optimality {distance:.3g}, above the "

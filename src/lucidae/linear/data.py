@@ -134,7 +134,7 @@ class RowsCovariance:
         return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ (X − 1μᵀ) for `codes` of shape (…, n, k)."""
+        """Return the product of `codes`, transposed from (…, n, k), with the centred rows."""
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows

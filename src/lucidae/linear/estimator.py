@@ -62,7 +62,7 @@ def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
     upgrade=_upgraded_state,
 )
 class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a moment or a stream, and the model that follows.
+    """Fitted state of `LinearAutoencoder`: a second moment or a stream, and the fitted model.
 
     Parameters
     ----------
@@ -327,7 +327,8 @@ class LinearAutoencoder(
         as one vector, D is the method's direction at W (for an objective, its gradient) and c a
         bound on the curvature at the optimum (4σ₁² for most methods, σ₁² being the largest
         eigenvalue; for ``"linear_vae"`` the number of features). The full-batch solver tests this
-        every 20 steps; the stochastic solver tests it on all rows once per pass.
+        every 20 steps; the stochastic solver tests it on all rows after each pass, or after 20
+        steps if that is later.
     random_state : int, RandomState or None, default=None
         Seed of the first weights, of the order of mini-batches and of the masks of nested dropout.
         The exact solver does not use it.
@@ -341,9 +342,9 @@ class LinearAutoencoder(
     Attributes
     ----------
     mean_ : array of shape (m,)
-        Mean of the data.
+        Mean of the data; m is the number of features.
     encoder_ : array of shape (k, m)
-        Encoder W₁.
+        Encoder W₁; k is the number of latents.
     decoder_ : array of shape (m, k)
         Decoder W₂.
     components_ : array of shape (k, m)
@@ -518,7 +519,7 @@ class LinearAutoencoder(
 
     @finite("the codes")
     def transform(self, X: Any) -> Array:
-        """Encode rows: (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
+        """Return the codes (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
 
         Parameters
         ----------
@@ -542,7 +543,7 @@ class LinearAutoencoder(
 
     @finite("the decoded rows")
     def inverse_transform(self, X: Any) -> Array:
-        """Decode codes: X W₂ᵀ + mean.
+        """Return the rows X W₂ᵀ + mean that codes X reconstruct.
 
         Parameters
         ----------

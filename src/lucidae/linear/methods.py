@@ -77,11 +77,11 @@ class Method:
         return self.rule.expected(self.objective)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
-        """Return first weights of the method's kind from rows of both layers."""
+        """Return first weights, of the type that the method trains, from rows of both layers."""
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return weights of the method's kind from those of another kind."""
+        """Return weights of the type that the method trains from those of another method."""
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
             encoder = atoms = balanced_mean(encoder, atoms)

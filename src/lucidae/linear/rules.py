@@ -276,7 +276,7 @@ def rotation_generator(code_moment: Array) -> Array:
 @saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
 class RotationAugmentedRule(Rule):
-    """The reconstruction gradient plus a rotation of the latents. Bao et al. 2020, Algorithm 1.
+    """The reconstruction gradient plus a rotation of the latents (Bao et al. 2020, Algorithm 1).
 
     With `UntiedWeights` it is the paper's form, whose discrete steps drift away from balance and
     which has fixed points that are not aligned; with `TiedWeights` it has neither defect.
@@ -319,7 +319,7 @@ class GeneralizedHebbianRule(Rule):
     refused_optimizers = NO_ADAM
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
-        """Return tril(WΣWᵀ)W − WΣ."""
+        """Return tril(WΣWᵀ)W − WΣ, minus the update of Sanger's rule."""
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
@@ -419,7 +419,10 @@ class NestedDropoutRule(Rule):
     needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
+        """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖².
+
+        The projection π_b keeps the first b codes, and b is drawn for each row x.
+        """
         return self.drawn(weights, covariance).direction(weights, covariance)
 
     def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
@@ -475,7 +478,7 @@ class NestedDropoutRule(Rule):
         return PrefixNumbers(self.prior, rng, n_rows)
 
     def _masks(self, drawn: Array, width: int) -> Array:
-        """Keep unit i where the number drawn is at least P(length < i)."""
+        """Return masks that keep unit i if the number drawn is at least P(prefix length < i)."""
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
 
@@ -518,7 +521,7 @@ def prefix_thresholds(prior: Array) -> Array:
 
 
 WIDTHS = 32
-"""Numbers of units are rounded up to multiples of this, so that a device records few step sizes."""
+"""The number of computed units is a multiple of this, so that a device records few variants."""
 
 SLACK = 1e-12
 """Difference by which a device may round the probability of a prefix length."""

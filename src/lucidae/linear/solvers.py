@@ -87,7 +87,10 @@ def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> 
 
 
 def _one_more(wanted: Any, source: Source) -> int | None:
-    """Return k + 1, so that the gap after the last component is known; None for all."""
+    """Return one more than the number of latents, so that the gap after the last one is known.
+
+    None stands for all eigenpairs.
+    """
     if not isinstance(wanted, int):
         return None
     return min(wanted + 1, source.covariance.n_features)
@@ -303,7 +306,10 @@ class Stream(NamedTuple):
 def batch_step(
     method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
 ) -> Stream:
-    """Return the state after one step on a batch, at step t with the rate over 1 + t/horizon."""
+    """Return the state after one step on a batch.
+
+    The learning rate of step t is divided by 1 + t/horizon.
+    """
     # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
     direction = method.rule.direction(state.weights, covariance)

@@ -93,7 +93,7 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Continue from a fitted model: its weights, mean and variances."""
+        """Return the state that continues from the weights, mean and variances of a model."""
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
@@ -122,7 +122,7 @@ class StreamFit:
             )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
-        """Take one step on a batch of rows."""
+        """Return the state after one step on a batch of rows X."""
         source = RowsSource.of(X, weights)
         total = self.weight + source.weight
         shift = source.mean - self.mean
@@ -155,7 +155,7 @@ class StreamFit:
         )
 
     def model(self) -> Model:
-        """Return the model after the batches so far; a stream has no end: the status is STOPPED."""
+        """Return the model after the batches so far; its status is STOPPED."""
         outcome = TrainedWeights(
             self.state.weights,
             self.method,

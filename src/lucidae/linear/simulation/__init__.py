@@ -56,7 +56,7 @@ def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
 def epochs_to_alignment(
     runs: Sequence[Run], plan: Plan, target: float = 0.3, check_every: int = 10
 ) -> np.ndarray[Any, Any]:
-    """Return the number of epochs after which the axis-alignment distance of each run is `target`.
+    """Return how many epochs each run takes to an axis-alignment distance of at most `target`.
 
     A run is no longer stepped once it has reached the target.
 
