@@ -235,6 +235,7 @@ def test_interruptions_during_the_import_print_no_traceback(name, times):
 
 INTERRUPTED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
 import lucidae_command, lucidae.cli.app as app
 def interrupt(*text, **style):
     os.kill(os.getpid(), signal.SIGINT)

@@ -147,9 +147,11 @@ def _stores(folder: Path) -> dict[str, Kind]:
         with tempfile.TemporaryDirectory() as place:
             Store(place).unpack(path)
 
+    # Written again without the time, so that the same seed gives the same damage.
+    packed = _archive(_members((folder / "packed.zip").read_bytes()), zipfile.ZIP_DEFLATED)
     return {
         "cell": Kind(".npz", store.path(cell).read_bytes(), find),
-        "pack": Kind(".zip", (folder / "packed.zip").read_bytes(), unpack),
+        "pack": Kind(".zip", packed, unpack),
     }
 
 
@@ -293,5 +295,7 @@ def _archive(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> byt
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", method) as archive:
         for name, content in members.items():
-            archive.writestr(name, content)
+            member = zipfile.ZipInfo(name)  # with a fixed date
+            member.compress_type = method
+            archive.writestr(member, content)
     return stream.getvalue()

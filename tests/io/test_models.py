@@ -18,6 +18,7 @@ from lucidae import (
     SparseVAE,
 )
 from lucidae.io.models import saved_as
+from lucidae.iteration import Status
 
 OLD = Path(__file__).parents[1] / "data" / "0.1.0"
 
@@ -64,6 +65,9 @@ def test_a_saved_estimator_comes_back_bit_by_bit(estimator, data, tmp_path):
     assert np.array_equal(output(again, data[0]), output(model, data[0]))
     assert again.certificate_ == model.certificate_
     assert again.n_features_in_ == model.n_features_in_
+    for name in [name for name in dir(model) if name.endswith("_") and not name.startswith("_")]:
+        kept, loaded = getattr(model, name, None), getattr(again, name, None)
+        assert isinstance(loaded, type(kept)), name
 
 
 def test_a_loaded_stream_goes_on(data, tmp_path):
@@ -104,6 +108,7 @@ def test_a_model_saved_by_the_first_version_loads_and_works(name, tmp_path):
             checked += 1
     assert checked
     assert model.certificate_.holds is not False
+    assert isinstance(getattr(model, "status_", Status.CONVERGED), Status)
     rows = known["Phi"] if name.startswith("sparse") else known["X"]
     assert np.isfinite(output(model, rows)).all()
     lucidae.save(model, tmp_path / "again.npz")

@@ -268,6 +268,8 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
 
     `place` is the path of attributes that leads to the value, for error messages.
     """
+    if isinstance(value, Enum):  # before text: some enumerations are text, too
+        return {"member": _tag(type(value), place), "name": value.name}
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
     if isinstance(value, np.ndarray) and value.dtype == object:
@@ -284,8 +286,6 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
         return {"array": name} | _layout(arrays[name])
     if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
         return {"random": _plain_state(value.bit_generator.state)}
-    if isinstance(value, Enum):
-        return {"member": _tag(type(value), place), "name": value.name}
     if isinstance(value, dict):
         keys = [_describe(key, arrays, f"the key {key!r} of {place}") for key in value]
         items = [_describe(item, arrays, f"{place}[{key!r}]") for key, item in value.items()]
@@ -363,18 +363,28 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
     if "tuple" in tree:
         return tuple(_rebuild(item, arrays) for item in tree["tuple"])
     if "map" in tree:
-        return {_rebuild(key, arrays): _rebuild(item, arrays) for key, item in tree["map"]}
+        pairs = ((_rebuild(key, arrays), _rebuild(item, arrays)) for key, item in tree["map"])
+        return {key: _with_status(key, item) for key, item in pairs}
     if "random" in tree:
         return _generator(tree["random"])
     if "dtype" in tree:
         return _number_type(tree["dtype"])
     if "member" in tree:
         return _known(_MEMBERS, tree["member"])[tree["name"]]
-    fields = {name: _rebuild(item, arrays) for name, item in tree["fields"].items()}
+    pairs = ((name, _rebuild(item, arrays)) for name, item in tree["fields"].items())
+    fields = {name: _with_status(name, item) for name, item in pairs}
     tag = tree["record"]
     if tag.startswith("sklearn.") and tag in scikit_kinds():
         return _instance(scikit_kinds()[tag], None, fields)
     return _known(_BUILDERS, tag)(fields)
+
+
+def _with_status(name: Any, value: Any) -> Any:
+    """Return a field; the status of a fit, which earlier versions wrote as text, as a `Status`."""
+    kind = _MEMBERS.get("lucidae.status/1")
+    if name in ("status", "status_") and isinstance(value, str) and kind is not None:
+        return kind(value)
+    return value
 
 
 def _layout(array: Any) -> dict[str, Any]:

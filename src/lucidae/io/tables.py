@@ -7,7 +7,6 @@ than its size allows is refused before it is read.
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import zipfile
@@ -30,7 +29,7 @@ from lucidae.io.atomic import (
     reason_of,
     require_size,
 )
-from lucidae.io.text import MISSING, TextLayout, parse_number, text_layout
+from lucidae.io.text import MISSING, parse_number, read_frame
 
 __all__ = ["SUFFIXES", "ReadOptions", "Table", "default_names", "read_table", "read_target", "some"]
 
@@ -43,9 +42,6 @@ TARGET_NAMES = ("y", "Y", "target", "targets")
 INDEX_NAMES = ("index", "level_0", "__index_level_0__")
 """Names that pandas gives to the index of a data frame when it becomes a column."""
 ROW_INDEX = "it is the index of the rows"
-# From version 3.1 on, pandas rounds numbers correctly by default.
-OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
-EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,34 +273,7 @@ def _read_text(file: Path, options: ReadOptions) -> Table:
 
 
 def _parse_text(file: Path, options: ReadOptions) -> Table:
-    layout = text_layout(file, options.header, options.decimal)
-    read = partial(
-        pd.read_csv,
-        file,
-        sep=layout.delimiter,
-        header=None,
-        skiprows=layout.skipped + layout.header,
-        encoding="utf-8-sig",
-        skipinitialspace=True,
-        keep_default_na=False,
-        low_memory=False,
-    )
-    try:
-        frame = _parse_frame(read, layout.decimal)
-    except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
-    except pd.errors.ParserError as error:
-        _refuse_ragged(file, layout)
-        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
-    last = frame.iloc[:, -1]
-    if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
-        _refuse_ragged(file, layout)
-    if frame.shape[1] != len(layout.first):
-        hint = "; if the comma is the decimal separator, give --decimal ,"
-        raise ValueError(
-            f"{file.name!r} has {len(layout.first)} names in its header but {frame.shape[1]} "
-            f"columns{hint if layout.delimiter == ',' else ''}."
-        )
+    frame, layout = read_frame(file, options.header, options.decimal)
     given = layout.first if layout.header else ("",) * len(layout.first)
     index = 0 if layout.header and _is_index(given[0], frame[0]) else None
     names = _names(given)
@@ -326,48 +295,6 @@ def _is_index(name: str, column: Any) -> bool:
         return False
     counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
     return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
-
-
-def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
-    """Return the records as a frame whose columns of numbers are of type float64."""
-    if decimal == ".":
-        spellings = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
-        frame = read(na_values=[*spellings, "NaN"], **EXACT)
-        # The cells themselves are needed where a column is not of numbers alone ("true" is text,
-        # not 1), and to tell a row of blank cells, which is dropped, from one of missing values.
-        numeric = all(dtype.kind in "iuf" for dtype in frame.dtypes)
-        if numeric and not frame.isna().all(axis=1).any():
-            return frame.astype(np.float64)
-    cells = read(dtype=object, na_filter=False).map(str.strip)
-    filled = cells[(cells != "").any(axis=1)].reset_index(drop=True)
-    return filled.apply(partial(_to_numbers, decimal=decimal))
-
-
-def _to_numbers(column: Any, decimal: str) -> Any:
-    """Convert a column of text to numbers if every cell that is not missing is a number."""
-    cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
-    try:
-        if decimal == ",":
-            return cells.map(partial(parse_number, decimal=decimal))
-        # Python reads 1_000 as a number; pandas and people do not.
-        return column if cells.str.contains("_", regex=False).any() else cells.astype(np.float64)
-    except ValueError:
-        return column
-
-
-def _refuse_ragged(file: Path, layout: TextLayout) -> None:
-    """Raise an error for the first record with another number of cells than the first line."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        records = csv.reader(stream, delimiter=layout.delimiter)
-        lengths = [len(row) for row in records if any(map(str.strip, row))]
-    if layout.header and len(set(lengths[1:])) == 1:
-        return  # a header of another length has an error of its own
-    for number, length in enumerate(lengths, start=1):
-        if length != lengths[0]:
-            raise ValueError(
-                f"{file.name!r}, line {number}: {length} cells, but the first line has "
-                f"{lengths[0]}."
-            )
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:

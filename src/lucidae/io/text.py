@@ -1,7 +1,7 @@
-"""How a text table is laid out: delimiter, decimal separator, header and the index of its rows.
+"""Read text tables (extra `cli`): find delimiter, decimal separator and header, then the numbers.
 
-The decisions follow what users of pandas and `csv.Sniffer` expect, and each of them can be
-overruled by the caller. They are made on the first records of a file, before pandas reads it.
+The layout is decided as users of pandas and `csv.Sniffer` expect, from the first records of a file,
+before pandas reads it; the caller can overrule the decisions.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
-__all__ = ["MISSING", "TextLayout", "has_header", "parse_number", "text_layout"]
+import numpy as np
+import pandas as pd
+
+from lucidae.io.atomic import reason_of
+
+__all__ = ["MISSING", "TextLayout", "has_header", "parse_number", "read_frame", "text_layout"]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """Cells of a text file that stand for a missing value, in lower case."""
@@ -41,6 +48,10 @@ YEARS = range(1500, 2101)
 WHOLE = re.compile(r"0|[1-9]\d{0,8}")
 
 Records = Sequence[Sequence[str]]
+
+# From version 3.1 on, pandas rounds numbers correctly by default.
+OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,3 +301,99 @@ def _counts_rows(cells: Sequence[str]) -> bool:
         and "" not in cells
         and (all(map(WHOLE.fullmatch, cells)) or not any(map(NUMBER.fullmatch, cells)))
     )
+
+
+def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[Any, TextLayout]:
+    """Read a text table.
+
+    Parameters
+    ----------
+    file : Path
+        Text in UTF-8.
+    header, decimal
+        As in `text_layout`.
+
+    Returns
+    -------
+    frame : pandas data frame
+        Columns of numbers as float64 with NaN for missing values, other columns as text; the
+        columns are numbered, and the header is not part of it.
+    layout : TextLayout
+        How the file was read.
+    """
+    layout = text_layout(file, header, decimal)
+    read = partial(
+        pd.read_csv,
+        file,
+        sep=layout.delimiter,
+        header=None,
+        skiprows=layout.skipped + layout.header,
+        encoding="utf-8-sig",
+        skipinitialspace=True,
+        keep_default_na=False,
+        low_memory=False,
+    )
+    try:
+        frame = _parse_frame(read, layout.decimal)
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
+    except pd.errors.ParserError as error:
+        _refuse_ragged(file, layout)
+        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
+    _check_width(file, frame, layout)
+    return frame, layout
+
+
+def _check_width(file: Path, frame: Any, layout: TextLayout) -> None:
+    """Refuse records of different lengths."""
+    last = frame.iloc[:, -1]
+    if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
+        _refuse_ragged(file, layout)
+    if frame.shape[1] != len(layout.first):
+        hint = "; if the comma is the decimal separator, give --decimal ,"
+        raise ValueError(
+            f"{file.name!r} has {len(layout.first)} names in its header but {frame.shape[1]} "
+            f"columns{hint if layout.delimiter == ',' else ''}."
+        )
+
+
+def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
+    """Return the records as a frame whose columns of numbers are of type float64."""
+    if decimal == ".":
+        spellings = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
+        frame = read(na_values=[*spellings, "NaN"], **EXACT)
+        # The cells themselves are needed where a column is not of numbers alone ("true" is text,
+        # not 1), and to tell a row of blank cells, which is dropped, from one of missing values.
+        numeric = all(dtype.kind in "iuf" for dtype in frame.dtypes)
+        if numeric and not frame.isna().all(axis=1).any():
+            return frame.astype(np.float64)
+    cells = read(dtype=object, na_filter=False).map(str.strip)
+    filled = cells[(cells != "").any(axis=1)].reset_index(drop=True)
+    return filled.apply(partial(_to_numbers, decimal=decimal))
+
+
+def _to_numbers(column: Any, decimal: str) -> Any:
+    """Convert a column of text to numbers if every cell that is not missing is a number."""
+    cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
+    try:
+        if decimal == ",":
+            return cells.map(partial(parse_number, decimal=decimal))
+        # Python reads 1_000 as a number; pandas and people do not.
+        return column if cells.str.contains("_", regex=False).any() else cells.astype(np.float64)
+    except ValueError:
+        return column
+
+
+def _refuse_ragged(file: Path, layout: TextLayout) -> None:
+    """Raise an error for the first record with another number of cells than the first line."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        records = csv.reader(stream, delimiter=layout.delimiter)
+        lengths = [len(row) for row in records if any(map(str.strip, row))]
+    if layout.header and len(set(lengths[1:])) == 1:
+        return  # a header of another length has an error of its own
+    for number, length in enumerate(lengths, start=1):
+        if length != lengths[0]:
+            raise ValueError(
+                f"{file.name!r}, line {number}: {length} cells, but the first line has "
+                f"{lengths[0]}."
+            )
