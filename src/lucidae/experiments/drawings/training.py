@@ -20,7 +20,7 @@ from lucidae.report.style import LIGHT, drawing, new_figure
 PANELS = {"alignment": "Distance to the axes", "subspace": "Distance to the subspace"}
 RULE_NAMES = {
     "spaced": "√λ equally spaced",
-    "paper": "minimiser of eq. 16",
+    "paper": "minimiser of eq. 16 (Bao et al. 2020)",
     "best": "best conditioned",
 }
 RULE_LOOKS = {
@@ -231,8 +231,7 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
             for rate, dash in zip(setting.rates, ("dotted", "dashed", "solid"), strict=False)
         )
         caption = (
-            "Training with Adam under each choice of penalties (eq. 16: Bao et al. 2020); learning "
-            f"rates {rates}."
+            f"Training with Adam under each choice of penalties, with the learning rates {rates}."
         )
         kinds = ("penalties", "alignment", "subspace")
         return [Plot.of("lae-penalties", figure, caption, numbers(outcome.curves, kinds))]

@@ -112,8 +112,8 @@ EXPERIMENT = Experiment(
     "rates of each model and optimizer.",
     statements={
         "best": Statement(
-            "The rates in bold in Table 2 give the fastest convergence to the axes of those that "
-            "were tried."
+            "The rates in bold in Bao et al. 2020, Table 2 give the fastest convergence to the "
+            "axes of those that were tried."
         ),
         "close": own(
             "For each model and optimizer, the distance to the axes at the rate that the other "
@@ -124,7 +124,7 @@ EXPERIMENT = Experiment(
         "smoke": Scale(
             Search(DIGITS, DIGITS_SEARCH),
             {"close": expect(DIGITS_SEARCH, 0.08)},
-            unjudged={"best": "the digits need other rates than MNIST, which Table 2 is about."},
+            unjudged={"best": "the digits need other rates than MNIST, which the table is about."},
         ),
         "paper": Scale(
             Search(MNIST, PAPER_SEARCH),

@@ -101,7 +101,7 @@ class Penalties:
         return {**curves, **trained}
 
     def _slowdown(self, trained: Curves, rate: float) -> float:
-        """Return the excess distance of the penalties of eq. 16 early in training."""
+        """Return by how much the minimiser of eq. 16 is farther from the axes early in training."""
         ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
         return float((ours.y - usual.y)[ours.x == EARLY][0])
 
@@ -208,16 +208,17 @@ STATEMENTS = {
         "the k eigenvalues."
     ),
     "later": own(
-        "After 1000 epochs the penalties of eq. 16 give a smaller distance to the axes than "
-        "equally spaced ones."
+        "After 1000 epochs the penalties of Bao et al. 2020, eq. 16 give a smaller distance to the "
+        "axes than equally spaced ones."
     ),
     "singular": own(
-        "The penalties of eq. 16 make the Hessian singular, so that they do not minimise its "
-        "condition number."
+        "The penalties of Bao et al. 2020, eq. 16 make the Hessian singular, so that they do not "
+        "minimise its condition number."
     ),
     "best": own(
-        "The penalties with the smallest condition number lie strictly between 0 and σ_k², and no "
-        "penalties of eq. 16 that are scaled and moved into this interval have a smaller one."
+        "The penalties with the smallest condition number lie strictly between 0 and σ_k², the "
+        "smallest of the k eigenvalues. No penalties of Bao et al. 2020, eq. 16 that are scaled "
+        "and moved into this interval have a smaller one."
     ),
 }
 
@@ -230,8 +231,8 @@ def expect(gap: float) -> dict[str, Any]:
                 "slowdown",
                 0.05,
                 at="everywhere",
-                says=f"distance to the axes at epoch {EARLY}, penalties of eq. 16 minus equally "
-                "spaced penalties, for each learning rate",
+                says=f"distance to the axes at epoch {EARLY}, penalties of Bao et al. 2020, eq. 16 "
+                "minus equally spaced penalties, for each learning rate",
             ),
         ),
         "exact": (
@@ -239,7 +240,8 @@ def expect(gap: float) -> dict[str, Any]:
                 "eq16/search",
                 "eq16/paper",
                 1 - 1e-6,
-                says="eq. 16 at the penalties of a general-purpose optimizer over eq. 16 at ours",
+                says="Bao et al. 2020, eq. 16 at the penalties of a general-purpose optimizer over "
+                "its value at ours",
             ),
             AtMost("smallest/search", 1e-3, says="the first penalty that it finds, over σ_k²"),
             AtLeast("largest/search", 1 - 1e-3, says="the last penalty that it finds, over σ_k²"),
@@ -249,14 +251,16 @@ def expect(gap: float) -> dict[str, Any]:
                 (f"alignment/spaced/{RATE:g}", f"alignment/paper/{RATE:g}"),
                 at=LATE,
                 margin=gap,
-                says="distance to the axes, equally spaced penalties minus those of eq. 16",
+                says="distance to the axes, equally spaced penalties minus those of Bao et al. "
+                "2020, eq. 16",
             ),
         ),
         "singular": (
             AtMost(
                 "flatness/paper",
                 1e-9,
-                says="smallest over largest eigenvalue of the Hessian, penalties of eq. 16",
+                says="smallest over largest eigenvalue of the Hessian, penalties of Bao et al. "
+                "2020, eq. 16",
             ),
         ),
         "best": (
@@ -264,11 +268,11 @@ def expect(gap: float) -> dict[str, Any]:
                 "condition/moved",
                 "condition/best",
                 1.0,
-                says="condition number of the best of the moved penalties of eq. 16 over the "
-                "smallest one",
+                says="condition number of the best of the moved penalties of Bao et al. 2020, eq. "
+                "16 over the smallest one",
             ),
-            AtLeast("smallest/best", 1e-6, says="the first of the best conditioned penalties"),
-            AtMost("largest/best", 1 - 1e-4, says="the last of the best conditioned penalties"),
+            AtLeast("smallest/best", 1e-6, says="the first of the best penalties, over σ_k²"),
+            AtMost("largest/best", 1 - 1e-4, says="the last of the best penalties, over σ_k²"),
         ),
     }
 

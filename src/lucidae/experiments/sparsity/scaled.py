@@ -13,7 +13,7 @@ EXPERIMENT = Experiment(
     title="Recovery of the relevant columns: rows of very different norms",
     reference="Wipf 2023, Figure 2(b)",
     shows="recovery against the number of active rows, norms from Jeffreys' prior",
-    about=f"{ABOUT} The norms of the nonzero rows differ widely, as Theorem 4.1 of the paper "
+    about=f"{ABOUT} The norms of the nonzero rows differ widely, as Wipf 2023, Theorem 4.1 "
     "assumes.",
     statements={
         "perfect": Statement(

@@ -135,8 +135,8 @@ def measure_slice(settings: Settings) -> Arrays:
 def count_minima(settings: Settings) -> Arrays:
     """Count the minima of the energies along each relevance at a random point, on a fine grid.
 
-    ``"distance"`` compares the lowest point of the full energy with the minimiser of Theorem 4.4,
-    in steps of the grid.
+    ``"distance"`` compares the lowest point of the full energy with the minimiser of Wipf 2023,
+    Theorem 4.4, in steps of the grid.
     """
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
@@ -169,7 +169,8 @@ EXPECT = {
             "distance/full",
             1,
             at="everywhere",
-            says="grid steps between the minimum of the full VAE and the minimiser of Theorem 4.4",
+            says="grid steps between the minimum of the full VAE and the minimiser of Wipf 2023, "
+            "Theorem 4.4",
         ),
     ),
     "diagonal": (
@@ -198,7 +199,7 @@ EXPERIMENT = Experiment(
         "full": Statement(
             "Along one of its weights, the energy of the full VAE has a single minimum."
         ),
-        "minimiser": Statement("This minimum is where Theorem 4.4 says."),
+        "minimiser": Statement("This minimum is where Wipf 2023, Theorem 4.4 says."),
         "diagonal": Statement("The energy of the diagonal VAE can have two minima."),
         "autoencoder": Statement("The energy of the autoencoder can have several minima."),
         "several": own("For the diagonal VAE this happens in more than 1 % of random slices."),
