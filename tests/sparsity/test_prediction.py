@@ -131,6 +131,18 @@ def test_extreme_magnitudes_give_finite_numbers_or_an_error(dtype, scaled, scale
     assert model.certificate_["posterior_mean"].holds is not False
 
 
+@pytest.mark.parametrize("noise", [5e-324, 1e-320, 1e-300, 1e-100, 1e100, 1e300, 1.7e308])
+def test_extreme_noise_variances_give_finite_numbers(noise):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((12, 4))
+    y = X @ rng.standard_normal((4, 2)) + 0.1 * rng.standard_normal((12, 2))
+    model = SparseVAE(noise_variance=noise).fit(X, y)
+    assert all(np.isfinite(getattr(model, name)).all() for name in ATTRIBUTES)
+    assert model.certificate_.holds is (True if noise > 1 else None)
+    certificate = certify(model.coef_, X, y, noise_variance=noise)
+    assert (certificate.holds is False) == (noise < 1)  # the coefficients are those of a larger γ
+
+
 def test_predictions_that_leave_the_range_are_refused():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((12, 3))
