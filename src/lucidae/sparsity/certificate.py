@@ -105,7 +105,8 @@ def _reachable(claim: Claim, reach: float) -> Claim:
 
 def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, why: str) -> Claim:
     """State a claim without a figure: undecided if only an earlier version did not measure it."""
-    if figures.position_reason == FORMER and figures.violation is not None:
+    estimated = bool(figures.noise_rule) and name in ("predictive_variance", "support")
+    if estimated or (figures.position_reason == FORMER and figures.violation is not None):
         return undecided(name, statement, reference, FORMER)
     return does_not_apply(name, statement, reference, why)
 

@@ -183,7 +183,7 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
         w, noise, columns, loading, (columns**2).sum(axis=0), (loading**2).sum(axis=1) / n, mean,
         (float((targets**2).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (noise**2 * float((precise**2).sum()) + outside) / n,
+        (float(((noise * precise) ** 2).sum()) + outside) / n,
         unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
         REACHED * unit * condition,
     )  # fmt: skip

@@ -10,7 +10,9 @@ from lucidae.io.models import saved_as
 FINEST = 1e-6
 """No smaller distance to stationarity is required, whatever `tol` says."""
 
-FORMER = "These figures were saved by an earlier version: certify(estimator, X, y)."
+FORMER = (
+    "An earlier version saved these figures and did not measure this: use certify(estimator, X, y)."
+)
 
 Figure = float | None
 

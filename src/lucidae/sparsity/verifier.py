@@ -191,7 +191,10 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
         return _failed(figures, fit, tolerance)
-    at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+    try:
+        at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+    except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
+        return _failed(figures, fit, tolerance)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
@@ -207,7 +210,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
-    """Return infinite distances, because a relevance, a coefficient or γ is not admissible."""
+    """Return infinite distances, for relevances, coefficients or a γ that are not admissible."""
     return replace(
         figures,
         violation=np.inf,
