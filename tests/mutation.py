@@ -89,7 +89,9 @@ class Trial:
         places = [ROOT / "tests" / place for place in KILLERS[self.name]]
         places.append(ROOT / "src" / "lucidae" / f"{self.name.replace('.', '/')}.py")
         given = [str(place) for place in places]
-        quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
+        quiet = ["-q", "-m", "not slow"]
+        for plugin in ("cacheprovider", "xdist", "unraisableexception", "threadexception"):
+            quiet += ["-p", f"no:{plugin}"]
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             code = pytest.main([*quiet, "--rootdir", str(ROOT), *given], plugins=[self])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -152,7 +154,7 @@ def fails(item):
     """Run a collected test once more and return whether it fails, or does not end."""
     item.funcargs = {}
     try:
-        with limited_time(20.0), warnings.catch_warnings():
+        with limited_time(10.0), warnings.catch_warnings():
             reports = runtestprotocol(item, nextitem=None, log=False)
     except DoesNotEndError:
         return True

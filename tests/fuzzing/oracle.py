@@ -33,7 +33,7 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.certificate import Certificate
 
 PATIENCE = 120
-"""Seconds after which a call counts as one that does not end."""
+"""Seconds of processor time after which a call counts as one that does not end."""
 
 REFUSALS = (ValueError, TypeError, NotFittedError, InvalidParameterError)
 """Exceptions that refuse input. Their subclasses, such as `LinAlgError`, are accidents."""
@@ -119,7 +119,7 @@ class Outcome:
 
 
 class DoesNotEndError(BaseException):
-    """Raised in a call that takes longer than `PATIENCE` seconds."""
+    """Raised in a call that computes for longer than `PATIENCE` seconds."""
 
 
 def names_of_lucidae() -> dict[str, Any]:
@@ -161,21 +161,24 @@ def silenced_descriptor(descriptor: int) -> Iterator[Any]:
 
 @contextmanager
 def limited_time(seconds: float) -> Iterator[None]:
-    """Raise `DoesNotEndError` in a block that takes too long, where the platform has alarms."""
-    if not hasattr(signal, "SIGALRM"):
+    """Raise `DoesNotEndError` in a block that computes for too long, on platforms with timers.
+
+    Processor time is counted, so that a busy machine makes no difference.
+    """
+    if not hasattr(signal, "SIGPROF"):
         yield
         return
 
     def interrupt(*_: Any) -> None:
         raise DoesNotEndError(f"no end after {seconds:g} seconds")
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, interrupt)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def watch(statement: str, names: dict[str, Any]) -> Outcome:
