@@ -74,19 +74,39 @@ def check_kind(values: Any, name: str) -> Any:
     NumPy would ignore the mask, and count dates in days or nanoseconds. A masked array without
     masked entries becomes a plain array.
     """
-    if isinstance(values, np.ma.MaskedArray):
-        if np.ma.is_masked(values):
-            raise ValueError(
-                f"{name} is a masked array with {np.sum(values.mask)} masked entries, "
-                "expected a value in every entry. Impute or remove the masked entries first."
-            )
-        values = values.data
-    dtypes = getattr(values, "dtypes", None)  # of the columns of a data frame
-    kinds = [getattr(values, "dtype", None)] if dtypes is None else np.ravel(dtypes)
-    for dtype in kinds:
-        if getattr(dtype, "kind", "") in ("m", "M"):
+    if type(values) is np.ndarray and values.dtype in _FLOATS:
+        return values  # without the cost of the tests below, which counts in small fits
+    listed = isinstance(values, list | tuple)
+    masked = sum(int(np.sum(np.ma.getmask(part))) for part in (values if listed else (values,)))
+    if masked:
+        raise ValueError(
+            f"{name} has masked entries ({masked}), expected a value in every entry. Impute or "
+            "remove the masked entries first."
+        )
+    for dtype in _dtypes(_as_array(values) if listed else values):
+        if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
             raise ValueError(f"{name} contains values of dtype {dtype}, expected real numbers.")
-    return values
+    return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def _as_array(values: Any) -> Any:
+    """Return a list as an array, or the list itself where its rows differ in length."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return values
+
+
+def _dtypes(values: Any) -> list[Any]:
+    """Return the dtype of an array, or those of the columns of a data frame."""
+    columns = getattr(values, "dtypes", None)
+    return [getattr(values, "dtype", None)] if columns is None else list(np.ravel(columns))
+
+
+def _is_temporal(dtype: Any) -> bool:
+    """Tell whether a dtype of polars is one of dates or durations."""
+    temporal = getattr(dtype, "is_temporal", None)
+    return bool(temporal()) if callable(temporal) else False
 
 
 def real_array(values: Any, name: str) -> Array:

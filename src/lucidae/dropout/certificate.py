@@ -358,7 +358,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 def _sampling(figures: DropoutFigures) -> Claim:
     """Report how many components another sample of the same size would show again."""
-    statement = "so many of the leading components are separated from sampling noise"
+    statement = "number of leading components that are separated from sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
         return does_not_apply("sampling", statement, reference, figures.sampling)

@@ -201,7 +201,7 @@ def spectral_bound(matrix: Array) -> float:
 
 def checked_rate(learning_rate: float | str) -> float | None:
     """Return a positive learning rate, or None for "auto"."""
-    if learning_rate == "auto":
+    if isinstance(learning_rate, str) and learning_rate == "auto":
         return None
     return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
 

@@ -78,7 +78,7 @@ class AutoencoderState(NetworkState):
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
         return super().compute_attributes() | {
-            "mean_": representable(self.moment.mean, self.ref, "mean_"),
+            "mean_": representable(self.moment.mean, self.ref, "mean_", factor=False),
             "n_components_": self.width,
         }
 

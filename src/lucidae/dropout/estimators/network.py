@@ -167,10 +167,14 @@ def beside_rows(fitted: Array, X: Any) -> Array:
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
 
 
-def representable(values: Array, ref: Array, name: str) -> Array:
-    """Return a fitted array in the dtype of `ref`; one that this dtype cannot hold is an error."""
+def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
+    """Return a fitted array in the dtype of `ref`; what this dtype cannot represent is an error.
+
+    An array by which rows are multiplied (`factor`) must not underflow either.
+    """
     limits, size = namespace(ref).finfo(ref.dtype), largest(values)
-    if not size <= float(limits.max) or 0.0 < size < float(limits.smallest_normal):
+    vanishes = factor and 0.0 < size < float(limits.smallest_normal)
+    if not size <= float(limits.max) or vanishes:
         raise ValueError(
             f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
             "Divide X or y by a constant, so that both have similar sizes"
@@ -266,7 +270,9 @@ class NetworkState(FittedState):
             callbacks=settings.bars("dropout SGD"),
         )
         if not solution.status.ok:
-            warn_user(solution.advice, ConvergenceWarning)
+            given = settings.learning_rate != "auto"
+            hint = " Use learning_rate='auto', or lower it." if given else ""
+            warn_user(solution.advice + hint, ConvergenceWarning)
         runs = solution.value
         weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
         optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)

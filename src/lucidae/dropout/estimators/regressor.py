@@ -52,7 +52,7 @@ from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_flag, check_rows, check_weights, real_array
+from lucidae.validation import check_flag, check_kind, check_rows, check_weights, real_array
 
 
 def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class RegressionState(NetworkState):
         coef = representable(left @ right.mT, self.ref, "coef_")
         center, output_center = self.centers()
         intercept = output_center - like(coef, center) @ center
-        intercept = representable(intercept, self.ref, "intercept_")
+        intercept = representable(intercept, self.ref, "intercept_", factor=False)
         return (
             shared
             | self.chosen()
@@ -470,6 +470,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Any, Array, Array | None]:
         """Return checked inputs, targets and weights; store feature count and names."""
+        X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
             y = _checked_targets(y, X)
