@@ -149,7 +149,7 @@ def _training() -> str:
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Say what the conditioning of the inputs leaves undecided."""
+    """Return a sentence that says why rounding errors leave the gap undecided."""
     dropped = (
         f" The number of directions of the inputs that cannot be told from constants is "
         f"{figures.dropped}."
@@ -239,7 +239,7 @@ def _error_of_square(figure: float, error: float) -> float:
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Say why the optimum need not be equalized; empty where it is."""
+    """Return the reason why the optimum need not be equalized; empty where it is equalized."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
@@ -336,7 +336,7 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Report the bound of Theorem 4.3; its conclusion also holds without the bound."""
+    """Report the strength below which Mianjy et al. 2018, Theorem 4.3 applies, for tied weights."""
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound

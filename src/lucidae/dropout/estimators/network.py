@@ -50,7 +50,7 @@ from lucidae.validation import (
 
 @dataclass(frozen=True, slots=True)
 class SolverTraits:
-    """Properties of a solver.
+    """What a solver needs, and when it stops.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SolverTraits:
         Whether it draws rows. If not, their moments are enough, so that it can be used in
         `partial_fit`.
     stops_at_tol : bool
-        Whether it stops at `tol`, which the certificate then allows as the gap, up to
+        Whether it stops at `tol`. The certificate then allows a gap of `tol`, but at most
         `LARGEST_GAP`.
     """
 
@@ -230,7 +230,7 @@ class NetworkState(FittedState):
 
     @abstractmethod
     def centers(self) -> tuple[Array, Array]:
-        """Return the points at which inputs and outputs are centred."""
+        """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
 
     @abstractmethod
     def solve(self) -> TrainedNetwork:
@@ -248,7 +248,7 @@ class NetworkState(FittedState):
         return self.trained
 
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
-        """Train by dropout SGD in white coordinates of the inputs, as the paper does."""
+        """Train by SGD on white inputs, as Mianjy et al. 2018, Algorithm 1 does."""
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
         center, output_center = self.centers()
