@@ -43,6 +43,9 @@ UNCERTAIN_CURVATURE = 4.0
 """Where the relative norm of the gradient is g, the Hessian differs from that of the nearest
 critical point by about UNCERTAIN_CURVATURE · g."""
 
+SINGLE = 1e-10
+"""Rounding units above this are those of single precision."""
+
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
 _CORRELATED = (
@@ -106,12 +109,12 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     if gap < -tolerance or error > tolerance:
         # An error above the tolerance leaves room for a smaller loss, however small the gap is.
         if gap - error > tolerance:
-            why = _training() if figures.from_rows else _REMEDY
+            why = _training(figures) if figures.from_rows else _REMEDY
             return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
         why = _lost(figures)
         return undecided("gap", _MINIMUM, reference, why, gap, tolerance, error=error)
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
-    advice = _saddle_advice(figures) if at_saddle else _training()
+    advice = _saddle_advice(figures) if at_saddle else _training(figures)
     return at_most("gap", _MINIMUM, reference, gap, tolerance, advice, error=error)
 
 
@@ -143,9 +146,11 @@ def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
     return undecided("gap", _MINIMUM, reference, why, most, tolerance, error=error)
 
 
-def _training() -> str:
+def _training(figures: DropoutFigures) -> str:
     """Return the advice for weights that are not optimal."""
-    return f"Train longer with a decreasing learning rate; {_EXACT}"
+    rounded = figures.precision > SINGLE
+    hint = " The weights are rounded to float32: fit to rows in float64." if rounded else ""
+    return f"Train longer with a decreasing learning rate; {_EXACT}{hint}"
 
 
 def _lost(figures: DropoutFigures) -> str:

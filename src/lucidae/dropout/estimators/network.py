@@ -167,6 +167,14 @@ def beside_rows(fitted: Array, X: Any) -> Array:
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
 
 
+class UnrepresentableError(ValueError, AttributeError):
+    """A fitted attribute overflows or underflows its dtype.
+
+    Like scikit-learn's NotFittedError it is an AttributeError too, so that `hasattr` and `dir` work
+    after `partial_fit`, whose attributes are computed when they are first read.
+    """
+
+
 def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
     """Return a fitted array in the dtype of `ref`; what this dtype cannot represent is an error.
 
@@ -175,7 +183,7 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
     limits, size = namespace(ref).finfo(ref.dtype), largest(values)
     vanishes = factor and 0.0 < size < float(limits.smallest_normal)
     if not size <= float(limits.max) or vanishes:
-        raise ValueError(
+        raise UnrepresentableError(
             f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
             "Divide X or y by a constant, so that both have similar sizes"
             f"{', or fit to float64' if machine_epsilon(ref) > 1e-10 else ''}."
@@ -293,7 +301,7 @@ class NetworkState(FittedState):
         weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
         value = float(DropoutObjective(self.problem, self.strength).value(weights))
         if not math.isfinite(value):
-            raise ValueError(
+            raise UnrepresentableError(
                 "the loss overflows double precision. Divide X or y by a constant, so that both "
                 "have similar sizes."
             )
