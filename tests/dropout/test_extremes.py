@@ -92,9 +92,23 @@ def test_single_precision_that_overflows_is_an_error_that_names_the_attribute():
     with pytest.raises(ValueError, match="coef_"):
         stream.predict(small)
     assert stream.certificate_.holds is None
+    assert not hasattr(stream, "coef_")
+    assert "coef_ has entries" in stream._repr_html_()
     torch = require("torch")
     with pytest.raises(ValueError, match="coef_"):
         DropoutRegressor(2).fit(torch.as_tensor(small), torch.as_tensor(large))
+
+
+def test_weights_that_single_precision_makes_worse_are_said_to_be_rounded():
+    rng = np.random.default_rng(3)
+    Z = rng.standard_normal((50, 4))
+    X = (Z[:, :1] + 1e-6 * Z).astype(np.float32)
+    Y = (X @ rng.standard_normal((4, 3)) + rng.standard_normal((50, 3))).astype(np.float32)
+    model = DropoutRegressor(3, dropout=0.2).fit(X, Y)
+    assert model.certificate_["gap"].holds is False
+    assert "float64" in model.certificate_["gap"].advice
+    assert certify(model, X, Y)["gap"].advice == model.certificate_["gap"].advice
+    assert DropoutRegressor(3, dropout=0.2).fit(X.astype(float), Y).certificate_.holds is True
 
 
 @pytest.mark.parametrize("name", ["regressor", "autoencoder", "factorization"])

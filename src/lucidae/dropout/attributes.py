@@ -21,9 +21,19 @@ by this factor."""
 def worst_attribute(
     reported: ReportedAttributes | None, value: float, value_error: float, case: Case
 ) -> tuple[float, float] | None:
-    """Return the relative difference of the attribute that agrees least with the data, its error.
+    """Return the difference and its error for the attribute that agrees least with the data.
 
-    It is one that certainly differs, if there is one, else one that may differ.
+    Differences are relative. An attribute that certainly differs takes precedence over one that
+    differs within its error.
+
+    Parameters
+    ----------
+    reported : ReportedAttributes or None
+        The attributes, in the units of the data; None if there are none.
+    value, value_error : float
+        The loss of the weights in the units of `case`, and a bound on its rounding error.
+    case : Case
+        The weights and the data.
     """
     if reported is None:
         return None

@@ -43,6 +43,9 @@ UNCERTAIN_CURVATURE = 4.0
 """Where the relative norm of the gradient is g, the Hessian differs from that of the nearest
 critical point by about UNCERTAIN_CURVATURE · g."""
 
+SINGLE = 1e-10
+"""Rounding units above this are those of single precision."""
+
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
 _CORRELATED = (
@@ -106,12 +109,12 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     if gap < -tolerance or error > tolerance:
         # An error above the tolerance leaves room for a smaller loss, however small the gap is.
         if gap - error > tolerance:
-            why = _training() if figures.from_rows else _REMEDY
+            why = _training(figures) if figures.from_rows else _REMEDY
             return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
         why = _lost(figures)
         return undecided("gap", _MINIMUM, reference, why, gap, tolerance, error=error)
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
-    advice = _saddle_advice(figures) if at_saddle else _training()
+    advice = _saddle_advice(figures) if at_saddle else _training(figures)
     return at_most("gap", _MINIMUM, reference, gap, tolerance, advice, error=error)
 
 
@@ -143,13 +146,15 @@ def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
     return undecided("gap", _MINIMUM, reference, why, most, tolerance, error=error)
 
 
-def _training() -> str:
+def _training(figures: DropoutFigures) -> str:
     """Return the advice for weights that are not optimal."""
-    return f"Train longer with a decreasing learning rate; {_EXACT}"
+    rounded = figures.precision > SINGLE
+    hint = " The weights are rounded to float32: fit to rows in float64." if rounded else ""
+    return f"Train longer with a decreasing learning rate; {_EXACT}{hint}"
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Say what the conditioning of the inputs leaves undecided."""
+    """Return a sentence that says why rounding errors leave the gap undecided."""
     dropped = (
         f" The number of directions of the inputs that cannot be told from constants is "
         f"{figures.dropped}."
@@ -239,7 +244,7 @@ def _error_of_square(figure: float, error: float) -> float:
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Say why the optimum need not be equalized; empty where it is."""
+    """Return the reason why the optimum need not be equalized; empty where it is equalized."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
@@ -336,7 +341,7 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Report the bound of Theorem 4.3; its conclusion also holds without the bound."""
+    """Report the strength below which Mianjy et al. 2018, Theorem 4.3 applies, for tied weights."""
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound
@@ -358,7 +363,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 def _sampling(figures: DropoutFigures) -> Claim:
     """Report how many components another sample of the same size would show again."""
-    statement = "so many of the leading components are separated from sampling noise"
+    statement = "number of leading components that are separated from sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
         return does_not_apply("sampling", statement, reference, figures.sampling)

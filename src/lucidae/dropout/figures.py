@@ -80,6 +80,7 @@ def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
         "lower_bound": None,
         "reached": None,
         "separated": None,
+        "precision": EPSILON,
         "sampling": "This certificate was saved before sampling noise was measured.",
         "evidence": {},
     } | fields
@@ -166,6 +167,8 @@ class DropoutFigures:
         not a sample, or too few.
     sampling : str
         A sentence that says how `separated` was found, or why it was not.
+    precision : float
+        Rounding unit of the dtype of the weights.
     evidence : dict
         The numbers from which the figures can be computed again.
     """
@@ -202,6 +205,7 @@ class DropoutFigures:
     reached: float | None
     separated: int | None
     sampling: str
+    precision: float
     evidence: dict[str, Any]
 
     @property

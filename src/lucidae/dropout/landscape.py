@@ -78,7 +78,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """The result of `classify`.
+    """The kind of a point of the tied landscape, and how to leave it.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
 
 
 def _rank(singular_values: Array, factor: Array) -> int:
-    """Count singular values above √ε: they are the square roots of the eigenvalues of UUᵀ."""
+    """Return how many singular values of U exceed √ε: square roots of the eigenvalues of UUᵀ."""
     xp = namespace(singular_values)
     level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
     return int(xp.sum(xp.astype(singular_values > level, xp.int64)))

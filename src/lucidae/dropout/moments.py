@@ -302,7 +302,7 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
 
 def _in_range(lift: Array, lower: Array) -> Array:
-    """Return B projected on the range of C = LLᵀ, so that the weights are zero outside it.
+    """Return B projected on the range of C = LLᵀ, outside of which the weights are then zero.
 
     Dividing by standard deviations moves the range of a singular C; CB stays as it is.
     """

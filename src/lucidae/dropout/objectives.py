@@ -57,7 +57,7 @@ WHITE = 1e-8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearProblem:
-    """The three moments of the data on which the expected loss depends.
+    """The moments of inputs x and outputs y on which the expected loss depends.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class DropoutObjective:
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return (∂f/∂U, ∂f/∂V)."""
+        """Return the gradient with respect to U and V."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights

@@ -30,14 +30,14 @@ LARGEST_WEIGHT = 1e70
 """Largest weight in units of the data: its fourth power, of which the loss consists, is finite."""
 
 ROWS = 4096
-"""Rows that `row_objective` converts to double precision at a time."""
+"""Number of rows that `row_objective` converts to double precision at a time."""
 
 SPARSE_ROWS = 128
-"""Sparse rows that `row_objective` makes dense at a time."""
+"""Number of sparse rows that `row_objective` makes dense at a time."""
 
 
 class DataUnits(NamedTuple):
-    """DataUnits of inputs and outputs, powers of four.
+    """Units of inputs and outputs, which are powers of four.
 
     Divided by them, the moments are of the order of one, so that no product of them overflows;
     the division is exact, and so is that by their square roots.
@@ -177,7 +177,19 @@ class Product(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """The minimum over all products of rank at most r, its numbers, and all singular values."""
+    """The minimum of the loss over all products of rank at most r, and how it is attained.
+
+    Attributes
+    ----------
+    value, threshold, rank
+        The minimum, the threshold α by which singular values are reduced, and the rank of the
+        optimal product.
+    singular_values, tail, spectrum
+        The first r + 1 singular values of M, the sum of squares of those after the first r, and
+        all of them.
+    product : array
+        The optimal product UV'ᵀ.
+    """
 
     value: float
     threshold: float
@@ -331,7 +343,7 @@ def _condition(triangle: Matrix) -> float:
 
 
 def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: Matrix) -> float:
-    """Return the largest difference of FᵀF from the moment, in units of standard deviations."""
+    """Return the largest difference between FᵀF and the moment, in units of standard deviations."""
     assert data.inputs is not None
     size = math.sqrt(data.energy) if data.energy > 0 else 1.0
     on_inputs = (inward.T @ inward - data.inputs) / np.outer(deviations, deviations)

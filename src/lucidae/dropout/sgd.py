@@ -225,7 +225,7 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 of a constant rate."""
+    """Return 1 for every run: the rate does not decrease."""
     return 0.0 * time + 1.0
 
 

@@ -125,6 +125,7 @@ def measure(
         reached=None if known or optimal else (value - _decrease(slope, case)) * squared,
         separated=separation.number,
         sampling=separation.sentence,
+        precision=EPSILON if reported is None else reported.precision,
         evidence=_evidence(value, scores, case),
     )
 

@@ -78,7 +78,7 @@ class AutoencoderState(NetworkState):
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
         return super().compute_attributes() | {
-            "mean_": representable(self.moment.mean, self.ref, "mean_"),
+            "mean_": representable(self.moment.mean, self.ref, "mean_", factor=False),
             "n_components_": self.width,
         }
 
@@ -95,10 +95,10 @@ class AutoencoderState(NetworkState):
         )
 
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
-        """Return what is still to be subtracted from rows from which `subtracted` was.
+        """Return the mean of the rows minus `subtracted`, the mean in the dtype of new rows.
 
-        The mean of the rows has more digits than its attribute. They are used as long as the
-        attribute is the rounded mean, and not a value that a user has assigned.
+        The stored mean has more digits than its attribute `mean_`. They are used if the attribute
+        is the rounded mean; if a user has assigned another value, that value is the mean.
         """
         mean, done = host(mean), host(subtracted)
         center, offset = host(self.moment.center), host(self.moment.offset)
@@ -266,7 +266,7 @@ class DropoutAutoencoder(
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the code (x − mean) V of every row.
+        """Return the codes Vᵀ(x − mean) of rows x.
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class DropoutAutoencoder(
             return finite_output(codes - rest @ encoder, "codes")
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the reconstruction of codes, code Uᵀ + mean.
+        """Return the rows that the network reconstructs from codes: U code + mean.
 
         Parameters
         ----------

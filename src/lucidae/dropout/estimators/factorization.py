@@ -246,7 +246,7 @@ class DropoutFactorization(
             return finite_output(like(rows @ codes, X), "codes")
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows that codes represent, code Vᵀ.
+        """Return the rows V code that codes represent.
 
         Parameters
         ----------

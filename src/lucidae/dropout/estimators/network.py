@@ -50,7 +50,7 @@ from lucidae.validation import (
 
 @dataclass(frozen=True, slots=True)
 class SolverTraits:
-    """Properties of a solver.
+    """What a solver needs, and when it stops.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SolverTraits:
         Whether it draws rows. If not, their moments are enough, so that it can be used in
         `partial_fit`.
     stops_at_tol : bool
-        Whether it stops at `tol`, which the certificate then allows as the gap, up to
+        Whether it stops at `tol`. The certificate then allows a gap of `tol`, but at most
         `LARGEST_GAP`.
     """
 
@@ -167,11 +167,23 @@ def beside_rows(fitted: Array, X: Any) -> Array:
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
 
 
-def representable(values: Array, ref: Array, name: str) -> Array:
-    """Return a fitted array in the dtype of `ref`; one that this dtype cannot hold is an error."""
+class UnrepresentableError(ValueError, AttributeError):
+    """A fitted attribute overflows or underflows its dtype.
+
+    Like scikit-learn's NotFittedError it is an AttributeError too, so that `hasattr` and `dir` work
+    after `partial_fit`, whose attributes are computed when they are first read.
+    """
+
+
+def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
+    """Return a fitted array in the dtype of `ref`; what this dtype cannot represent is an error.
+
+    An array by which rows are multiplied (`factor`) must not underflow either.
+    """
     limits, size = namespace(ref).finfo(ref.dtype), largest(values)
-    if not size <= float(limits.max) or 0.0 < size < float(limits.smallest_normal):
-        raise ValueError(
+    vanishes = factor and 0.0 < size < float(limits.smallest_normal)
+    if not size <= float(limits.max) or vanishes:
+        raise UnrepresentableError(
             f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
             "Divide X or y by a constant, so that both have similar sizes"
             f"{', or fit to float64' if machine_epsilon(ref) > 1e-10 else ''}."
@@ -226,7 +238,7 @@ class NetworkState(FittedState):
 
     @abstractmethod
     def centers(self) -> tuple[Array, Array]:
-        """Return the points at which inputs and outputs are centred."""
+        """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
 
     @abstractmethod
     def solve(self) -> TrainedNetwork:
@@ -244,7 +256,7 @@ class NetworkState(FittedState):
         return self.trained
 
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
-        """Train by dropout SGD in white coordinates of the inputs, as the paper does."""
+        """Train by SGD on white inputs, as Mianjy et al. 2018, Algorithm 1 does."""
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
         center, output_center = self.centers()
@@ -289,7 +301,7 @@ class NetworkState(FittedState):
         weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
         value = float(DropoutObjective(self.problem, self.strength).value(weights))
         if not math.isfinite(value):
-            raise ValueError(
+            raise UnrepresentableError(
                 "the loss overflows double precision. Divide X or y by a constant, so that both "
                 "have similar sizes."
             )

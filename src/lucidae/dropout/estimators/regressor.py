@@ -115,7 +115,7 @@ class RegressionState(NetworkState):
         coef = representable(left @ right.mT, self.ref, "coef_")
         center, output_center = self.centers()
         intercept = output_center - like(coef, center) @ center
-        intercept = representable(intercept, self.ref, "intercept_")
+        intercept = representable(intercept, self.ref, "intercept_", factor=False)
         return (
             shared
             | self.chosen()
@@ -470,7 +470,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Any, Array, Array | None]:
         """Return checked inputs, targets and weights; store feature count and names."""
-        check_flag(self.fit_intercept, "fit_intercept")
         X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
