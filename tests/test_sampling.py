@@ -35,7 +35,7 @@ def test_white_noise_has_no_separated_component(shape):
 
 @pytest.mark.parametrize(("strength", "seen"), [(3.0, True), (0.3, False)])
 def test_a_direction_is_seen_where_its_variance_exceeds_the_noise(strength, seen):
-    # A spike of variance 1 + s² is visible for s² > sqrt(m / n) = 0.5 (Baik, Ben Arous, Péché 2005).
+    # A spike of variance 1 + s² is visible for s² > sqrt(m / n) = 0.5 (Baik et al. 2005).
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((200, 50))
     rows[:, 0] += strength * rng.standard_normal(200)
