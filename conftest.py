@@ -7,7 +7,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
     PACKAGE / "cli": ("pandas", "rich", "typer"),
+    PACKAGE / "io" / "sheets.py": ("pandas",),
     PACKAGE / "io" / "tables.py": ("pandas",),
+    PACKAGE / "io" / "text.py": ("pandas",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),

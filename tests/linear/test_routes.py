@@ -6,7 +6,7 @@ import scipy.sparse
 
 from lucidae import LinearAutoencoder
 from lucidae.linear import data, routes
-from lucidae.linear.data import MomentSource, RowsSource, source_of
+from lucidae.linear.data import SOLVERS, MomentSource, RowsSource, source_of
 from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix
 
 SHAPES = [(60, 200), (200, 60), (120, 120)]
@@ -88,28 +88,28 @@ def test_the_shape_decides(shape, route):
 
 def test_no_large_matrix_is_formed_for_wide_rows():
     X = scipy.sparse.random_array((50, 30_000), density=0.01, rng=np.random.default_rng(0))
-    source = source_of(X.tocsr(), None, "auto", 3)
+    source = source_of(X.tocsr(), None, SOLVERS["auto"], 3)
     assert isinstance(source, RowsSource)
     assert source.spectrum(4).vectors.shape == (30_000, 4)
 
 
 def test_all_components_of_large_rows_and_features_are_refused(monkeypatch):
-    monkeypatch.setattr(data, "LARGEST_MATRIX", 10)
+    monkeypatch.setattr(data, "EXACT_FEATURES", 10)
     monkeypatch.setattr(data, "STORED_FEATURES", 5)
     X = rows_of((40, 30))
     with pytest.raises(ValueError, match="needs all eigenvalues"):
         LinearAutoencoder(0.9).fit(X)
     model = LinearAutoencoder(3).fit(X)
-    values, vectors = reference(X, np.ones(40), 3)
+    _, vectors = reference(X, np.ones(40), 3)
     assert model.components_ == pytest.approx(
         vectors * np.sign(np.sum(vectors * model.components_, axis=1))[:, None], abs=1e-10
     )
 
 
 def test_gradient_descent_works_beyond_the_largest_matrix(monkeypatch):
-    monkeypatch.setattr(data, "LARGEST_MATRIX", 10)
+    monkeypatch.setattr(data, "EXACT_FEATURES", 10)
     monkeypatch.setattr(data, "STORED_FEATURES", 5)
     X = rows_of((40, 30))
-    assert isinstance(source_of(X, None, "gradient", 2), RowsSource)
+    assert isinstance(source_of(X, None, SOLVERS["gradient"], 2), RowsSource)
     monkeypatch.undo()
-    assert isinstance(source_of(X, None, "gradient", 2), MomentSource)
+    assert isinstance(source_of(X, None, SOLVERS["gradient"], 2), MomentSource)

@@ -7,16 +7,16 @@ leading eigenpairs of Σ, and all products with b vectors read the data once.
 The iteration keeps an orthonormal basis Q of the space (rows) and T = QΣQᵀ. With the newest block N
 and its image NΣ, the part of the image outside of the space, R = NΣ − (NΣQᵀ)Q = βN', gives the next
 block N' and the residual of each Ritz pair (θ, s): ‖sQΣ − θsQ‖ = ‖s_N β‖, where s_N are the entries
-of s that belong to N. When the basis has become too large it is replaced by its leading Ritz vectors
-(thick restart, Wu & Simon 2000): the residuals of all of them lie in the span of N', so that the
-iteration goes on as before.
+of s that belong to N. When the basis has become too large, it is replaced by its leading Ritz
+vectors (thick restart, Wu & Simon 2000): the residuals of all of them lie in the span of N', so
+that the iteration goes on as before.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ def _start(rows: Array) -> _Space:
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
-    """Multiply the newest block with Σ, extend T by it and return the image outside of the space."""
+    """Multiply the newest block with Σ, extend T by it, and return the image outside the space."""
     image = apply(space.block)
     across = image @ space.basis.mT  # the new rows of T = QΣQᵀ
     size, old = space.basis.shape[0], space.restricted.shape[0]

@@ -27,7 +27,7 @@ from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST
 from lucidae.linear.spectrum import Spectrum
 
-LARGEST_MATRIX = 8192
+EXACT_FEATURES = 8192
 """Largest number of rows or columns of a matrix that is formed: half a gibibyte."""
 
 FEWEST_PASSES = 12
@@ -74,8 +74,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
     width = min(k + EXTRA, WIDEST, m)
     # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
     to_moment, to_gram = unit * stored * stored / n, unit * stored * stored / m
-    moment = to_moment + eigen_cost(m, k) if m <= LARGEST_MATRIX else math.inf
-    gram = to_gram + eigen_cost(n, k) + 2 * unit * stored * k if n <= LARGEST_MATRIX else math.inf
+    moment = to_moment + eigen_cost(m, k) if m <= EXACT_FEATURES else math.inf
+    gram = to_gram + eigen_cost(n, k) + 2 * unit * stored * k if n <= EXACT_FEATURES else math.inf
     return Costs(moment, gram, 4 * unit * stored * width)
 
 

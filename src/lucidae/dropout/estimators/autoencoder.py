@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, scalar, trace
-from lucidae.base import Fitted, checked_codes, reference_array, validated_rows
+from lucidae.arrays import Array, beside, like, machine_epsilon, scalar, trace
+from lucidae.base import (
+    Fitted,
+    checked_codes,
+    reference_array,
+    restored_on_failure,
+    validated_rows,
+)
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import check_problem, data_problem
+from lucidae.dropout.certificate import check_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -22,13 +30,18 @@ from lucidae.dropout.estimators.network import (
     TrainedNetwork,
     beside_rows,
     exact_network,
+    finite_output,
     hidden_width,
     merges_moments,
+    representable,
     upgraded_network,
     upgraded_sgd_estimator,
+    weights_of,
 )
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import principal_problem
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
+from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
 from lucidae.io.models import saved_as
@@ -65,9 +78,33 @@ class AutoencoderState(NetworkState):
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
         return super().compute_attributes() | {
-            "mean_": like(self.moment.mean, self.ref),
+            "mean_": representable(self.moment.mean, self.ref, "mean_", factor=False),
             "n_components_": self.width,
         }
+
+    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
+        found = super().reported(attributes, moment)
+        mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
+        if mean.shape != center.shape:
+            raise ValueError(f"mean_ has shape {mean.shape}, expected {center.shape}.")
+        rounding = found.precision * np.abs(mean)
+        return found._replace(
+            mean_shift=np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None),
+            settings=((float(attributes["n_components_"]), float(self.width)),),
+        )
+
+    def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
+        """Return the mean of the rows minus `subtracted`, the mean in the dtype of new rows.
+
+        The stored mean has more digits than its attribute `mean_`. They are used if the attribute
+        is the rounded mean; if a user has assigned another value, that value is the mean.
+        """
+        mean, done = host(mean), host(subtracted)
+        center, offset = host(self.moment.center), host(self.moment.offset)
+        difference = (mean - center) - offset
+        fitted = np.abs(difference) <= machine_epsilon(self.ref) * np.abs(mean)
+        return np.where(fitted, (center - done) + offset, mean - done)
 
 
 @saved_as(
@@ -88,7 +125,7 @@ class DropoutAutoencoder(
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer; it may exceed the number of features. None: the number of
+        Number r of hidden units; it may exceed the number of features. None: the number of
         features.
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 spans the principal subspace.
@@ -97,8 +134,9 @@ class DropoutAutoencoder(
     learning_rate, schedule, batch_size, max_iter, random_state
         Settings of SGD, as in `DropoutRegressor`.
     tol : float, default=1e-2
-        Relative norm of the expected gradient at which SGD stops. The exact solver does not use
-        it. The certificate of SGD allows a gap of `tol` to the optimum, but at most 0.02.
+        Relative norm of the expected gradient at which SGD stops, as in `DropoutRegressor`. The
+        exact solver does not use it. The certificate of SGD allows a gap of `tol` to the optimum,
+        but at most 0.02.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
@@ -114,11 +152,11 @@ class DropoutAutoencoder(
     right_ : array of shape (n_features, r)
         V, the encoder.
     n_components_ : int
-        r.
+        Number r of hidden units.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each principal standard deviation.
+        Amount by which dropout reduces each principal standard deviation.
     singular_values_ : array
         Standard deviations along the leading principal components.
     objective_ : float
@@ -142,6 +180,8 @@ class DropoutAutoencoder(
 
     mean_ = Fitted()
     n_components_ = Fitted()
+
+    _state: AutoencoderState
 
     def __init__(
         self,
@@ -170,6 +210,7 @@ class DropoutAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to all rows at once.
 
@@ -197,6 +238,7 @@ class DropoutAutoencoder(
         return self
 
     @available_if(merges_moments)
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Add rows; after the last batch the result equals `fit` on all of them.
 
@@ -213,6 +255,7 @@ class DropoutAutoencoder(
         -------
         self
         """
+        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)
@@ -223,7 +266,7 @@ class DropoutAutoencoder(
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the code (x − mean) V of every row.
+        """Return the codes Vᵀ(x − mean) of rows x.
 
         Parameters
         ----------
@@ -237,11 +280,15 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        # Sparse rows are centred after the product, so that they stay sparse.
-        return X @ encoder - mean @ encoder if scipy.sparse.issparse(X) else (X - mean) @ encoder
+        rest = like(self._state.remainder(self.mean_, mean), encoder)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Sparse rows are centred after the product, so that they stay sparse.
+            sparse = scipy.sparse.issparse(X)
+            codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
+            return finite_output(codes - rest @ encoder, "codes")
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the reconstruction of codes, code Uᵀ + mean.
+        """Return the rows that the network reconstructs from codes: U code + mean.
 
         Parameters
         ----------
@@ -254,7 +301,9 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.left_.shape[1])
-        return codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
+        return finite_output(rows, "rows")
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the share of the variance about the fitted mean that the network reconstructs.
@@ -292,14 +341,14 @@ class DropoutAutoencoder(
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows."""
-        X = check_rows(X)
-        problem = data_problem(X, None, True, sample_weight)
-        check_problem(problem, self._state.network.weights)
+        check_is_fitted(self)
+        state, X, attributes = self._state, check_rows(X), self._attributes_now()
         weights = check_weights(sample_weight, X)
-        rows = self._state.measured_on(X, X, weights, centered=True)
-        return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), rows
-        )
+        moment = SecondMoment.of(X, weights)
+        problem = LinearProblem.autoencoder(moment)
+        check_problem(problem, weights_of(attributes))
+        rows = state.measured_on(X, X, weights, centered=True, attributes=attributes)
+        return state.certificate_on(problem, moment, type(self).__name__, attributes, rows)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
