@@ -136,7 +136,20 @@ def test_numbers_of_any_kind_come_out_as_float(value):
 
 
 @pytest.mark.parametrize(
-    "value", [np.nan, np.inf, -np.inf, 10**400, -(10**400), "1", None, True, 1 + 0j, [1.0], np.timedelta64(1)]
+    "value",
+    [
+        np.nan,
+        np.inf,
+        -np.inf,
+        10**400,
+        -(10**400),
+        "1",
+        None,
+        True,
+        1 + 0j,
+        [1.0],
+        np.timedelta64(1),
+    ],
 )
 def test_what_is_no_finite_number_is_refused(value):
     with pytest.raises(ValueError, match=r"^rate=.* expected a finite number"):

@@ -265,7 +265,7 @@ def test_balanced_weights_have_the_value_of_their_definition():
 @pytest.mark.parametrize("prior", [geometric_prior, uniform_prior])
 @pytest.mark.parametrize("k", [0, -1, 1.5, np.nan, np.inf, "2", None, DATE])
 def test_a_prior_needs_a_number_of_latents(prior, k):
-    with pytest.raises(ValueError, match="^k=.* expected an integer of at least 1"):
+    with pytest.raises(ValueError, match=r"^k=.* expected an integer of at least 1"):
         prior(k)
 
 

@@ -139,7 +139,9 @@ def test_latents_beyond_the_rank_get_penalties_that_let_them_die():
     assert np.all(best_penalties(np.zeros(3), 2) > 0)
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 0.0], [1.0, -1.0], [[1.0]], [], [np.inf, 1.0]])
+@pytest.mark.parametrize(
+    "values", [[1.0, 2.0], [1.0, 0.0], [1.0, -1.0], [[1.0]], [], [np.inf, 1.0]]
+)
 def test_paper_penalties_refuse_what_is_no_positive_descending_spectrum(values):
     with pytest.raises(ValueError, match="positive eigenvalues in descending order"):
         paper_penalties(np.array(values))
@@ -173,7 +175,7 @@ def test_eigenvalues_that_rounding_made_negative_are_zeros():
 @pytest.mark.parametrize("chosen", [nonuniform_penalties, uniform_penalties])
 @pytest.mark.parametrize("l2", [[1j, 1j], [np.nan, 1.0], [-1.0, 1.0], None, np.ones((2, 1))])
 def test_penalties_that_are_no_numbers_are_refused(chosen, l2):
-    with pytest.raises(ValueError, match="(?s)^l2=.* was given, expected"):
+    with pytest.raises(ValueError, match=r"(?s)^l2=.* was given, expected"):
         chosen(l2, None, 2)
 
 

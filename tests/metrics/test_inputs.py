@@ -162,11 +162,11 @@ def test_metrics_without_a_unit_are_those_of_small_numbers(dtype, size):
     "metric",
     [
         lambda large, small: metrics.imbalance(small.T, large),
-        lambda large, small: metrics.imbalance(large.T, -large),  # noqa: ARG005
-        lambda large, small: metrics.importance_scores(large, large),  # noqa: ARG005
-        lambda large, small: metrics.path_norm(large, large),  # noqa: ARG005
+        lambda large, small: metrics.imbalance(large.T, -large),
+        lambda large, small: metrics.importance_scores(large, large),
+        lambda large, small: metrics.path_norm(large, large),
         lambda large, small: metrics.equalization_variance(large, small),
-        lambda large, small: metrics.equalization_variance(large, large),  # noqa: ARG005
+        lambda large, small: metrics.equalization_variance(large, large),
     ],
 )
 def test_a_result_beyond_the_range_is_refused_with_the_way_out(metric, dtype, size):

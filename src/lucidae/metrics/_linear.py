@@ -205,6 +205,11 @@ def importance_scores(U: Any, V: Any) -> Array:
     >>> importance_scores([[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0]])
     array([ 5., 10.])
     """
+    return _scores_of(U, V)[0]
+
+
+def _scores_of(U: Any, V: Any) -> tuple[Array, Array, Array]:
+    """Return the importance scores, and the validated U and V."""
     outgoing, incoming = pair(U, V, ("U", "V"))
     same = outgoing.shape[-1] == incoming.shape[-1]
     require(
@@ -212,7 +217,7 @@ def importance_scores(U: Any, V: Any) -> Array:
     )
     with np.errstate(over="ignore", invalid="ignore"):
         scores = norms(outgoing, axis=-2) * norms(incoming, axis=-2)
-    return within_range(scores, outgoing, incoming)
+    return within_range(scores, outgoing, incoming), outgoing, incoming
 
 
 def equalization_variance(U: Any, V: Any) -> Any:
@@ -236,10 +241,10 @@ def equalization_variance(U: Any, V: Any) -> Any:
     >>> equalization_variance([[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0]])
     6.25
     """
-    scores = importance_scores(U, V)
+    scores, *given = _scores_of(U, V)
     with np.errstate(over="ignore", invalid="ignore"):
         variance = namespace(scores).var(scores, axis=-1)
-    return single_or_stack(within_range(variance, scores))
+    return single_or_stack(within_range(variance, *given))
 
 
 def path_norm(U: Any, V: Any) -> Any:
@@ -263,10 +268,10 @@ def path_norm(U: Any, V: Any) -> Any:
     >>> path_norm([[3.0, 0.0]], [[1.0, 5.0]])
     3.0
     """
-    scores = importance_scores(U, V)
+    scores, *given = _scores_of(U, V)
     with np.errstate(over="ignore"):
         length = norms(scores, axis=-1)
-    return single_or_stack(within_range(length, scores))
+    return single_or_stack(within_range(length, *given))
 
 
 def _require_same_matrices(decoder: Any, U: Any) -> None:
