@@ -168,8 +168,10 @@ def test_best_penalties_say_what_is_wrong(values, k, sentence):
         best_penalties(values, k)
 
 
-def test_eigenvalues_that_rounding_made_negative_are_zeros():
+def test_rounding_errors_of_eigenvalues_are_mended():
     assert_allclose(best_penalties([2.0, 1.0, -1e-16], 3), best_penalties([2.0, 1.0, 0.0], 3))
+    above = np.nextafter(1.0, 2.0)
+    assert_allclose(best_penalties([2.0, 1.0, above], 2), best_penalties([2.0, 1.0, 1.0], 2))
 
 
 @pytest.mark.parametrize("chosen", [nonuniform_penalties, uniform_penalties])

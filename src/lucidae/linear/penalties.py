@@ -262,14 +262,13 @@ def _positive_descending(values: Vector) -> Vector:
 def _descending(values: Any) -> Vector:
     """Return eigenvalues of at least 0 as a vector; refuse them unless they descend.
 
-    Those that rounding made negative become 0.
+    Differences within rounding are mended: negative eigenvalues become 0, and ascents vanish.
     """
     vector = to_numpy(real_array(values, "values")).astype(float)
     if vector.ndim == 1 and vector.size and np.all(np.isfinite(vector)):
         rounding = 10 * len(vector) * float(np.finfo(float).eps) * max(float(vector[0]), 0.0)
-        vector = np.where((vector < 0) & (vector >= -rounding), 0.0, vector)
-        if vector[-1] >= 0 and not np.any(vector[1:] > vector[:-1]):
-            return vector
+        if np.all(vector >= -rounding) and np.all(np.diff(vector) <= rounding):
+            return np.asarray(np.maximum(np.minimum.accumulate(vector), 0.0))
     raise ValueError(
         f"values={_shortened(vector)} was given, expected a vector of finite, positive "
         "eigenvalues in descending order."
