@@ -17,6 +17,7 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    as_double,
     diagonal,
     eye_like,
     is_array,
@@ -29,6 +30,7 @@ from lucidae.arrays import (
 )
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows
 
 
 @saved_as("lucidae.dropout.weights/1", formerly="lucidae.dropout.objectives:Weights")
@@ -91,9 +93,20 @@ class LinearProblem:
     n_rows: float | None = None
 
     @classmethod
-    def from_matrix(cls, matrix: Array) -> Self:
-        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M."""
-        return cls(matrix, None, _checked_energy(matrix))
+    def from_matrix(cls, matrix: Any) -> Self:
+        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M.
+
+        Parameters
+        ----------
+        matrix : array-like of shape (d1, d2)
+            M, finite and not empty; the problem holds it in double precision.
+
+        Returns
+        -------
+        LinearProblem
+        """
+        checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
+        return cls(checked, None, _checked_energy(checked))
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
