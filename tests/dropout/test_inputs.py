@@ -70,14 +70,14 @@ JUNK = (-1, 0, 2.0, "2", None, [2], True, np.array([2]), np.timedelta64(3, "s"),
 
 @pytest.mark.parametrize("width", JUNK, ids=repr)
 def test_a_number_of_hidden_units_that_is_none_or_too_large_is_refused(width):
-    with pytest.raises(ValueError, match="width=.* was given, expected an integer in"):
+    with pytest.raises(ValueError, match=r"width=.* was given, expected an integer in"):
         solve(LinearProblem.from_matrix(A), 1.0, width)
-    with pytest.raises(ValueError, match="width=.* was given, expected an integer in"):
+    with pytest.raises(ValueError, match=r"width=.* was given, expected an integer in"):
         solve_tied(A.T @ A, 1.0, width)
     if width is None:
         return
     for model in (DropoutFactorization, DropoutAutoencoder, DropoutRegressor):
-        with pytest.raises(ValueError, match="n_components=.* was given, expected an integer"):
+        with pytest.raises(ValueError, match=r"n_components=.* was given, expected an integer"):
             model(n_components=width).fit(A, A[:, :2])
 
 

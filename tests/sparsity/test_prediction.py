@@ -113,7 +113,9 @@ def test_offsets_without_an_intercept_do_not_make_a_fit_diverge(options, outputs
     assert np.isfinite(model.predict(X)).all()
     assert model.certificate_.holds is not True  # float64 does not decide it, or refutes it
     expected = exact_mean(X, y.reshape(20, -1), model.relevance_, model.noise_variance_)
-    assert_allclose(model.coef_, expected.reshape(model.coef_.shape), rtol=0, atol=1e-7 * size(expected))
+    assert_allclose(
+        model.coef_, expected.reshape(model.coef_.shape), rtol=0, atol=1e-7 * size(expected)
+    )
     # Coefficients of 1e3 that cancel must agree in so many digits that they predict, too.
     assert_allclose(model.predict(X), (X @ expected.T).reshape(y.shape), atol=1e-5 * size(y))
 

@@ -243,7 +243,9 @@ EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
 def _weights(U: Any, name: str) -> Array:
     """Return finite two-dimensional weights with at least one column."""
     if scipy.sparse.issparse(U):
-        raise ValueError(f"{name} is a sparse matrix, expected a dense array: give {name}.toarray().")
+        raise ValueError(
+            f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
+        )
     matrix = as_float(real_array(U, name))
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise ValueError(
