@@ -110,7 +110,7 @@ def test_claims_are_found_by_name():
     assert certificate["order"] is ABSENT
     assert "gap" in certificate
     assert "other" not in certificate
-    with pytest.raises(KeyError, match="this certificate has: gap, order"):
+    with pytest.raises(KeyError, match="of this certificate are: gap, order"):
         certificate["other"]
 
 

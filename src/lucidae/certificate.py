@@ -477,8 +477,8 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         return _CERTIFIERS["sparsity"](subject, X, y, **settings)
     raise ValueError(
         f"certify got an object of type {name}, expected a fitted estimator of lucidae, a fitted "
-        "object with components_, a pair of weights with family='linear' or family='dropout', or an array of "
-        "coefficients."
+        "object with components_, a pair of weights with family='linear' or family='dropout', or "
+        "an array of coefficients."
     )
 
 
