@@ -120,7 +120,7 @@ def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     if claim.holds is None and claim.value is not None:
         advice = (
             f"Not decided: the value lies between {max(claim.value - claim.error, 0.0):.3g} and "
-            f"{claim.value + claim.error:.3g}. With more than 1024 features it is only bounded, and "
+            f"{claim.value + claim.error:.3g}. With more than 1024 features it is only bounded: "
             "the bound on the eigenvalues outside of the decoder's span is not below those inside."
         )
     return replace(claim, statement=statement, reference=reference, advice=advice)
@@ -235,7 +235,7 @@ def _order_claim(figures: LinearFigures) -> Claim:
     if figures.rise is None:
         why = f"Method {figures.method.name!r} does not order its latents."
         return does_not_apply("order", statement, reference, why)
-    advice = "Sort the encoder rows and decoder columns by the variance of their latents."
+    advice = "Sort the latents by their variance, largest first."
     if not figures.from_elsewhere:
         advice = "Train longer (increase max_iter), or sort the latents by their variance."
     value, error = figures.rise
@@ -328,7 +328,8 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
 
 def _eigengap_claim(figures: LinearFigures) -> Claim:
     statement = (
-        "neighbouring eigenvalues differ: each component is determined (relative difference)"
+        "neighbouring eigenvalues differ, so these data determine each component (relative "
+        "difference of eigenvalues)"
     )
     reference = "Bao et al. 2020, Section 2 (assumption)"
     if not figures.method.expected().aligns:
