@@ -385,8 +385,8 @@ def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
     ("rows", "method", "k", "reason"),
     [
         (np.eye(2, 5), "rag", 1, "three rows"),
-        (np.ones((9, 3)), "rag", 1, "rows that differ"),
-        (spiked(20, 4, []), "plain", 4, "all features"),
+        (np.ones((9, 3)), "rag", 1, "three rows, not all equal"),
+        (spiked(20, 4, []), "plain", 4, "as many components as features"),
         (spiked(20, 1100, [30.0]), "rag", 1, "more than 1024 features"),
     ],
 )
