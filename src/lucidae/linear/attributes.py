@@ -22,8 +22,8 @@ AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
 CHANGED = 16.0
 """An attribute counts as changed if its relative difference exceeds this many machine epsilons.
 
-The difference to the fitted attribute is divided by the largest fitted entry. The machine epsilon is
-that of the attribute's dtype."""
+The difference to the fitted attribute is divided by the largest fitted entry, and the machine
+epsilon is that of the attribute's dtype."""
 
 _TINY = float(np.finfo(float).tiny)
 
@@ -68,8 +68,8 @@ def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
             if bool(xp.all(xp.isfinite(values))):
                 return values
             raise ValueError(
-                f"{name} overflow {values.dtype}: give X as float64, or divide X by a constant "
-                "before you call fit."
+                f"{name} overflow {values.dtype}: fit with X as float64, or divide X by a "
+                "constant before fit."
             )
 
         return checked  # type: ignore[return-value]

@@ -122,8 +122,8 @@ def rotation_blocks(point: AlignedPoint) -> Vector:
 
     The variables are W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ and W₂ᵢⱼ of the encoder W₁ and the decoder W₂. The diagonal
     and the entries (0, 1) and (2, 3) are as in `escape_blocks`. In addition, for lengths e and a
-    and eigenvalues σ², entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and that of W₁ΣW₁ᵀ is
-    eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, multiplied by the probability of keeping both
+    and eigenvalues σ², entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and that of
+    W₁ΣW₁ᵀ is eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, times the probability of keeping both
     latents, couples encoder with decoder entries. The result has the shape (k(k − 1)/2, 4, 4).
     """
     i, j = np.triu_indices(len(point.keep), 1)
