@@ -125,8 +125,10 @@ def test_the_text_is_a_table_with_figures_references_and_reasons():
             f"– epochs       1.23e+03       predicted number [{PAPER}]",
             f"– order                       the components are ordered [{PAPER}]",
             "               Two eigenvalues are equal.",
-            "(✓ holds, ✗ fails, – not judged: a value that is only reported, or a claim "
-            "that does not apply)",
+            (
+                "(✓ holds, ✗ fails, – not judged: a value that is only reported, or a claim "
+                "that does not apply)"
+            ),
         ]
     )
 

@@ -146,10 +146,7 @@ class Objective(Rule):
         return None
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the smallest non-zero eigenvalue of the Hessian at the minimum.
-
-        None if it is not known, or if the latents are determined only up to a rotation.
-        """
+        """Return the smallest non-zero eigenvalue of the Hessian; None if `aligns` is false."""
         curvatures = self.hessian_eigenvalues(values)
         if curvatures is None or not self.aligns:
             return None

@@ -116,8 +116,8 @@ def best_penalties(values: Vector, k: int) -> Vector:
     eigenvalue of the Hessian is made as large as possible: for a trial value f, each next penalty
     is the smallest one whose rotation block with its predecessor has no eigenvalue below f, and a
     root search finds the largest f for which the last penalty is small enough. A one-dimensional
-    search then finds the best first penalty. Other sequences of penalties can be better by a few per cent
-    if eigenvalue k + 1 is close to eigenvalue k.
+    search then finds the best first penalty. Other sequences of penalties can be better by a few
+    per cent if eigenvalue k + 1 is close to eigenvalue k.
 
     Parameters
     ----------
