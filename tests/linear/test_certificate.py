@@ -303,8 +303,8 @@ def test_a_stream_has_the_same_verdicts_from_what_it_kept_and_from_the_data():
 
 
 def test_a_stream_of_many_features_is_undecided_without_data(monkeypatch):
-    used = LinearAutoencoder.fit.__globals__
-    monkeypatch.setitem(used["LinearState"].solve.__globals__, "CERTIFIED_STREAM_FEATURES", 5)
+    used = LinearAutoencoder._options.__globals__
+    monkeypatch.setitem(used, "CERTIFIED_STREAM_FEATURES", 5)
     X = centred_rows(VALUES)
     stream = LinearAutoencoder(2, solver="stochastic", random_state=0).partial_fit(X)
     assert stream.certificate_["optimum"].undecided
