@@ -375,7 +375,7 @@ _FEWER = "Choose fewer components, or collect more rows, before you interpret th
 
 
 def _component_sentence(count: int, k: int, others: Vector) -> str:
-    """Say that `count` of k components are separated from noise, and `others` (from 1) are not."""
+    """Return the sentence that `count` of k components are separated from noise, `others` not."""
     if count == k:
         which = {1: "The component is", 2: "Both components are"}.get(k, f"All {k} components are")
         return f"{which} separated from sampling noise."

@@ -85,7 +85,7 @@ class Objective(Rule):
         """
 
     def direction(self, weights: Any, covariance: Covariance) -> Any:
-        """Return the gradient of the loss: an objective is followed by gradient descent."""
+        """Return the gradient of the loss, against which optimizers step."""
         return self.gradient(weights, covariance)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> Any:  # noqa: ARG002
@@ -303,7 +303,7 @@ class NonUniformL2(Objective):
         return hessian_eigenvalues(AlignedPoint.nonuniform(values, to_numpy(self.penalties)))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return four times the largest eigenvalue plus four times the largest penalty."""
+        """Return a bound on the curvature: 4 (largest eigenvalue + largest penalty)."""
         return 4 * scalar(spectrum.values[0]) + 4 * largest(self.penalties)
 
     def _root(self, ref: Array) -> Array:
@@ -311,9 +311,9 @@ class NonUniformL2(Objective):
 
 
 def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
-    """Return geometric probabilities of the prefix lengths 1, …, k of nested dropout.
+    """Return the probability of each number 1, …, k of latents that nested dropout keeps.
 
-    Length b < k has the probability ratio^(b−1) · (1 − ratio), and k has the remaining one.
+    Number b < k has the probability ratio^(b−1) · (1 − ratio), and k has the remaining one.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
 
 
 def uniform_prior(k: int) -> Vector:
-    """Return equal probabilities 1/k of the prefix lengths 1, …, k (Oftadeh et al. 2020)."""
+    """Return the probability 1/k for each number 1, …, k of latents that nested dropout keeps."""
     return np.full(k, 1.0 / k)
 
 
@@ -348,7 +348,7 @@ def uniform_prior(k: int) -> Vector:
 )
 @dataclass(frozen=True, slots=True)
 class ExpectedNestedDropout(Objective):
-    """Mean of the reconstruction losses of all prefixes (Bao et al. 2020, eq. 6, times 2).
+    """Expected loss of nested dropout (Bao et al. 2020, eq. 6, without its factor ½).
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ class ExpectedNestedDropout(Objective):
 
     @property
     def aligns(self) -> bool:
-        """Whether every prefix length has positive probability; otherwise some latents can mix."""
+        """Whether all entries of `prior` are positive; otherwise some latents can mix."""
         return bool(np.all(to_numpy(self.prior) > 0))
 
     def hessian_eigenvalues(self, values: Vector) -> Vector:

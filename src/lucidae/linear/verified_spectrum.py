@@ -106,7 +106,7 @@ class Data:
         return self.product(rows)
 
     def in_units(self, unit: float) -> Data:
-        """Return the second moment of the data divided by `unit`."""
+        """Return the second moment of the same rows after their division by `unit`."""
         matrix = None if self.matrix is None else self.matrix / unit**2
         return replace(
             self,
@@ -260,11 +260,14 @@ class Leading:
         return _gaps(np.append(self.values[:k], self.outside))
 
     def resolution(self) -> float:
-        """Return the eigengap above which rounding errors leave a principal axis determined."""
+        """Return the eigengap above which rounding errors do not hide a principal axis."""
         return max(IDENTIFIABLE * self.error, _TINY)
 
     def unidentifiable(self, k: int) -> Vector:
-        """Return those of the components 1, …, k whose eigengap is at most `resolution()`."""
+        """Return those of the numbers 1, …, k whose component has too small an eigengap.
+
+        Too small is a distance to the nearest other eigenvalue of at most `resolution()`.
+        """
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
     def times(self, factor: float) -> Leading:
@@ -294,7 +297,7 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     Parameters
     ----------
     data : Data
-        The second moment Σ.
+        The second moment of the data.
     atoms : ndarray of shape (k, m)
         The decoder's columns, one in each row.
     """
@@ -371,7 +374,7 @@ def _unit_rows(rows: Vector) -> Vector:
 
 
 def _misalignments(atoms: Vector, axes: Vector) -> Vector:
-    """Return the smallest squared sine between each column of `axes` and the rows of `atoms`."""
+    """Return, for each column of `axes`, its smallest squared sine to a row of `atoms`."""
     units = _unit_rows(atoms)
     found = np.ones(axes.shape[1])
     for i, axis in enumerate(axes.T):
@@ -500,7 +503,7 @@ def _orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
 
 
 class _Latents(NamedTuple):
-    """For unit decoder columns w and second moment Σ: ρ = wᵀΣw (`quotients`) and ‖Σw − ρw‖."""
+    """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w."""
 
     quotients: Vector
     residuals: Vector

@@ -110,7 +110,8 @@ class LinearFigures:
     conditioning : float or None
         Condition number of the Hessian at the optimum, zero eigenvalues left out.
     epochs : float or None
-        Predicted number of epochs until the alignment distance is 1e-3.
+        Predicted number of training epochs until the mean squared sine between the principal axes
+        and their nearest decoder columns is 1e-3.
     attributes : float or None
         Largest relative difference of fitted attributes to those that follow from weights and data.
     moment : Estimate or None
@@ -427,7 +428,7 @@ def _nested_gradient(prior: Vector, weights: Any, products: LossTerms) -> tuple[
     """Return the gradients of the expected nested-dropout loss for encoder and decoder.
 
     `prior` contains the probability of each prefix length; the gradients of the losses of all
-    prefixes are summed with these weights.
+    prefixes are multiplied by these probabilities and summed.
     """
     encoder, atoms = np.zeros_like(weights.encoder), np.zeros_like(weights.atoms)
     for b, p in enumerate(prior, start=1):
@@ -514,9 +515,10 @@ def _epochs(
     learning_rate: float | None,
     training: DescentSettings,
 ) -> float | None:
-    """Return the predicted number of epochs until the alignment distance is `REACHED`.
+    """Return the predicted number of training epochs until the alignment distance is `REACHED`.
 
-    None if the rate of convergence is not known or is zero.
+    This distance is the mean squared sine between principal axes and nearest decoder columns. The
+    result is None if the rate of convergence is not known or is zero.
     """
     if not leading.dense or data.trace <= 0.0:
         return None
@@ -559,7 +561,8 @@ def _evidence(
     """Return the numbers from which the measured values can be computed again, by name.
 
     `loss` contains the loss, its minimum, and the number by which their difference is divided. To
-    both, `shift` is added: the constant that the division of the data by `_unit` subtracted.
+    loss and minimum, `shift` is added, the constant that the division of the data by `_unit`
+    subtracted from both.
     """
     value, minimum, size = loss
     objective = method.objective
