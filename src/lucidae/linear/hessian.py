@@ -74,7 +74,10 @@ class AlignedPoint:
 
 
 def hessian_eigenvalues(point: AlignedPoint) -> Vector:
-    """Return all 2mk eigenvalues of the Hessian at `point`, ascending."""
+    """Return all 2mk eigenvalues of the loss's Hessian at `point`, for k latents and m features.
+
+    They are in ascending order.
+    """
     blocks = (
         np.linalg.eigvalsh(scaling_blocks(point)),
         np.linalg.eigvalsh(escape_blocks(point)),

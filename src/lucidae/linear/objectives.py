@@ -519,8 +519,8 @@ class LinearVAE(Objective):
         """Return the Newton step of each of the four fields while the other three are fixed.
 
         The second derivatives are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder
-        W, D(1 + ‖wᵢ‖²/s²)/2 for the log posterior variances, and m/2 for the log noise variance s²,
-        where Σ is the second moment. The best V for fixed W is (WᵀW + s²I)⁻¹Wᵀ for every Σ.
+        W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of the posterior variances D, and m/2 for that of the
+        noise variance s²; Σ is the second moment. The best V is (WᵀW + s²I)⁻¹Wᵀ for every Σ.
         """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
         noise = xp.exp(self._log_noise(weights))
@@ -563,7 +563,7 @@ class LinearVAE(Objective):
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
-        """Return the root mean variance of the features, because the noise variance starts at 1."""
+        """Return the square root of the mean variance of the features."""
         variance = float(covariance.trace) / covariance.n_features
         return float(np.sqrt(variance)) if variance > 0.0 else 1.0
 

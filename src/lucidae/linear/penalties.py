@@ -213,10 +213,11 @@ def _strictly_inside(penalties: Vector, limit: float) -> Vector:
 def _penalties_above(
     values: list[float], first: float, floor: float, accuracy: float
 ) -> list[float]:
-    """Return the smallest penalties, starting with `first`, for which `floor` is a lower bound.
+    """Return penalties, starting with `first`, that keep rotation blocks above `floor`.
 
-    It is a lower bound on the eigenvalues of the rotation blocks of neighbouring latents. `values`
-    are the eigenvalues of the second moment, descending.
+    Each penalty is the smallest one for which the rotation block of its latent and the previous one
+    (4 × 4, a part of the Hessian) has no eigenvalue below `floor`. `values` are the eigenvalues of
+    the second moment, descending.
     """
     chosen = [first]
     for own, following in pairwise(values):
@@ -227,12 +228,12 @@ def _penalties_above(
 def _next_penalty(
     own: float, following: float, last: float, floor: float, accuracy: float
 ) -> float:
-    """Return the smallest penalty of the next latent that makes `floor` a lower bound.
+    """Return the smallest penalty of a latent that keeps a rotation block above `floor`.
 
-    It is a lower bound on the eigenvalues of the rotation block of this latent (eigenvalue
-    `following`) and its predecessor (eigenvalue `own`, penalty `last`). The smallest of them
-    increases with the penalty between `last` and `following`. If no such penalty reaches `floor`, a
-    number above `following` is returned.
+    The block is that of this latent (eigenvalue `following`) and its predecessor (eigenvalue `own`,
+    penalty `last`), and none of its eigenvalues may be below `floor`. The smallest one increases
+    with the penalty between `last` and `following`. If no such penalty is large enough, a number
+    above `following` is returned.
     """
 
     def excess(penalty: float) -> float:

@@ -184,7 +184,7 @@ def measure(
         All measured values.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
-    # A figure of weights that overflow is infinite or NaN, and its claim fails.
+    # If weights overflow, a measured value is infinite or NaN, and its claim fails.
     with np.errstate(over="ignore", invalid="ignore"):
         return _figures(method, weights, data, training, learning_rate, model, wanted, running)
 
