@@ -71,8 +71,9 @@ def predicted_epochs(
 ) -> float:
     """Return the predicted number of epochs until the alignment distance falls to `target`.
 
-    The distance is the mean squared sine between principal axes and decoder columns. It decays as the square of the error of the weights,
-    which shrinks by the factor exp(−rate · learning_rate / (1 − momentum)) per epoch.
+    The distance is the mean squared sine between principal axes and decoder columns. It decays as
+    the square of the error of the weights, which shrinks by the factor
+    exp(−rate · learning_rate / (1 − momentum)) per epoch.
 
     Parameters
     ----------
