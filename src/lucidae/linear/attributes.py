@@ -68,8 +68,8 @@ def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
             if bool(xp.all(xp.isfinite(values))):
                 return values
             raise ValueError(
-                f"{name} overflow {values.dtype}: fit with X as float64, or divide X by a "
-                "constant before fit."
+                f"{name} overflow {values.dtype}: give X as float64, or fit again with X divided "
+                "by a constant."
             )
 
         return checked  # type: ignore[return-value]
