@@ -110,7 +110,7 @@ def test_claims_are_found_by_name():
     assert certificate["order"] is ABSENT
     assert "gap" in certificate
     assert "other" not in certificate
-    with pytest.raises(KeyError, match="this certificate has: gap, order"):
+    with pytest.raises(KeyError, match="of this certificate are: gap, order"):
         certificate["other"]
 
 
@@ -125,7 +125,10 @@ def test_the_text_is_a_table_with_figures_references_and_reasons():
             f"– epochs       1.23e+03       predicted number [{PAPER}]",
             f"– order                       the components are ordered [{PAPER}]",
             "               Two eigenvalues are equal.",
-            "(✓ holds, ✗ fails, – not judged: a figure, or the claim does not apply)",
+            (
+                "(✓ holds, ✗ fails, – not judged: a value that is only reported, or a claim "
+                "that does not apply)"
+            ),
         ]
     )
 

@@ -1,7 +1,7 @@
-"""Claims tied to theorems, each with a measured figure and a verdict, and `certify`.
+"""Claims about a fit (a theorem, a measured value and a verdict each), and `certify`.
 
-Each family registers the function that certifies its weights by `certifies`, so that this module
-does not import the families.
+Each family of models (linear, dropout, sparsity) registers the function that certifies its weights
+with the decorator `certifies`. This module therefore does not import the families.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEGEND = {
     "✓": "holds",
     "✗": "fails",
     "?": "neither confirmed nor refuted",
-    "–": "not judged: a figure, or the claim does not apply",
+    "–": "not judged: a value that is only reported, or a claim that does not apply",
 }
 
 
@@ -52,7 +52,7 @@ _LEGEND = {
 )
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement about a fit, tied to a theorem and measured.
+    """One statement about a fit, with its theorem, the measured value and the verdict.
 
     Parameters
     ----------
@@ -63,21 +63,21 @@ class Claim:
     reference : str
         Authors, year and theorem or equation.
     value : float or None
-        The measured figure.
+        The measured value; None if nothing was measured.
     threshold : float or None
-        What the figure was compared with.
+        The number with which `value` was compared; None if it was not compared.
     holds : bool or None
-        The verdict; None when the claim does not apply (an assumption is not met), when the
-        figure is only reported, or when the claim is undecided.
+        The verdict: True if the claim holds, False if it fails. None if the claim does not apply
+        (an assumption is not met), if `value` is only reported, or if the claim is undecided.
     advice : str
-        Why, and what to do about it.
+        Why the claim does not hold, and what to do about it; often empty if it holds.
     error : float
-        Bound on the error of evaluating `value` in floating point. A figure that is closer to its
-        threshold than this has no verdict.
+        Bound on the rounding error of `value`. If `value` differs from `threshold` by no more than
+        this, the claim is undecided.
     undecided : bool
-        True when the claim applies but could be neither confirmed nor refuted: its figure lies
-        within its own error of the threshold, or could not be computed. A certificate with an
-        undecided claim does not hold.
+        True if the claim applies but could be neither confirmed nor refuted, because `value`
+        differs from `threshold` by no more than `error` or could not be computed. `holds` of a
+        certificate with an undecided claim is never True.
 
     Examples
     --------
@@ -106,7 +106,11 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """The verdict in words: holds, fails, undecided, reported (a figure) or does not apply."""
+        """The verdict in words.
+
+        One of ``"holds"``, ``"fails"``, ``"undecided"``, ``"reported"`` (a value was measured but
+        is not judged) and ``"does not apply"``.
+        """
         if self.holds is not None:
             return "holds" if self.holds else "fails"
         if self.undecided:
@@ -115,7 +119,10 @@ class Claim:
 
     @property
     def figure(self) -> str:
-        """The measured figure and its threshold as text; empty if nothing was measured."""
+        """The measured value and its threshold as text, such as ``"0.0003 > 1e-06"``.
+
+        The text is empty if nothing was measured.
+        """
         if self.value is None:
             return ""
         if self.threshold is None:
@@ -125,7 +132,7 @@ class Claim:
         return f"{self.value:.3g} {relation} {self.threshold:.3g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values; infinities and NaN become strings."""
+        """Return the fields of the claim as a dict for JSON; infinities and NaN become strings."""
         return {
             "name": self.name,
             "statement": self.statement,
@@ -140,7 +147,8 @@ class Claim:
 
 
 UNDECIDABLE = (
-    "The figure has a rounding error of up to ±{error:.1g}, so float64 does not decide the claim."
+    "The rounding error of the measured value is up to ±{error:.1g}, so float64 does not decide "
+    "whether the claim holds."
 )
 
 
@@ -154,9 +162,11 @@ def at_most(
     *,
     error: float = 0.0,
 ) -> Claim:
-    """Claim that `value` is at most `threshold`; `advice` is included only if the claim fails.
+    """Return the claim that `value` is at most `threshold`, with its verdict.
 
-    A figure that lies within `error` of its threshold is undecided. NaN and infinity fail.
+    The claim is undecided if `value` differs from `threshold` by no more than `error`, the bound on
+    its rounding error. It fails if `value` is NaN or infinite. `advice` is included only if the
+    claim fails.
     """
     return _compared(name, statement, reference, value, threshold, advice, error, value - threshold)
 
@@ -171,9 +181,11 @@ def at_least(
     *,
     error: float = 0.0,
 ) -> Claim:
-    """Claim that `value` is at least `threshold`; `advice` is included only if the claim fails.
+    """Return the claim that `value` is at least `threshold`, with its verdict.
 
-    A figure that lies within `error` of its threshold is undecided. NaN and infinity fail.
+    The claim is undecided if `value` differs from `threshold` by no more than `error`, the bound on
+    its rounding error. It fails if `value` is NaN or infinite. `advice` is included only if the
+    claim fails.
     """
     return _compared(name, statement, reference, value, threshold, advice, error, threshold - value)
 
@@ -188,7 +200,11 @@ def _compared(
     error: float,
     excess: float,
 ) -> Claim:
-    """Return a claim with its verdict, from the excess of the figure over its threshold."""
+    """Return a claim with its verdict.
+
+    `excess` says by how much the value is on the wrong side of the threshold. The claim holds if
+    it is at most 0, fails if it is positive, and is undecided if its size is at most `error`.
+    """
     if error > 0.0 and abs(excess) <= error and math.isfinite(value):
         why = UNDECIDABLE.format(error=error)
         return undecided(name, statement, reference, why, value, threshold, error=error)
@@ -199,12 +215,15 @@ def _compared(
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
-    """Report a figure without a verdict."""
+    """Return a claim that shows a measured value and is not judged."""
     return Claim(name, statement, reference, value, advice=advice)
 
 
 def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim:
-    """State a claim whose assumptions are not met, and why."""
+    """Return a claim that is not judged because its assumptions are not met.
+
+    `why` names the assumption; it becomes the claim's `advice`.
+    """
     return Claim(name, statement, reference, advice=why)
 
 
@@ -218,7 +237,10 @@ def undecided(
     *,
     error: float = 0.0,
 ) -> Claim:
-    """State a claim that applies but could be neither confirmed nor refuted, and why."""
+    """Return a claim that applies but could be neither confirmed nor refuted.
+
+    `why` gives the reason; it becomes the claim's `advice`.
+    """
     return Claim(name, statement, reference, value, threshold, None, why, error, undecided=True)
 
 
@@ -229,16 +251,17 @@ def undecided(
 )
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A short list of claims about one fit.
+    """The claims about one fitted model, each with its verdict.
 
     Parameters
     ----------
     title : str
-        What was certified.
+        Description of what was certified: the estimator, or the weights with their method.
     claims : tuple of Claim
         The claims, most important first.
     evidence : dict
-        The numbers from which the figures can be computed again, by name.
+        The numbers from which the measured values can be computed again, by name: eigenvalues,
+        losses and so on. The pages under docs/certificates list them.
 
     Examples
     --------
@@ -260,7 +283,11 @@ class Certificate:
 
     @property
     def holds(self) -> bool | None:
-        """False when a claim fails; None when none fails but one is undecided or none applies."""
+        """Whether all claims that apply hold.
+
+        False if a claim fails. None if no claim fails, but one is undecided or none applies. True
+        otherwise.
+        """
         verdicts = {claim.verdict for claim in self.claims}
         if "fails" in verdicts:
             return False
@@ -277,7 +304,7 @@ class Certificate:
             if claim.name == name:
                 return claim
         known = ", ".join(claim.name for claim in self.claims)
-        raise KeyError(f"no claim named {name!r}; this certificate has: {known}")
+        raise KeyError(f"no claim is named {name!r}; the claims of this certificate are: {known}")
 
     def __contains__(self, name: object) -> bool:
         return any(claim.name == name for claim in self.claims)
@@ -286,7 +313,7 @@ class Certificate:
         return self.summary()
 
     def summary(self) -> str:
-        """Return the certificate as a compact table in plain text, with a legend of its marks."""
+        """Return the certificate as a plain-text table that ends with a legend of its marks."""
         width = max((len(claim.name) for claim in self.claims), default=0)
         figures = [claim.figure for claim in self.claims]
         across = max(map(len, figures), default=0)
@@ -303,7 +330,7 @@ class Certificate:
         return "\n".join(lines)
 
     def _legend(self) -> str:
-        """Return the meaning of the marks that this certificate uses."""
+        """Return the meaning of those marks (✓, ✗, ? and –) that occur in this certificate."""
         used = {_MARKS[claim.verdict] for claim in self.claims}
         return ", ".join(f"{mark} {words}" for mark, words in _LEGEND.items() if mark in used)
 
@@ -327,7 +354,10 @@ class Certificate:
         return f"{self.title}: {words}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values: claims, and the numbers from which to check them."""
+        """Return title, verdict, claims and evidence as a dict that can be written as JSON.
+
+        `evidence` contains the numbers from which the claims can be checked.
+        """
         return {
             "title": self.title,
             "holds": self.holds,
@@ -358,22 +388,22 @@ def _html_row(claim: Claim) -> str:
 Certifier = Callable[..., Certificate]
 
 _CERTIFIERS: dict[str, Certifier] = {}
-"""Functions that certify weights, by family."""
+"""The registered functions that certify weights, by name of the family: see `certifies`."""
 
 
 def certifies(family: str) -> Callable[[Certifier], Certifier]:
-    """Register the function that certifies weights (or coefficients) of a family.
+    """Return a decorator that registers the function by which `certify` judges one family.
 
     Parameters
     ----------
     family : str
-        ``"linear"``, ``"dropout"`` or ``"sparsity"``; ``"components"`` for fitted objects of other
-        libraries.
+        ``"linear"`` or ``"dropout"`` for pairs of weights, ``"sparsity"`` for coefficients, or
+        ``"components"`` for fitted objects of other libraries that have ``components_``.
 
     Returns
     -------
     callable
-        A decorator.
+        Decorator that stores its function under `family` and returns it unchanged.
     """
 
     def register(certifier: Certifier) -> Certifier:
@@ -384,7 +414,10 @@ def certifies(family: str) -> Callable[[Certifier], Certifier]:
 
 
 def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Certificate:
-    """Certify a fit: measure its distance to the optimum and judge each claim of the theory.
+    """Judge how close fitted weights are to the optimum that theory gives for the data.
+
+    The result lists claims, such as "the loss is its global minimum", each with the theorem, the
+    measured value and the verdict.
 
     Parameters
     ----------
@@ -395,18 +428,21 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         ``(U, V)`` with ``family="dropout"``; or the coefficients of a sparse regression, shaped as
         ``coef_``.
     X : array-like, optional
-        The data; for coefficients, the dictionary Φ of shape (d, κ). If X is None, an
-        estimator is certified on the summaries that its fit stored.
+        The rows of data on which the fit is judged. For the coefficients of a sparse regression,
+        the dictionary: d rows, and one column per coefficient. If X is None, an estimator is judged
+        on the statistics of the training rows that `fit` stored.
     y : array-like, optional
-        The targets; for coefficients, the responses of shape (d, n).
+        The targets, one row per row of X. Required for coefficients; not used by the linear family.
     **settings
-        For an estimator or an object with ``components_``, `sample_weight`. For weights, `family`
-        and the settings of their training: arguments of `LinearAutoencoder`, or `dropout`, `tied`
-        and `matrix`. For coefficients, `noise_variance`.
+        For an estimator or an object with ``components_``: `sample_weight`. For a pair of weights:
+        `family`, and the settings with which the weights were trained, which are arguments of
+        `LinearAutoencoder` for ``family="linear"``, and `dropout`, `tied` and `matrix` for
+        ``family="dropout"``. For coefficients: `noise_variance`.
 
     Returns
     -------
     Certificate
+        The claims with their verdicts; `holds` is the overall verdict.
 
     Examples
     --------
@@ -436,25 +472,27 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
         if X is None or y is None:
             raise ValueError(
-                "coefficients are certified with their dictionary and responses: give X and y."
+                "to certify coefficients, give the dictionary (X) and the responses (y) as well."
             )
         return _CERTIFIERS["sparsity"](subject, X, y, **settings)
     raise ValueError(
-        f"{name} was given, expected a fitted estimator of lucidae, a fitted object with "
-        "components_, a pair of weights with family='linear' or family='dropout', or an array of "
-        "coefficients."
+        f"certify got an object of type {name}, expected a fitted estimator of lucidae, a fitted "
+        "object with components_, a pair of weights with family='linear' or family='dropout', or "
+        "an array of coefficients."
     )
 
 
 def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -> None:
-    """Raise an error that names the keywords which `certify` takes, if another one was given.
+    """Raise a ValueError if `certify` was called with a keyword that it does not take.
 
     Parameters
     ----------
-    given, allowed : iterables of str
-        Names of the keywords.
+    given : iterable of str
+        Names of the keywords of the call.
+    allowed : iterable of str
+        Names of the keywords that are allowed.
     subject : str
-        What is certified, for the sentence.
+        Description of what is certified, which completes the message "but the keywords for … are".
     """
     names, unknown = list(allowed), [name for name in given if name not in set(allowed)]
     if unknown:
@@ -466,7 +504,7 @@ def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the arguments of a function other than its subject, X and y."""
+    """Return the names of the optional arguments of a certifying function other than X, Y and y."""
     parameters = inspect.signature(function).parameters.values()
     return [
         given.name
@@ -481,7 +519,7 @@ def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> C
     if not isinstance(family, str) or family not in ("linear", "dropout"):
         raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
     if family == "linear" and X is None:
-        raise ValueError("weights are certified on data: give X or its SecondMoment.")
+        raise ValueError("to certify weights, give the data: X, or its SecondMoment.")
     if family == "dropout":
         check_settings(settings, ["family", *_keywords(_CERTIFIERS[family])], "a pair of weights")
     data = (X,) if family == "linear" else (X, y)

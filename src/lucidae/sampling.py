@@ -1,4 +1,4 @@
-"""Which principal components are separated from sampling noise, without a bootstrap."""
+"""Tests of which principal components are separated from sampling noise, without a bootstrap."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ __all__ = [
 ]
 
 TRACY_WIDOM = 3.2724
-"""The 99.9 % quantile of the Tracy-Widom law of order 1 (Johnstone 2001).
+"""The 99.9 % quantile of the Tracy-Widom distribution of order 1 (Johnstone 2001).
 
-White Gaussian noise passes the test of one component in about one sample of a thousand."""
+In about one of a thousand samples of white Gaussian noise, the largest eigenvalue exceeds the limit
+that follows from this quantile."""
 
 TURNED = 0.5
-"""Largest expected squared sine between a component of the sample and that of the population.
+"""Limit for the expected squared sine of the angle between a sample and a population component.
 
-At 1/2 the component of another sample would lie 45 degrees away."""
+A component of the sample counts as separated from noise if the expectation is below this limit. The
+value 1/2 corresponds to an angle of 45 degrees."""
 
 
 def component_sampling_error(
     eigenvalues: NDArray[np.float64], n_rows: float
 ) -> NDArray[np.float64]:
-    r"""Estimate how far each principal component of a sample lies from that of the population.
+    r"""Estimate the squared sine of the angle between each sample component and its population one.
 
     For n independent Gaussian rows whose covariance has the distinct eigenvalues λ, the squared
     sine of the angle between component i of the sample and of the population has the asymptotic
     expectation :math:`\frac1n \sum_{j \ne i} λ_i λ_j / (λ_i - λ_j)^2` (Anderson 1963).
-    The eigenvalues of the sample stand for those of the population.
+    The eigenvalues of the sample are used in place of those of the population.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ def component_sampling_error(
     Returns
     -------
     ndarray of shape (m,)
-        Expected squared sine of each component; infinite where two eigenvalues are equal.
+        Expected squared sine for each component; infinite if its eigenvalue equals another one.
 
     Examples
     --------
@@ -60,11 +62,13 @@ def component_sampling_error(
 def subspace_sampling_error(
     eigenvalues: NDArray[np.float64], n_rows: float, n_components: int
 ) -> float:
-    r"""Estimate how far the principal subspace of a sample lies from that of the population.
+    r"""Estimate the mean squared sine between the principal subspaces of sample and population.
 
-    As `component_sampling_error`, but components that turn inside of the subspace do not count: the
-    expected mean of the squared sines of the k principal angles between the two subspaces is
-    :math:`\frac1{nk} \sum_{i \le k < j} λ_i λ_j / (λ_i - λ_j)^2`.
+    For n independent Gaussian rows whose covariance has the eigenvalues λ, the mean of the squared
+    sines of the k principal angles between the subspaces of the k leading components has the
+    asymptotic expectation :math:`\frac1{nk} \sum_{i \le k < j} λ_i λ_j / (λ_i - λ_j)^2` (Anderson
+    1963). Rotations of components inside of the subspace do not count. The eigenvalues of the
+    sample are used in place of those of the population.
 
     Parameters
     ----------
@@ -78,7 +82,7 @@ def subspace_sampling_error(
     Returns
     -------
     float
-        Infinite where eigenvalues k and k + 1 are equal.
+        Expected mean squared sine; infinite if eigenvalues k and k + 1 are equal.
 
     Examples
     --------
@@ -91,7 +95,10 @@ def subspace_sampling_error(
 
 
 def _squared_sines(eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return λ_i λ_j / (λ_i − λ_j)² for all pairs, 0 on the diagonal."""
+    """Return λ_i λ_j / (λ_i − λ_j)² for all pairs of the eigenvalues λ, with zeros on the diagonal.
+
+    Pairs of equal eigenvalues give infinity. The result has the shape (m, m).
+    """
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     top = values.max(initial=0.0)
     if not top:
@@ -112,28 +119,30 @@ def separated_components(
 ) -> NDArray[np.bool_]:
     r"""Return which of the leading principal components are separated from sampling noise.
 
-    A component counts if it passes two tests. Its eigenvalue, divided by the mean of itself and
-    all smaller ones, exceeds what the largest eigenvalue of white Gaussian noise of that dimension
-    reaches, and so do all eigenvalues before it (`components_above_noise`); and the component of
-    another sample of the same size would lie less than 45 degrees away
-    (`component_sampling_error`).
+    A component is separated if it passes two tests:
+
+    1. Its eigenvalue and all larger ones exceed what white Gaussian noise would give
+       (`components_above_noise`).
+    2. The expected squared sine of its angle to the component of the population
+       (`component_sampling_error`) is below 1/2, which corresponds to 45 degrees.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (m,)
         All eigenvalues of the sample covariance, in descending order.
     n_rows : float
-        Number of independent rows; rows less one if the mean was estimated.
+        Number of independent rows; the number of rows minus one if the mean was estimated.
     n_components : int
-        How many leading components are judged.
+        Number of leading components that are tested.
 
     Returns
     -------
     ndarray of bool of shape (n_components,)
+        True for each component that passes both tests.
 
     Examples
     --------
-    One direction with four times the variance of the noise, then noise alone:
+    One direction with ten times the variance of the others (`signal`), then noise alone:
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -155,24 +164,25 @@ def components_above_noise(
 ) -> NDArray[np.bool_]:
     """Return which of the leading eigenvalues exceed those of white Gaussian noise.
 
-    Eigenvalue i, divided by the mean of itself and all smaller ones, is compared with the largest
-    eigenvalue of white Gaussian noise of that dimension (Johnstone 2001; the mean estimates the
-    noise variance as in Nadler 2011). It counts only if all eigenvalues before it do. When all m
-    eigenvalues are asked for, the last one has no noise to be compared with and counts if it is
-    positive.
+    Each eigenvalue is divided by the mean of itself and all smaller ones, which estimates the noise
+    variance (Nadler 2011). The ratio is compared with the 99.9 % quantile of the largest eigenvalue
+    of white Gaussian noise with as many features as there are eigenvalues in that mean (Johnstone
+    2001). An eigenvalue counts only if all larger ones do. The last of all m eigenvalues has no
+    smaller one to be compared with and passes if it is positive.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (m,)
         All eigenvalues of the sample covariance, in descending order.
     n_rows : float
-        Number of independent rows; rows less one if the mean was estimated.
+        Number of independent rows; the number of rows minus one if the mean was estimated.
     n_components : int
-        How many leading eigenvalues are judged.
+        Number of leading eigenvalues that are tested.
 
     Returns
     -------
     ndarray of bool of shape (n_components,)
+        True for each eigenvalue that exceeds the noise.
 
     Examples
     --------
@@ -186,7 +196,10 @@ def components_above_noise(
 
 
 def _exceeds_noise(values: NDArray[np.float64], n_rows: float) -> bool:
-    """Test the largest of `values` against white noise with the mean of `values` as variance."""
+    """Return whether the first of the descending eigenvalues `values` exceeds white Gaussian noise.
+
+    The noise has the mean of `values` as its variance and is sampled `n_rows` times.
+    """
     size = values.size
     if size < 2 or n_rows <= 1:
         return bool(n_rows > 1 and size and values[0] > 0)

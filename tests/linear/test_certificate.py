@@ -168,7 +168,7 @@ def test_zero_latents_are_named_and_priced(X):
     assert "latent 2 is zero at the optimum" in certificate["nonzero_latents"].advice
     assert "1/3 = 0.333" in certificate["nonzero_latents"].advice
     assert_allclose(certificate["subspace"].value, 1 / 3, atol=1e-9)
-    assert "subspace distance of 0.333" in certificate["subspace"].advice
+    assert "mean squared sine of 0.333" in certificate["subspace"].advice
     assert certificate["gap"].holds
     assert certificate["stationarity"].holds
 
@@ -325,7 +325,7 @@ def test_a_prior_that_never_cuts_somewhere_identifies_nothing_there(X):
 @pytest.mark.parametrize(
     ("encoder", "decoder", "message"),
     [
-        (np.ones((2, 6)), np.ones((5, 2)), "expected \\(k, m\\) and \\(m, k\\)"),
+        (np.ones((2, 6)), np.ones((5, 2)), "shapes \\(k, m\\) and \\(m, k\\)"),
         (np.ones((2, 5)), np.ones((5, 2)), "X has 6 features"),
         (np.full((2, 6), np.nan), np.ones((6, 2)), "encoder contains NaN|Input encoder"),
     ],
@@ -382,15 +382,15 @@ def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
     close = LinearAutoencoder(1, method="plain").fit(X).certificate_["sampling"]
     assert "eigenvalues 1 and 2 are too close" in close.advice
     noise = LinearAutoencoder(3, method="plain").fit(X).certificate_["sampling"]
-    assert "2 of 3 eigenvalues exceed the noise" in noise.advice
+    assert "2 of the 3 leading eigenvalues exceed the noise" in noise.advice
 
 
 @pytest.mark.parametrize(
     ("rows", "method", "k", "reason"),
     [
         (np.eye(2, 5), "rag", 1, "three rows"),
-        (np.ones((9, 3)), "rag", 1, "rows that differ"),
-        (spiked(20, 4, []), "plain", 4, "all features"),
+        (np.ones((9, 3)), "rag", 1, "three rows, not all equal"),
+        (spiked(20, 4, []), "plain", 4, "as many components as features"),
         (spiked(20, 1100, [30.0]), "rag", 1, "more than 1024 features"),
     ],
 )
@@ -432,7 +432,7 @@ def test_the_advice_after_convergence_is_not_to_train_longer():
     assert LinearAutoencoder(3, **settings).fit(scale(X)).certificate_.holds
     with pytest.warns(ConvergenceWarning, match="Stopped at the limit"):
         short = LinearAutoencoder(3, max_iter=20, **settings).fit(X)
-    assert short.certificate_["subspace"].advice.startswith("Train longer (max_iter)")
+    assert short.certificate_["subspace"].advice.startswith("Train longer (increase max_iter)")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -133,7 +133,7 @@ def test_components_of_torch_are_certified():
 @pytest.mark.parametrize(
     ("subject", "data", "message"),
     [
-        (PCA(2).fit(X), None, "PCA is certified on data"),
+        (PCA(2).fit(X), None, "to certify PCA, give the data"),
         (PCA(2), X, "a fitted object with components_"),
         (PCA(2).fit(X), X[:, :3], "5 columns, but X has 3 features"),
         (SimpleNamespace(components_="text"), X, "components_ is not a matrix"),

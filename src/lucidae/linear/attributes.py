@@ -1,4 +1,4 @@
-"""Comparison of the fitted attributes of a model with its weights and its data."""
+"""Checks of fitted attributes: against weights and data, against changes, and for overflow."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Vector = np.ndarray[Any, Any]
 AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
 
 CHANGED = 16.0
-"""An attribute was changed if it differs from the fitted one by more than this many rounding units
-of its dtype, relative to its largest entry."""
+"""An attribute counts as changed if its relative difference exceeds this many machine epsilons.
+
+The difference to the fitted attribute is divided by the largest fitted entry, and the machine
+epsilon is that of the attribute's dtype."""
 
 _TINY = float(np.finfo(float).tiny)
 
 
 def check_range(variance: float, reference: Array) -> None:
-    """Raise an error if the total variance of the data is outside of the range of their dtype.
+    """Raise a ValueError if the total variance of the data overflows or underflows their dtype.
 
     Parameters
     ----------
     variance : float
-        The total variance, computed in double precision.
+        The total variance, computed as float64.
     reference : array
         An array of the dtype in which the fitted attributes are returned.
     """
@@ -49,12 +51,12 @@ def check_range(variance: float, reference: Array) -> None:
 
 
 def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
-    """Decorate a method that returns an array: entries that are not finite raise an error.
+    """Return a decorator for methods that return an array: it raises if an entry is not finite.
 
     Parameters
     ----------
     name : str
-        What the array contains, in the plural, for the sentence.
+        Description of the array's entries, in the plural; the message begins with it.
     """
 
     def decorate(method: AnyMethod) -> AnyMethod:
@@ -66,8 +68,8 @@ def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
             if bool(xp.all(xp.isfinite(values))):
                 return values
             raise ValueError(
-                f"{name} overflow {values.dtype}: give X as float64, or divide it by a constant "
-                "first."
+                f"{name} overflow {values.dtype}: give X as float64, or fit again with X divided "
+                "by a constant."
             )
 
         return checked  # type: ignore[return-value]
@@ -76,27 +78,30 @@ def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
 
 
 def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> dict[str, float]:
-    """Return the attributes that a user assigned or changed in place, with their difference.
+    """Return the attributes that a user changed after `fit`, each with the size of the change.
 
     Parameters
     ----------
     shown : mapping
-        The attributes as the estimator shows them, by name.
+        The current attributes of the estimator, by name.
     fitted : mapping
-        The attributes that follow from the fitted state.
+        The attributes as they were after `fit`, by name.
 
     Returns
     -------
     dict
         For each attribute that differs by more than rounding, the largest difference relative to
-        the largest fitted entry; infinite where the shape or the kind of the value differs.
+        the largest fitted entry. It is infinite if the shape or the type of the value differs.
     """
     differences = {name: _change(shown[name], fitted[name]) for name in shown}
     return {name: size for name, size in differences.items() if not size <= 0.0}
 
 
 def _change(shown: Any, fitted: Any) -> float:
-    """Return the relative difference of two values of an attribute, 0 up to rounding."""
+    """Return the relative difference between the current and the fitted value of an attribute.
+
+    Differences that rounding explains give 0; another shape, or values not finite, give infinity.
+    """
     if shown is fitted:
         return 0.0
     if not is_array(fitted) and not isinstance(fitted, int | float):
@@ -116,28 +121,29 @@ def _change(shown: Any, fitted: Any) -> float:
 def attribute_difference(
     model: Model | None, weights: Any, data: Data, leading: Leading, wanted: Any, running: bool
 ) -> float | None:
-    """Return the largest relative difference of a model's fields to its weights and data.
+    """Return the largest relative difference between a model's attributes and its weights and data.
 
     Parameters
     ----------
     model : Model or None
-        The fitted model; without it the result is None.
-    weights : weights
-        The weights as trained, as NumPy arrays in double precision.
+        The fitted model.
+    weights : UntiedWeights, TiedWeights or VariationalWeights
+        The weights as trained, as float64 NumPy arrays.
     data : Data
         The second moment of the data.
     leading : Leading
-        What is known about its eigenvalues.
+        The leading eigenvalues of the second moment.
     wanted : int, float or None
-        The argument `n_components` of the fit.
+        The estimator's argument `n_components`.
     running : bool
-        Whether mean and variances are running averages over a stream, which no data reproduce;
-        they are not compared then.
+        Whether mean and variances are running averages over mini-batches. Then they are not
+        compared, because no data set reproduces them.
 
     Returns
     -------
     float or None
-        Infinite where the number of latents is wrong.
+        The difference; infinite if the number of latents does not agree with `wanted`, and None if
+        `model` is None.
     """
     if model is None:
         return None
@@ -156,9 +162,11 @@ def attribute_difference(
 
 
 def _wanted_number(k: int, wanted: Any, leading: Leading) -> bool:
-    """Return whether k is the number, the share of the variance or the rank that was asked for.
+    """Return whether k latents are what `n_components` asked for.
 
-    An eigenvalue within two decades of the rounding error may count for the rank or not.
+    `wanted` is that argument: an integer is the number itself, a float is the share of the variance
+    that the latents must explain, and None stands for the rank. For the rank, eigenvalues between
+    0.01 and 100 times their rounding error may count or not.
     """
     if isinstance(wanted, int):
         return k == wanted
@@ -175,10 +183,11 @@ def _wanted_number(k: int, wanted: Any, leading: Leading) -> bool:
 def _difference_to_weights(
     encoder: Vector, atoms: Vector, components: Vector, weights: Any
 ) -> float:
-    """Return the largest relative difference of encoder, decoder and components to the weights.
+    """Return the largest relative difference of a model's layers and components to the weights.
 
-    The model lists the latents by variance with fixed signs, so that W₂W₁, W₁ᵀW₁ and W₂W₂ᵀ are
-    those of the weights as trained. The three products are compared on random vectors.
+    The model contains the encoder W₁ and the decoder W₂ with latents sorted by variance and with
+    fixed signs. This changes none of W₂W₁, W₁ᵀW₁ and W₂W₂ᵀ, so these three products are compared
+    with those of the trained weights, applied to random vectors.
     """
     probe = np.random.default_rng(0).standard_normal((3, encoder.shape[1]))
     lengths = np.sqrt(np.sum(atoms**2, axis=1))
@@ -195,9 +204,10 @@ def _difference_to_weights(
 
 
 def _difference_to_data(model: Model, data: Data) -> float:
-    """Return the largest relative difference of variances and mean to those of the data.
+    """Return the largest relative difference of a model's mean and variances to those of the data.
 
-    The variances of the model have the divisor Σw − 1.
+    The variances of the model are unbiased: sums of squares divided by the number of rows (or the
+    sum of their weights) minus one.
     """
     encoder, components, variances, deviations, basis, mean = (
         to_numpy(as_double(part))
@@ -237,6 +247,9 @@ def _difference_to_data(model: Model, data: Data) -> float:
 
 
 def _apart(found: Vector, expected: Vector, size: float | None = None) -> float:
-    """Return the largest difference, relative to the largest entry or to a given size."""
+    """Return the largest absolute difference of two arrays, divided by `size`.
+
+    By default `size` is the largest absolute entry of `expected`.
+    """
     size = max(float(np.max(np.abs(expected), initial=0.0)), _TINY) if size is None else size
     return float(np.max(np.abs(found - expected), initial=0.0)) / size

@@ -1,4 +1,4 @@
-"""Certificates of linear autoencoders: the claims that the verifier's figures support."""
+"""Claims of the certificate of a linear autoencoder, from the values that the verifier measured."""
 
 from __future__ import annotations
 
@@ -43,41 +43,43 @@ __all__ = ["LinearFigures", "certify_weights", "claims", "measure"]
 Vector = np.ndarray[Any, Any]
 
 DISTANCE = 1e-3
-"""Largest subspace and alignment distance that counts as recovered: a mean angle of 1.8°.
+"""Threshold of the claims `subspace` and `alignment`: a mean squared sine, of an angle of 1.8°.
 
-With k > 500 latents it is 0.5/k, because one wrong latent among k gives a distance of 1/k.
-"""
+For k > 500 latents the threshold is 0.5/k instead, because one wrong latent among k gives 1/k."""
 
 GAP = 1e-6
-"""Largest excess of the loss over its minimum, relative to the total variance.
+"""Threshold of the claim `gap`: excess of the loss over its minimum, divided by the total variance.
 
-Stochastic fits reach it, and the closed forms are at 1e-14.
-"""
+For a linear VAE the excess is divided by the number of features. Stochastic solvers reach 1e-6."""
 
 BALANCE = 1e-3
-"""Largest relative difference of W₁W₁ᵀ and W₂ᵀW₂: as accurate as the distances."""
+"""Threshold of the claim `balance`: relative difference of W₁W₁ᵀ (encoder) and W₂ᵀW₂ (decoder)."""
 
 RISE = 1e-6
-"""Largest increase of the variance from one latent to the next, relative to the largest variance.
+"""Threshold of the claim `order`: increase of the variance from one latent to the next.
 
-It is far above rounding and below what a wrong order of distinct components gives.
-"""
+The increase is divided by the largest variance. The threshold is far above rounding errors."""
 
 STATIONARITY = (1e-9, 1e-3)
-"""Range of the bound on the relative direction, which is ten times `tol` inside of it.
+"""Smallest and largest threshold of the claim `stationarity`.
 
-A tolerance of 0 cannot be reached in float64, and a large one must not certify anything.
-"""
+Within this range the threshold is ten times the estimator's `tol`. Float64 cannot reach a tolerance
+of 0, and a large tolerance must not make every fit pass."""
 
 MOMENT = 1e-6
-"""Largest difference of the second moment to its rows, in standard deviations: as for `GAP`."""
+"""Threshold of the claim `moment`: difference of the stored covariance to that of the rows.
+
+The difference is measured along random directions, in standard deviations of the rows."""
 
 ATTRIBUTES = 1e-9
-"""Largest relative difference of fitted attributes: they are sums of at most m products."""
+"""Threshold of the claim `attributes`: relative difference to what weights and data imply."""
 
 
 def claims(figures: LinearFigures) -> tuple[Claim, ...]:
-    """Return the claims that the figures support, most important first."""
+    """Return all claims about a linear autoencoder, given its measured values.
+
+    The most important claim comes first.
+    """
     return (
         _subspace_claim(figures),
         _alignment_claim(figures),
@@ -99,23 +101,27 @@ _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1
 _DEFINITIONS = "Bao et al. 2020, Definition"
 _KRYLOV = "Kuczyński & Woźniakowski 1992, failure probability 6e-9"
 _NO_NOISE = (
-    "No variance remains for the noise of the model, so the likelihood is not bounded and has no "
-    "maximum: choose n_components below the rank of the data."
+    "The components explain all variance of the data, so none remains for the noise of the linear "
+    "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
+    "the data."
 )
 
 
 def _judged(claim: Claim, figures: LinearFigures) -> Claim:
-    """Add to a claim about a figure that was only bounded how it was, or was not, decided."""
+    """Return the claim, with a note if its value is only bounded.
+
+    That is the case if not all eigenvalues were computed; otherwise the claim is not changed.
+    """
     if figures.leading.dense:
         return claim
-    statement = claim.statement + " (bounds from residuals)"
+    statement = claim.statement + " (not computed exactly: bounds from residuals)"
     reference = f"{claim.reference}; Davis & Kahan 1970; {_KRYLOV}"
     advice = claim.advice
     if claim.holds is None and claim.value is not None:
         advice = (
-            f"Not decided: the figure lies between {max(claim.value - claim.error, 0.0):.3g} and "
-            f"{claim.value + claim.error:.3g}, because the bound on the eigenvalue outside of the "
-            "subspace is not below the smallest one inside."
+            f"Not decided: the value lies between {max(claim.value - claim.error, 0.0):.3g} and "
+            f"{claim.value + claim.error:.3g}. With more than 1024 features it is only bounded: "
+            "the bound on the eigenvalues outside of the decoder's span is not below those inside."
         )
     return replace(claim, statement=statement, reference=reference, advice=advice)
 
@@ -125,19 +131,19 @@ def _allowed(k: int) -> float:
 
 
 def _subspace_claim(figures: LinearFigures) -> Claim:
-    statement = "the decoder spans the principal subspace"
+    statement = "the decoder spans the principal subspace (mean squared sine of the angles)"
     reference, (value, error) = f"{_DEFINITIONS} 7.2", figures.leading.subspace
     k = figures.k
     if figures.leading.dense and not figures.leading.determined(k):
         bound = figures.leading.resolution()
         why = (
-            f"Eigenvalues {k} and {k + 1} differ by less than {bound:.1g}, within which rounding "
-            "errors decide: the principal subspace of these data is not unique."
+            f"Eigenvalues {k} and {k + 1} of the covariance differ by less than {bound:.1g}, which "
+            "rounding errors can change: the principal subspace of these data is not unique."
         )
         if figures.leading.values[k - 1] <= bound:
             why = (
-                f"Eigenvalue {k} is below {bound:.1g}, where the second moment in float64 has only "
-                "rounding errors: these data do not determine the last directions of the subspace."
+                f"Eigenvalue {k} of the covariance is below {bound:.1g}, the size of its rounding "
+                "errors: these data do not determine the last directions of the subspace."
             )
         return Claim("subspace", statement, reference, value, advice=why, error=error)
     advice = _distance_advice(figures)
@@ -146,13 +152,14 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
 
 
 def _alignment_claim(figures: LinearFigures) -> Claim:
-    statement, reference = "each latent is one principal direction", f"{_DEFINITIONS} 7.1"
+    statement = "each principal axis is parallel to a decoder column (mean squared sine)"
+    reference = f"{_DEFINITIONS} 7.1"
     leading, k = figures.leading, figures.k
     if not figures.method.expected().aligns:
         distance = float(np.mean(leading.misalignments))
         why = (
-            f"Method {figures.method.name!r} determines the latents only up to a rotation; the "
-            f"measured distance is {distance:.3g}."
+            f"Method {figures.method.name!r} determines the latents only up to a rotation, so the "
+            "mean squared sine is not judged."
         )
         return Claim("alignment", statement, reference, distance, advice=why)
     # Where only bounds are known, a component that they do not separate may be a wrong latent.
@@ -160,8 +167,8 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     identifiable = np.setdiff1d(np.arange(k), shared - 1)
     if not len(identifiable):
         why = (
-            "Each of the leading eigenvalues equals a neighbour up to rounding, so these data "
-            "determine no principal direction."
+            "Each of the leading eigenvalues equals the one before or after it up to rounding, so "
+            "these data determine no principal axis."
         )
         return does_not_apply("alignment", statement, reference, why)
     value, error = _mean_misalignment(figures, identifiable)
@@ -171,12 +178,16 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     claim = _judged(claim, figures)
     if not len(shared):
         return claim
-    limit = f"{_components(shared)} not determined by these data and left out."
+    limit = f"{_components(shared)} not determined by these data and left out of the mean."
     return replace(claim, advice=f"{claim.advice} {limit}".strip())
 
 
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
-    """Return the alignment distance over components with distinct eigenvalues, and its error."""
+    """Return the mean squared sine between principal axes and their nearest decoder columns.
+
+    `identifiable` contains the indices, from 0, of the axes of which the mean is taken. The error
+    of the mean is returned with it.
+    """
     leading = figures.leading
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
     mean = float(np.mean(found))
@@ -191,19 +202,22 @@ def _distance_advice(figures: LinearFigures) -> str:
     if not len(zero):
         return _training_advice(figures)
     return (
-        f"{_zero_sentence(figures)}; this alone gives a subspace distance of "
+        f"{_zero_sentence(figures)}; this alone gives a mean squared sine of "
         f"{len(zero) / figures.k:.3g}. Lower l2, or use l2='auto' or method='rag'."
     )
 
 
 def _training_advice(figures: LinearFigures) -> str:
-    """Return what to do about weights that are not optimal."""
+    """Return the advice for weights that are not optimal: to train longer, or to check the data."""
     if figures.from_elsewhere:
         return (
             "These weights are not optimal for these data: check that rows, method and penalties "
-            "are those of their training, and that the weights belong to centred rows."
+            "are those of their training, and that the weights were trained on centred rows."
         )
-    return f"{_more_training(figures)} On other data than those of the fit, this is expected."
+    return (
+        f"{_more_training(figures)} If X is not the data that was passed to fit, this result is "
+        "expected."
+    )
 
 
 def _more_training(figures: LinearFigures) -> str:
@@ -211,7 +225,7 @@ def _more_training(figures: LinearFigures) -> str:
     exact = ", or use solver='exact'" if figures.method.objective.has_minimizer else ""
     met = figures.stationarity is not None and figures.stationarity[0] <= figures.tolerance
     if not met:
-        return f"Train longer (max_iter){exact}."
+        return f"Train longer (increase max_iter){exact}."
     return (
         f"The stopping rule is met (tol={figures.tolerance:g}), but the directions of large "
         "variance dominate it: standardise the columns of X, lower tol and raise max_iter"
@@ -222,18 +236,19 @@ def _more_training(figures: LinearFigures) -> str:
 def _zero_sentence(figures: LinearFigures) -> str:
     zero = _listed(figures.zero_latents)
     if len(figures.zero_latents) == 1:
-        return f"Penalty {zero} is at least its eigenvalue, so latent {zero} is zero at the optimum"
-    many = f"Penalties {zero} are at least their eigenvalues, so latents {zero} are zero"
-    return many + " at the optimum"
+        one = f"Penalty {zero} is not below the eigenvalue of its component, so latent {zero}"
+        return one + " is zero at the optimum"
+    many = f"Penalties {zero} are not below the eigenvalues of their components, so latents {zero}"
+    return many + " are zero at the optimum"
 
 
 def _order_claim(figures: LinearFigures) -> Claim:
-    statement = "latents are in descending order of variance"
+    statement = "the latents are in descending order of variance (largest relative increase)"
     reference = "Bao et al. 2020, Theorems 3 and 5"
     if figures.rise is None:
         why = f"Method {figures.method.name!r} does not order its latents."
         return does_not_apply("order", statement, reference, why)
-    advice = "Sort the latents by their variance."
+    advice = "Sort the latents by their variance, largest first."
     if not figures.from_elsewhere:
         advice = f"{_more_training(figures)} Or sort the latents by their variance."
     value, error = figures.rise
@@ -241,7 +256,8 @@ def _order_claim(figures: LinearFigures) -> Claim:
 
 
 def _stationarity_claim(figures: LinearFigures) -> Claim:
-    name, statement = "stationarity", "the weights are a fixed point of the update rule"
+    name = "stationarity"
+    statement = "the weights are a fixed point of the update rule (relative norm of the update)"
     reference = "definition of a stationary point"
     if figures.stationarity is None:
         return undecided(name, statement, reference, _NO_NOISE)
@@ -263,23 +279,23 @@ _MINIMA = {
     ExpectedNestedDropout: "Rippel et al. 2014; Bao et al. 2020, Section 5",
     LinearVAE: "Tipping & Bishop 1999; Bao et al. 2020, Appendix F",
 }
-"""Where the global minimum of each objective is derived."""
+"""Publications that derive the global minimum of each objective."""
 
 
 def _gap_claim(figures: LinearFigures) -> Claim:
     objective = figures.method.objective
     statement = objective.gap_statement
-    reference = _MINIMA.get(type(objective), "as declared by the objective")
+    reference = _MINIMA.get(type(objective), "value and minimum as the objective gives them")
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:
-            why = "The minimum of this objective is not known, so the gap cannot be computed."
+            why = "The global minimum of this objective is not known, so nothing can be compared."
         return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:
         advice = (
-            "The loss is below the minimum that theory gives, which is impossible: the weights do "
-            "not belong to these data."
+            "The loss is below the global minimum that theory gives for these data, which is "
+            "impossible: the weights do not belong to these data."
         )
         return at_least("gap", statement, reference, value, -GAP, advice, error=error)
     advice = _training_advice(figures)
@@ -287,59 +303,63 @@ def _gap_claim(figures: LinearFigures) -> Claim:
 
 
 def _balance_claim(figures: LinearFigures) -> Claim:
-    statement = "encoder W₁ and decoder W₂ are balanced, W₁W₁ᵀ = W₂ᵀW₂"
+    statement = "encoder W₁ and decoder W₂ are balanced: W₁W₁ᵀ = W₂ᵀW₂ (relative difference)"
     reference = "Bao et al. 2020, Theorem 1"
     if figures.balance is None:
-        why = "The optimum of this method does not determine the scale of a latent."
+        why = "At the optimum of this method the scale of a latent is not determined."
         return does_not_apply("balance", statement, reference, why)
     advice = (
-        "Steps on untied weights change the balance by O(learning rate): tie the weights, or "
-        "lower learning_rate."
+        "Gradient steps on untied weights disturb the balance in proportion to the learning rate: "
+        "set tied=True, or lower learning_rate."
     )
     value, error = figures.balance
     return at_most("balance", statement, reference, value, BALANCE, advice, error=error)
 
 
 def _nonzero_claim(figures: LinearFigures) -> Claim:
-    name, statement = "nonzero_latents", "every penalty is below the eigenvalue of its component"
+    name = "nonzero_latents"
+    statement = "every penalty is below the eigenvalue of its component (number of exceptions)"
     reference = "Bao et al. 2020, Theorem 2 (assumption)"
     if not figures.method.objective.has_penalties:
         return does_not_apply(name, statement, reference, "This method has no penalties.")
     zero, k = len(figures.zero_latents), figures.k
     if not zero and len(figures.uncertain_latents):
         why = (
-            f"Penalties {_listed(figures.uncertain_latents)} differ from their eigenvalues by less "
-            f"than the rounding error of these, {figures.leading.error:.1g}. The assumption is one "
-            "about data and penalties; the other claims judge the fit without it."
+            f"Penalties {_listed(figures.uncertain_latents)} differ from the eigenvalues of their "
+            f"components by less than the rounding error {figures.leading.error:.1g}, so it cannot "
+            "be tested. The other claims judge the fit without this assumption."
         )
         return does_not_apply(name, statement, reference, why)
     advice = ""
     if zero:
         advice = (
-            f"{_zero_sentence(figures)}: the smallest possible subspace distance is "
+            f"{_zero_sentence(figures)}: the smallest possible value of the claim subspace is "
             f"{zero}/{k} = {zero / k:.3g}."
         )
     return at_most(name, statement, reference, float(zero), 0.0, advice)
 
 
 def _eigengap_claim(figures: LinearFigures) -> Claim:
-    statement = "neighbouring eigenvalues differ, so these data determine each component"
+    statement = (
+        "neighbouring eigenvalues differ, so these data determine each component (relative "
+        "difference of eigenvalues)"
+    )
     reference = "Bao et al. 2020, Section 2 (assumption)"
     if not figures.method.expected().aligns:
-        why = f"Method {figures.method.name!r} does not promise axes."
+        why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
         return does_not_apply("eigengap", statement, reference, why)
     leading, k = figures.leading, figures.k
     unit = max(float(leading.values[0]), np.finfo(float).tiny)
     gap, shared = float(np.min(leading.gaps(k))) / unit, leading.unidentifiable(k)
     bound = leading.resolution() / unit
     why = (
-        f"{_components(shared)} not determined by these data: the eigenvalue differs from the next "
-        "one, or from zero, by no more than rounding errors."
+        f"{_components(shared)} not determined by these data: the eigenvalue differs from the one "
+        "before or after it, or from zero, by no more than rounding errors."
     )
     if not leading.dense and len(shared):
         why = (
-            "Not decided: the bounds on the eigenvalues do not separate those of components "
-            f"{_listed(shared)}."
+            "Not decided: with more than 1024 features the eigenvalues are only bounded, and the "
+            f"bounds do not separate the eigenvalues of components {_listed(shared)} from others."
         )
         known = gap if math.isfinite(gap) else None
         return undecided("eigengap", statement, reference, why, known, bound)
@@ -347,11 +367,11 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
 
 
 def _sampling_claim(figures: LinearFigures) -> Claim:
-    """Report how many components another sample of as many rows would show again."""
+    """Return the claim `sampling`, which reports how many components exceed sampling noise."""
     axes = figures.method.expected().aligns
-    statement = "components that are separated from sampling noise (independent Gaussian rows)"
+    statement = "number of components separated from sampling noise, for independent Gaussian rows"
     if not axes:
-        statement = "leading eigenvalues above sampling noise (independent Gaussian rows)"
+        statement = "number of eigenvalues above sampling noise, for independent Gaussian rows"
     reference = "Johnstone 2001; Anderson 1963"
     if isinstance(figures.sampling, str):
         return does_not_apply("sampling", statement, reference, figures.sampling)
@@ -368,7 +388,7 @@ _FEWER = "Choose fewer components, or collect more rows, before you interpret th
 
 
 def _component_sentence(count: int, k: int, others: Vector) -> str:
-    """Say which components are separated; `others` are not, counted from 1."""
+    """Return the sentence that `count` of k components are separated from noise, `others` not."""
     if count == k:
         which = {1: "The component is", 2: "Both components are"}.get(k, f"All {k} components are")
         return f"{which} separated from sampling noise."
@@ -384,29 +404,29 @@ def _subspace_sentence(count: int, k: int, turned: float) -> str:
     if count == k and turned < TURNED:
         return (
             f"The subspace of the {k} components is separated from sampling noise: the mean "
-            f"squared sine of its angles to that of the population is about {turned:.2g}."
+            f"squared sine of its angles to the subspace of the population is about {turned:.2g}."
         )
-    reason = f"{count} of {k} eigenvalues exceed the noise"
+    reason = f"only {count} of the {k} leading eigenvalues exceed the noise"
     if count == k:
         reason = f"eigenvalues {k} and {k + 1} are too close for the number of rows"
     return (
         f"The subspace is not separated from sampling noise ({reason}): another sample of as many "
-        f"rows could give another one. {_FEWER}"
+        f"rows could give another subspace. {_FEWER}"
     )
 
 
 def _conditioning_claim(figures: LinearFigures) -> Claim:
-    statement = "condition number of the Hessian at the optimum (zero eigenvalues left out)"
+    statement = "condition number of the Hessian of the loss at the optimum, zeros left out"
     reference = "Bao et al. 2020, Sections 4.3 and 5"
     if figures.conditioning is None:
-        why = "No closed form is known for this method, or no latent is above zero at its optimum."
+        why = "The Hessian is not known for this method, or all latents are zero at its optimum."
         why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("conditioning", statement, reference, why)
     return reported("conditioning", statement, reference, figures.conditioning)
 
 
 def _epochs_claim(figures: LinearFigures) -> Claim:
-    statement = "predicted epochs of descent to an alignment distance of 0.001"
+    statement = "predicted training epochs until the value of the claim alignment is 0.001"
     reference = "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3"
     if figures.epochs is None:
         why = (
@@ -419,37 +439,37 @@ def _epochs_claim(figures: LinearFigures) -> Claim:
     return reported("epochs", statement, reference, figures.epochs)
 
 
-_ATTRIBUTES = "components, variances and mean are those of the weights and the data"
+_ATTRIBUTES = "fitted components, variances and mean agree with weights and data (relative error)"
 _DEFINED = "definition of the attributes"
 
 
 def _attributes_claim(figures: LinearFigures) -> Claim:
     statement, reference = _ATTRIBUTES, _DEFINED
     if figures.attributes is None:
-        why = "Weights without an estimator have no such attributes."
+        why = "A pair of weights was given, which has no fitted attributes."
         return does_not_apply("attributes", statement, reference, why)
-    advice = "The estimator was changed after its fit, or these are not the data of the fit."
+    advice = "The estimator was changed after fit, or X is not the data that was passed to fit."
     error = 8 * figures.n_features * EPS
     value = figures.attributes
     return at_most("attributes", statement, reference, value, ATTRIBUTES, advice, error=error)
 
 
 def _moment_claim(figures: LinearFigures) -> Claim:
-    statement = "the second moment is that of the rows, along random directions"
+    statement = "the stored covariance agrees with the rows (difference in standard deviations)"
     reference = "definition of the covariance"
     if figures.moment is None:
         why = (
-            "No second moment was formed, its rows were not given, or they are more than 2 million "
-            "numbers."
+            "No covariance was computed, or it was given without its rows, or the rows have more "
+            "than 2 million entries."
         )
         return does_not_apply("moment", statement, reference, why)
     value, error = figures.moment
-    advice = "The moment was changed after its rows were added."
+    advice = "The stored covariance was changed after it had been computed: fit again."
     return at_most("moment", statement, reference, value, MOMENT, advice, error=error)
 
 
 def _components(numbers: Vector) -> str:
-    """Return the subject and verb of a sentence about components, counted from 1."""
+    """Return “Component 3 is” or “Components 3, 5 are” for the given numbers of components."""
     return (
         f"Component {_listed(numbers)} is"
         if len(numbers) == 1
@@ -458,7 +478,7 @@ def _components(numbers: Vector) -> str:
 
 
 def _listed(numbers: Vector) -> str:
-    """Write 3, 4, 5, 9 as “3–5, 9”."""
+    """Return ascending integers as text with runs abbreviated, such as “3–5, 9” for 3, 4, 5, 9."""
     runs: list[list[int]] = []
     for number in map(int, numbers):
         if runs and number == runs[-1][1] + 1:
@@ -478,28 +498,31 @@ def certify_weights(
     noise_variance: float | None = None,
     **settings: Any,
 ) -> Certificate:
-    """Certify an encoder and a decoder, wherever they were trained.
+    """Judge how close a given encoder and decoder are to the optimum for given data.
+
+    The weights may have been trained by any program.
 
     Parameters
     ----------
     encoder : array of shape (k, m)
-        Encoder W₁.
+        Encoder weights: latent i of a centred row x is the product of row i and x.
     decoder : array of shape (m, k)
-        Decoder W₂.
+        Decoder weights: the reconstruction of x is the decoder times the latents.
     X : array-like of shape (n, m) or SecondMoment
-        The data, or their moment.
+        The rows of data, or their second moment. Rows are centred before they are used.
     sample_weight : array-like of shape (n,), optional
-        Frequencies of the rows.
+        Weight of each row, as if the row occurred that many times; by default 1 for all rows.
     noise_variance : float, optional
-        Observation variance, for ``method="linear_vae"``; the posterior variances are taken at
-        their optimum.
+        Observation variance of the decoder. Required for ``method="linear_vae"``, whose posterior
+        variances are set to their optimum; not used otherwise.
     **settings
-        Arguments of `LinearAutoencoder` that say what the weights were trained for: `method`,
-        `l2`, `prior`, `tied`, `tol`, `learning_rate`, `optimizer`, `momentum`.
+        Arguments of `LinearAutoencoder` with which the weights were trained: `method`, `l2`,
+        `prior`, `tied`, `tol`, `learning_rate`, `optimizer`, `momentum`.
 
     Returns
     -------
     Certificate
+        The claims with their verdicts.
 
     Examples
     --------
@@ -520,14 +543,14 @@ def certify_weights(
     if tuple(columns.shape) != tuple(rows.shape)[::-1]:
         raise ValueError(
             f"encoder has shape {tuple(rows.shape)} and decoder {tuple(columns.shape)}, expected "
-            "(k, m) and (m, k)."
+            "shapes (k, m) and (m, k) with k latents and m features."
         )
     X, row_weights = checked_data(X, sample_weight)
     data = data_of(X, row_weights)
     if rows.shape[1] != data.n_features:
         raise ValueError(
-            f"encoder has {rows.shape[1]} columns, but X has {data.n_features} features: expected "
-            "as many."
+            f"encoder has {rows.shape[1]} columns, but X has {data.n_features} features: the two "
+            "numbers must be equal."
         )
     spectrum = None
     if options.needs_spectrum:
@@ -547,7 +570,7 @@ _SETTINGS = tuple(inspect.signature(Options.of).parameters)
 
 
 def certificate(title: str, figures: LinearFigures) -> Certificate:
-    """Return the certificate that figures support, with the numbers behind it."""
+    """Return the certificate of a linear autoencoder from its measured values (see `measure`)."""
     return Certificate(title, claims(figures), figures.evidence)
 
 
@@ -557,16 +580,17 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
     Parameters
     ----------
     found : Certificate
-        The certificate of the fitted state.
-    changed : mapping
-        The changed attributes with their relative difference, see `changed_attributes`.
+        The certificate of the estimator as it was fitted.
+    changed : mapping of str to float
+        The names of the changed attributes, with the relative size of each change (see
+        `changed_attributes`). If it is empty, `found` itself is returned.
     """
     if not changed:
         return found
     names = ", ".join(changed)
     advice = (
-        f"{names} {'was' if len(changed) == 1 else 'were'} changed after the fit, but `transform` "
-        "and `inverse_transform` use the fitted weights. Fit again, or certify other weights as "
+        f"{names} {'was' if len(changed) == 1 else 'were'} changed after `fit`, but `transform` "
+        "and `inverse_transform` use the fitted weights. Fit again, or certify other weights by "
         "certify((encoder, decoder), X, family='linear')."
     )
     failed = at_most("attributes", _ATTRIBUTES, _DEFINED, max(changed.values()), ATTRIBUTES, advice)
@@ -575,7 +599,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return checked rows and weights, or the given moment."""
+    """Return validated rows and row weights; a `SecondMoment` is returned as it is, with None."""
     if isinstance(X, SecondMoment):
         return X, None
     X = check_rows(X)

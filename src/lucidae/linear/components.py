@@ -22,44 +22,49 @@ __all__ = ["certify_components"]
 Vector = np.ndarray[Any, Any]
 
 JUDGED = ("subspace", "alignment", "order", "gap", "eigengap", "sampling")
-"""Claims of a linear autoencoder that speak of its components and not of its training."""
+"""Names of those claims about a linear autoencoder that also apply to principal components."""
 
 WORDS = {
     "the decoder spans": "the components span",
+    "a decoder column": "a component",
     "latent": "component",
     "the loss is its global minimum": "the reconstruction error is the smallest possible",
 }
-"""What the statements of these claims say about components instead of weights."""
+"""Replacements that turn a statement about autoencoder weights into one about components."""
 
 ATTRIBUTES = 1e-3
-"""Largest difference of the mean, in standard deviations, and of a variance, relative to the
-largest: as accurate as the distances. Randomised and incremental solvers reach it."""
+"""Threshold of the claim `attributes`, which randomised and incremental solvers reach.
+
+It is compared with the difference of `mean_` to the mean of the rows, in standard deviations, and
+with the difference of `explained_variance_` to the variances along the components, divided by the
+largest variance."""
 
 _TINY = float(np.finfo(float).tiny)
 
 
 @certifies("components")
 def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Certificate:
-    """Certify any fitted object with `components_` as principal components of the rows of `X`.
+    """Judge how close the `components_` of a fitted object are to the principal components of `X`.
 
-    The components are judged as the axes of a linear autoencoder that encodes by them and decodes
-    by their transpose: the subspace, each axis, their order, and the reconstruction error. An
-    object with `mean_` is judged on centred rows, one without it (scikit-learn's `TruncatedSVD`) on
-    rows as they are. `mean_` and `explained_variance_` are compared with the data where they exist.
+    Claims are made about the subspace that the components span, each principal axis, the order of
+    the components, and the reconstruction error. If the object has `mean_`, the rows are centred
+    first; otherwise (scikit-learn's `TruncatedSVD`) they are used as they are. `mean_` and
+    `explained_variance_`, if present, are compared with the data.
 
     Parameters
     ----------
     subject : object
-        A fitted object such as scikit-learn's `PCA`, `IncrementalPCA` or `TruncatedSVD`;
+        A fitted object such as scikit-learn's `PCA`, `IncrementalPCA` or `TruncatedSVD`, whose
         `components_` has shape (k, m).
     X : array-like of shape (n, m) or SecondMoment
-        The data, or their moment.
+        The rows of data, or their second moment.
     sample_weight : array-like of shape (n,), optional
-        Frequencies of the rows.
+        Weight of each row, as if the row occurred that many times; by default 1 for all rows.
 
     Returns
     -------
     Certificate
+        The claims with their verdicts.
 
     Examples
     --------
@@ -76,15 +81,15 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     """
     if X is None:
         raise ValueError(
-            f"{type(subject).__name__} is certified on data: give X or its SecondMoment."
+            f"to certify {type(subject).__name__}, give the data: X, or its SecondMoment."
         )
     components = _numbers(subject.components_, "components_")
     centred = data_of(*checked_data(X, sample_weight))
     k, m = components.shape
     if m != centred.n_features:
         raise ValueError(
-            f"components_ has {m} columns, but X has {centred.n_features} features: expected as "
-            "many."
+            f"components_ has {m} columns, but X has {centred.n_features} features: the two "
+            "numbers must be equal."
         )
     mean = getattr(subject, "mean_", None)
     data = _about_zero(centred) if mean is None else centred
@@ -99,7 +104,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
 
 
 def _renamed(claim: Claim) -> Claim:
-    """Return a claim of an autoencoder in the words of principal components."""
+    """Return a claim about an autoencoder with "component" in place of "latent" and "decoder"."""
     statement = claim.statement
     for old, new in WORDS.items():
         statement = statement.replace(old, new)
@@ -107,7 +112,7 @@ def _renamed(claim: Claim) -> Claim:
 
 
 def _numbers(values: Any, name: str) -> Vector:
-    """Return an attribute as a matrix of finite doubles."""
+    """Return an attribute as a float64 matrix; raise a ValueError if it is not a finite matrix."""
     try:
         rows = check_rows(values if is_array(values) else np.asarray(values), name=name)
     except (TypeError, ValueError) as error:
@@ -116,10 +121,10 @@ def _numbers(values: Any, name: str) -> Vector:
 
 
 def _about_zero(data: Data) -> Data:
-    """Return the second moment about zero, Σ + μμᵀ, of data given by their covariance.
+    """Return the second moment about zero, Σ + μμᵀ, for the covariance Σ and mean μ in `data`.
 
-    It has no number of rows, because it is not a covariance: the theory of sampling noise does not
-    apply to it.
+    The number of rows (`weight`) of the result is None, because the theory of sampling noise needs
+    a covariance.
     """
     mean = data.mean
     matrix = None if data.matrix is None else data.matrix + np.outer(mean, mean)
@@ -132,7 +137,7 @@ def _about_zero(data: Data) -> Data:
 
 
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:
-    statement = "mean_ and explained_variance_ are those of the data"
+    statement = "mean_ and explained_variance_ agree with the data (largest relative difference)"
     reference = "definition of the attributes"
     variances = getattr(subject, "explained_variance_", None)
     if mean is None and variances is None:
@@ -145,15 +150,16 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
     if variances is not None:
         differences["explained_variance_"] = _variance_difference(variances, components, data)
     wrong = max(differences, key=lambda name: differences[name])
-    advice = f"{wrong} is not that of these data: it was changed, or the data are others."
+    advice = f"{wrong} does not agree with X: it was changed, or X is not the data passed to fit."
     value = differences[wrong]
     return at_most("attributes", statement, reference, value, ATTRIBUTES, advice)
 
 
 def _variance_difference(given: Any, components: Vector, data: Data) -> float:
-    """Return the difference of the variances along the components, relative to the largest.
+    """Return the largest difference of `given` to the variances of the data along the components.
 
-    PCA divides by n − 1 and TruncatedSVD by n: the smaller difference counts.
+    It is divided by the largest variance. PCA divides sums of squares by n − 1 and TruncatedSVD by
+    n, so both variances are compared with `given` and the smaller difference is returned.
     """
     along = np.sum(data.apply(components) * components, axis=1)
     unit = max(float(np.max(along)), _TINY)
@@ -163,7 +169,10 @@ def _variance_difference(given: Any, components: Vector, data: Data) -> float:
 
 
 def _apart(given: Any, expected: Vector) -> float:
-    """Return the largest difference, infinite where the shape differs or a number is missing."""
+    """Return the largest absolute difference of two arrays.
+
+    It is infinite if the shapes differ or `given` is not an array of finite numbers.
+    """
     try:
         found = np.asarray(to_numpy(given), dtype=float)
     except (TypeError, ValueError):

@@ -1,14 +1,17 @@
-"""Exact eigenvalues of the Hessian at an aligned point, block by block.
+"""Exact eigenvalues of the Hessian of a linear autoencoder's loss at its minimum.
 
-An aligned point has encoder row i equal to eᵢ times principal axis i and decoder column i equal to
-aᵢ times the same axis. With the penalty λᵢ of latent i and the probability pᵢ with which nested
-dropout keeps it, the Hessian in the eigenbasis of the second moment Σ of
+At the minimum, row i of the encoder W₁ (k × m) is the principal axis i times a length eᵢ. Column i
+of the decoder W₂ (m × k) is the same axis times a length aᵢ: the weights are *aligned*. For the
+second moment Σ of the data, penalties λᵢ, and probabilities pᵢ with which nested dropout keeps
+latent i, the loss is
 
-    tr Σ − 2 Σᵢ pᵢ aᵢᵀΣeᵢ + Σᵢⱼ p_max(i,j) (W₂ᵀW₂)ᵢⱼ (W₁ΣW₁ᵀ)ᵢⱼ + Σᵢ λᵢ(‖eᵢ‖² + ‖aᵢ‖²)
+    tr Σ − 2 tr(P W₁ΣW₂) + Σᵢⱼ p_max(i,j) (W₂ᵀW₂)ᵢⱼ (W₁ΣW₁ᵀ)ᵢⱼ
+        + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²),    P = diag(p₁, …, p_k).
 
-couples only {W₁ᵢᵢ, W₂ᵢᵢ}, {W₁ᵢⱼ, W₂ⱼᵢ} for j > k and {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ} for i < j ≤ k, so all
-2mk eigenvalues are those of 2 × 2 and 4 × 4 blocks. The non-uniform ℓ₂ objective has p = 1,
-expected nested dropout (twice Bao et al. 2020, eq. 6) has λ = 0.
+The non-uniform ℓ₂ objective has all pᵢ = 1, and expected nested dropout (twice Bao et al. 2020,
+eq. 6) has all λᵢ = 0. In the eigenbasis of Σ the Hessian couples only the entries {W₁ᵢᵢ, W₂ᵢᵢ}, the
+entries {W₁ᵢⱼ, W₂ⱼᵢ} for j > k, and the entries {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ} for i < j ≤ k. All 2mk
+eigenvalues are therefore those of 2 × 2 and 4 × 4 matrices.
 """
 
 from __future__ import annotations
@@ -23,18 +26,18 @@ Vector = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class AlignedPoint:
-    """An aligned point in the eigenbasis.
+    """Weights whose encoder rows and decoder columns are multiples of the principal axes.
 
     Parameters
     ----------
     values : ndarray of shape (m,)
         All eigenvalues of the second moment Σ, descending.
     encoder, decoder : ndarrays of shape (k,)
-        Lengths eᵢ of the encoder's rows and aᵢ of the decoder's columns.
+        Lengths of the encoder's rows and of the decoder's columns.
     penalties : ndarray of shape (k,)
-        Penalties λᵢ; 0 for nested dropout.
+        ℓ₂ penalty of each latent; 0 for nested dropout.
     keep : ndarray of shape (k,)
-        Probabilities pᵢ of keeping a latent; 1 for the non-uniform ℓ₂ objective.
+        Probability with which nested dropout keeps each latent; 1 for the non-uniform ℓ₂ objective.
     """
 
     values: Vector
@@ -45,9 +48,11 @@ class AlignedPoint:
 
     @classmethod
     def nonuniform(cls, values: Vector, penalties: Vector) -> AlignedPoint:
-        """Return the global minimum of the non-uniform objective. Bao et al. 2020, Theorem 3.
+        """Return the global minimum of the non-uniform ℓ₂ objective (Bao et al. 2020, Theorem 3).
 
-        Latent i has squared length 1 − λᵢ/σᵢ², and length 0 where λᵢ ≥ σᵢ².
+        `values` are the eigenvalues of the second moment, descending. The row and the column of a
+        latent have the squared length 1 − penalty/eigenvalue, or 0 if the penalty is not below the
+        eigenvalue.
         """
         values, penalties = np.asarray(values, dtype=float), np.sort(penalties)
         leading = values[: len(penalties)]
@@ -58,14 +63,21 @@ class AlignedPoint:
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
-        """Return the minimum of unit scale (Q = I) of expected nested dropout."""
+        """Return the minimum of expected nested dropout whose rows and columns have unit length.
+
+        `values` are the eigenvalues of the second moment, descending, and `prior` contains the
+        probability of each prefix length 1, …, k.
+        """
         ones = np.ones(len(prior))
         keep = np.cumsum(prior[::-1])[::-1]  # P(prefix length ≥ i)
         return cls(np.asarray(values, dtype=float), ones, ones, 0 * ones, keep)
 
 
 def hessian_eigenvalues(point: AlignedPoint) -> Vector:
-    """Return all 2mk eigenvalues of the Hessian, ascending."""
+    """Return all 2mk eigenvalues of the loss's Hessian at `point`, for k latents and m features.
+
+    They are in ascending order.
+    """
     blocks = (
         np.linalg.eigvalsh(scaling_blocks(point)),
         np.linalg.eigvalsh(escape_blocks(point)),
@@ -75,10 +87,11 @@ def hessian_eigenvalues(point: AlignedPoint) -> Vector:
 
 
 def scaling_blocks(point: AlignedPoint) -> Vector:
-    """Return the k blocks {W₁ᵢᵢ, W₂ᵢᵢ}: the length of a latent along its own axis.
+    """Return the k Hessian blocks for the length of a latent along its own axis.
 
-    Along its own axis a latent has the loss −2pσ²ae + pσ²a²e² + λ(e² + a²), whose second
-    derivatives are the entries below.
+    The variables are the length e of the encoder row and the length a of the decoder column. With
+    the keep probability p, the penalty λ and the eigenvalue σ² of the axis, the loss is
+    −2pσ²ae + pσ²a²e² + λ(e² + a²). The result has the shape (k, 2, 2).
     """
     k = len(point.keep)
     p, e, a, s = point.keep, point.encoder, point.decoder, point.values[:k]
@@ -90,10 +103,12 @@ def scaling_blocks(point: AlignedPoint) -> Vector:
 
 
 def escape_blocks(point: AlignedPoint) -> Vector:
-    """Return the k(m − k) blocks {W₁ᵢⱼ, W₂ⱼᵢ}, j > k: a latent that leaves the subspace.
+    """Return the k(m − k) Hessian blocks for a latent i that leaves the principal subspace.
 
-    With x = W₁ᵢⱼ and y = W₂ⱼᵢ the terms of second order are −2pσⱼ²xy from the cross term, and
-    pa²σⱼ²x² + pe²σᵢ²y² from the product of W₂ᵀW₂ and W₁ΣW₁ᵀ; the penalty adds λ(x² + y²).
+    The variables are the entries x = W₁ᵢⱼ of the encoder and y = W₂ⱼᵢ of the decoder along an axis
+    j > k. With the keep probability p, the lengths e and a of the latent's row and column, its
+    penalty λ, and the eigenvalues σᵢ² and σⱼ², the terms of second order are
+    −2pσⱼ²xy + pa²σⱼ²x² + pe²σᵢ²y² + λ(x² + y²). The result has the shape (k, m − k, 2, 2).
     """
     k = len(point.keep)
     p, e, a, decay = (
@@ -106,11 +121,13 @@ def escape_blocks(point: AlignedPoint) -> Vector:
 
 
 def rotation_blocks(point: AlignedPoint) -> Vector:
-    """Return the k(k − 1)/2 blocks {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ}, i < j ≤ k: two latents that mix.
+    """Return the k(k − 1)/2 Hessian blocks for two latents i < j ≤ k that mix.
 
-    The diagonal and the pairs (0, 1), (2, 3) are as in the other blocks. In addition the entries
-    (i, j) of W₂ᵀW₂ and W₁ΣW₁ᵀ are of first order, aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ and eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ, and
-    twice their product, weighted by p_max(i,j), couples each encoder entry with each decoder entry.
+    The variables are W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ and W₂ᵢⱼ of the encoder W₁ and the decoder W₂. The diagonal
+    and the entries (0, 1) and (2, 3) are as in `escape_blocks`. In addition, for lengths e and a
+    and eigenvalues σ², entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and that of
+    W₁ΣW₁ᵀ is eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, times the probability of keeping both
+    latents, couples encoder with decoder entries. The result has the shape (k(k − 1)/2, 4, 4).
     """
     i, j = np.triu_indices(len(point.keep), 1)
     p, e, a, decay = point.keep, point.encoder, point.decoder, point.penalties
@@ -129,10 +146,11 @@ def rotation_blocks(point: AlignedPoint) -> Vector:
 
 
 def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
-    """Return the ratio of the largest to the smallest eigenvalue of the Hessian.
+    """Return the ratio of the largest to the smallest eigenvalue of the Hessian at `point`.
 
-    With `effective`, eigenvalues below 1e-12 of the largest are left out: they are zero by symmetry
-    (nested dropout leaves the scale of each of its k latents free).
+    It is infinite if the smallest eigenvalue is not positive. With ``effective=True``, eigenvalues
+    below 1e-12 times the largest are left out: for nested dropout these belong to the k scales of
+    the latents, which the loss does not determine.
     """
     eigenvalues = hessian_eigenvalues(point)
     largest = float(eigenvalues[-1])
@@ -145,6 +163,9 @@ def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
 
 
 def _pairs(first: Vector, off: Vector, second: Vector) -> Vector:
-    """Stack symmetric 2 × 2 matrices along the last two axes."""
+    """Return the 2 × 2 matrices [[first, off], [off, second]], one for each entry of the arrays.
+
+    The matrices are the last two axes of the result.
+    """
     first, off, second = np.broadcast_arrays(first, off, second)
     return np.stack([np.stack([first, off], -1), np.stack([off, second], -1)], -2)

@@ -1,6 +1,7 @@
 """Objectives of linear autoencoders: value, gradient and closed-form minimizer of each.
 
-All values follow the scaling L = tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), without a factor ½.
+The reconstruction loss is tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ) with the encoder W₁ (k × m), the decoder W₂
+(m × k) and the second moment Σ of the data (m × m): the mean squared error, without a factor ½.
 """
 
 from __future__ import annotations
@@ -39,44 +40,43 @@ from lucidae.validation import check_integer, check_number
 Vector = np.ndarray[Any, Any]
 
 NOISE_FLOOR = 1e-6
-"""Smallest noise variance that gradient steps may reach: the likelihood is unbounded at 0."""
+"""Smallest noise variance of a linear VAE during training; at 0 the likelihood may diverge."""
 
 
 class Objective(Rule):
-    """A loss of the weights and the second moment, and what theory says about its minimum.
+    """Base class of losses, which depend on the weights and the second moment of the data.
 
-    A new objective defines `value` and `gradient`, and `minimizer` and `minimum` where a closed
-    form is known. The other members are the questions that solvers and certificates ask; their
-    defaults promise nothing.
+    A new objective defines `value` and `gradient`, and `minimizer` and `minimum` if a closed form
+    is known. Solvers and certificates also use the other members, whose defaults claim nothing.
 
     Attributes
     ----------
     gap_statement : str
-        What the claim `gap` states.
+        Statement of the claim `gap` in certificates.
     has_penalties : bool
         Whether latents can be zero at the minimum because their penalty is too large.
     """
 
     __slots__ = ()
 
-    gap_statement = "the loss is its global minimum (excess over the total variance)"
+    gap_statement = "the loss is its global minimum (excess divided by the total variance)"
     has_penalties = False
 
     @abstractmethod
     def value(self, weights: Any, covariance: Covariance) -> Array:
-        """Return the loss, one per run.
+        """Return the loss, one number per training run.
 
         Parameters
         ----------
         weights : UntiedWeights, TiedWeights or VariationalWeights
-            Both layers, (…, k, m); leading axes are independent runs.
+            Both layers, of shape (…, k, m); leading axes are independent runs.
         covariance : Covariance
-            Products with the second moment.
+            The second moment of the data, of which only products are used.
         """
 
     @abstractmethod
     def gradient(self, weights: Any, covariance: Covariance) -> Any:
-        """Return the gradient in the form of the weights: see `weights.gather`.
+        """Return the gradient of the loss as an object of the type of `weights`.
 
         Parameters
         ----------
@@ -85,23 +85,23 @@ class Objective(Rule):
         """
 
     def direction(self, weights: Any, covariance: Covariance) -> Any:
-        """Return the gradient."""
+        """Return the gradient of the loss, against which optimizers step."""
         return self.gradient(weights, covariance)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> Any:  # noqa: ARG002
-        """Return weights at a global minimum; None where no closed form is known.
+        """Return weights at a global minimum; None if no closed form is known.
 
         Parameters
         ----------
         spectrum : Spectrum
-            The leading eigenpairs, at least k of them.
+            At least k leading eigenvalues and eigenvectors of the second moment.
         k : int
             Number of latents.
         """
         return None
 
     def minimum(self, spectrum: Spectrum, k: int) -> float | None:  # noqa: ARG002
-        """Return the global minimum of the loss; None where it is not known.
+        """Return the global minimum of the loss; None if it is not known.
 
         Parameters
         ----------
@@ -112,11 +112,11 @@ class Objective(Rule):
 
     @property
     def has_minimizer(self) -> bool:
-        """Whether a closed form of the global minimum is known."""
+        """Whether `minimizer` is defined: a closed form of the optimal weights is known."""
         return type(self).minimizer is not Objective.minimizer
 
     def latent_order(self, k: int) -> Vector:
-        """Return the indices of the latents in the order in which their variances descend.
+        """Return the indices of the latents, sorted by descending variance at the minimum.
 
         Parameters
         ----------
@@ -126,12 +126,12 @@ class Objective(Rule):
         return np.arange(k)
 
     def zero_latents(self, values: Vector) -> Vector:  # noqa: ARG002
-        """Return the latents, counted from 1, that are zero at the minimum.
+        """Return the numbers, from 1, of the latents that are zero at the minimum.
 
         Parameters
         ----------
         values : ndarray of shape (q,)
-            The leading eigenvalues, descending, at least k of them.
+            At least k leading eigenvalues of the second moment, descending.
         """
         return np.empty(0, dtype=int)
 
@@ -146,7 +146,7 @@ class Objective(Rule):
         return None
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the smallest non-zero eigenvalue of the Hessian, where the objective aligns."""
+        """Return the smallest non-zero eigenvalue of the Hessian; None if `aligns` is false."""
         curvatures = self.hessian_eigenvalues(values)
         if curvatures is None or not self.aligns:
             return None
@@ -154,42 +154,45 @@ class Objective(Rule):
         return float(positive[0]) if positive.size else 0.0
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number by which the claim `gap` divides the excess over the minimum.
+        """Return the total variance, by which the claim `gap` divides loss minus minimum.
 
         Parameters
         ----------
         spectrum : Spectrum
-            The leading eigenpairs.
+            The leading eigenvalues and the trace of the second moment.
         """
         return max(spectrum.trace, TINY)
 
     def unit(self, covariance: Covariance) -> float:  # noqa: ARG002
-        """Return the unit of length in which the data are measured for automatic step sizes.
+        """Return the number by which the data are divided before automatic step sizes are chosen.
 
-        It is 1 for objectives that scale with the data as a whole.
+        It is 1 for objectives whose value is proportional to the square of the data.
 
         Parameters
         ----------
         covariance : Covariance
-            Products with the second moment.
+            The second moment of the data.
         """
         return 1.0
 
     def completed(self, weights: Any, noise_variance: float | None) -> Any:  # noqa: ARG002
-        """Return the weights of this objective from an encoder and a decoder alone.
+        """Return all weights of this objective, given its encoder and decoder.
 
         Parameters
         ----------
         weights : UntiedWeights or TiedWeights
             Both layers.
         noise_variance : float or None
-            The observation variance, where the objective has one.
+            The observation variance of a linear VAE; other objectives do not use it.
         """
         return weights
 
 
 def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
-    """Return L = tr Σ − 2 tr(W₂W₁Σ) + tr(W₂ᵀW₂ · W₁ΣW₁ᵀ). Bao et al. 2020, eq. 1."""
+    """Return the reconstruction loss, one number per run (Bao et al. 2020, eq. 1).
+
+    `data` has the products of the weights with the second moment, whose trace is `trace`.
+    """
     xp = namespace(weights.encoder)
     cross = xp.sum(weights.atoms * data.encoded, axis=(-2, -1))
     return trace - 2 * cross + xp.sum(data.gram * data.code_moment, axis=(-2, -1))
@@ -198,23 +201,23 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 @saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
 class Reconstruction(Objective):
-    """The reconstruction loss without a penalty. Bao et al. 2020, eq. 1."""
+    """Reconstruction loss without a penalty (Bao et al. 2020, eq. 1)."""
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
-        """Return the loss."""
+        """Return the reconstruction loss, one number per training run."""
         return reconstruction(weights, products(weights, covariance), covariance.trace)
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return ∇W₁ = 2(W₂ᵀW₂W₁Σ − W₂ᵀΣ) and ∇W₂ = 2(W₂W₁ΣW₁ᵀ − ΣW₁ᵀ)."""
+        """Return the gradient of the reconstruction loss with respect to encoder and decoder."""
         return weights.gather(*reconstruction_gradient(weights, products(weights, covariance)))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
-        """Return the balanced minimizer W₁ = Uᵀ, W₂ = U."""
+        """Return the k leading principal axes as encoder rows and as decoder columns."""
         axes = spectrum.vectors[:, :k].mT
         return UntiedWeights(axes, axes)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the sum of the discarded eigenvalues."""
+        """Return the sum of all eigenvalues of the second moment after the first k."""
         return spectrum.noise(k) * (spectrum.n_features - k)
 
 
@@ -238,22 +241,22 @@ class NonUniformL2(Objective):
     has_penalties = True
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
-        """Return the loss."""
+        """Return the penalised reconstruction loss, one number per training run."""
         root = self._root(weights.encoder)
         decay = squared_norm(root * weights.encoder) + squared_norm(root * weights.atoms)
         return Reconstruction().value(weights, covariance) + decay
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return ∇L + 2ΛW₁ and ∇L + 2W₂Λ."""
+        """Return the gradient of the penalised loss with respect to encoder and decoder."""
         encoder, atoms = reconstruction_gradient(weights, products(weights, covariance))
         twice = 2 * self._root(weights.encoder) ** 2
         return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
-        """Return the global minimum: principal axes of squared length 1 − λ/σ².
+        """Return optimal weights: principal axes, scaled to the squared length 1 − λ/σ².
 
-        The smallest penalty λ belongs to the largest eigenvalue σ²; a latent with λ ≥ σ² is zero.
-        Bao et al. 2020, Theorem 3.
+        The smallest penalty λ belongs to the largest eigenvalue σ². A latent with λ ≥ σ² is zero
+        (Bao et al. 2020, Theorem 3).
         """
         # The rank of a latent's penalty is the number of its eigenvalue (rearrangement inequality).
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
@@ -264,13 +267,13 @@ class NonUniformL2(Objective):
         return UntiedWeights(assigned, assigned)
 
     def squared_lengths(self, values: Array) -> Array:
-        """Return the squared lengths at the minimum: 1 − λ/σ², or 0 where λ ≥ σ²."""
+        """Return each latent's squared length at the minimum: max(0, 1 − penalty/eigenvalue)."""
         ascending = like(np.sort(to_numpy(self.penalties)), values)
         nonzero = values > ascending
         return where_set(1 - ascending / where_set(values, ~nonzero, 1.0), ~nonzero, 0.0)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the sum of 2λ − λ²/σ² over non-zero latents plus every other eigenvalue."""
+        """Return the global minimum of the penalised loss, which is the loss at `minimizer`."""
         values = spectrum.values[:k]
         xp = namespace(values)
         ascending = like(np.sort(to_numpy(self.penalties)), values)
@@ -283,24 +286,24 @@ class NonUniformL2(Objective):
 
     @property
     def aligns(self) -> bool:
-        """Whether no two penalties are equal; latents with equal penalties can rotate freely."""
+        """Whether all penalties differ, so that each latent finds one principal axis."""
         return bool(np.all(np.diff(np.sort(to_numpy(self.penalties))) > 0.0))
 
     def latent_order(self, k: int) -> Vector:  # noqa: ARG002
-        """Return the latents by ascending penalty: the smallest has the largest variance."""
+        """Return the indices of the latents by ascending penalty, that is, descending variance."""
         return np.argsort(to_numpy(self.penalties))
 
     def zero_latents(self, values: Vector) -> Vector:
-        """Return the latents, counted from 1, whose penalty is at least their eigenvalue."""
+        """Return the numbers, from 1, of latents whose penalty is not below their eigenvalue."""
         penalties = to_numpy(self.penalties)
         return zero_latents(values[: len(penalties)], penalties)
 
     def hessian_eigenvalues(self, values: Vector) -> Vector:
-        """Return the eigenvalues of the Hessian at the minimum, ascending."""
+        """Return the eigenvalues of the Hessian of the loss at `minimizer`, ascending."""
         return hessian_eigenvalues(AlignedPoint.nonuniform(values, to_numpy(self.penalties)))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return 4σ₁² + 4 max λ: a penalty adds at most 4λ."""
+        """Return a bound on the curvature: 4 (largest eigenvalue + largest penalty)."""
         return 4 * scalar(spectrum.values[0]) + 4 * largest(self.penalties)
 
     def _root(self, ref: Array) -> Array:
@@ -308,18 +311,21 @@ class NonUniformL2(Objective):
 
 
 def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
-    """Return p_B(b) = ρ^(b−1)(1−ρ) for b < k, and the remaining probability for b = k.
+    """Return the probability of each number 1, …, k of latents that nested dropout keeps.
+
+    Number b < k has the probability ratio^(b−1) · (1 − ratio), and k has the remaining one.
 
     Parameters
     ----------
     k : int
         Number of latents.
     ratio : float, default=0.9
-        The ratio ρ of neighbouring probabilities, in (0, 1).
+        Ratio of each probability to the previous one, between 0 and 1.
 
     Returns
     -------
     ndarray of shape (k,)
+        The probabilities; their sum is 1.
 
     Examples
     --------
@@ -334,7 +340,7 @@ def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
 
 
 def uniform_prior(k: int) -> Vector:
-    """Return p_B(b) = 1/k, the prior of Oftadeh et al. (2020)."""
+    """Return the probability 1/k for each number 1, …, k of latents that nested dropout keeps."""
     k = check_integer(k, "k", low=1)
     return np.full(k, 1.0 / k)
 
@@ -345,19 +351,20 @@ def uniform_prior(k: int) -> Vector:
 )
 @dataclass(frozen=True, slots=True)
 class ExpectedNestedDropout(Objective):
-    """Twice the expected nested-dropout loss. Bao et al. 2020, eq. 6 (without its ½).
+    """Expected loss of nested dropout (Bao et al. 2020, eq. 6, without its factor ½).
 
     Parameters
     ----------
     prior : array of shape (k,)
-        Probabilities p_B(b) of keeping the first b latents. The uniform prior gives the loss of
-        Oftadeh et al. (2020). Components are identified only if every entry is positive.
+        Entry b is the probability that nested dropout keeps the first b latents alone. Equal
+        entries give the loss of Oftadeh et al. 2020. Each latent finds one principal axis only if
+        every entry is positive.
     """
 
     prior: Array
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
-        """Return tr Σ − 2 tr(ΣW₂P_DW₁) + tr(W₁ΣW₁ᵀ (W₂ᵀW₂ ∘ P_L)); see `_masks` for P_D and P_L."""
+        """Return the expected nested-dropout loss, one number per training run."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         cross = xp.sum(kept * weights.atoms * data.encoded, axis=(-2, -1))
@@ -365,7 +372,7 @@ class ExpectedNestedDropout(Objective):
         return covariance.trace - 2 * cross + square
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient of the value."""
+        """Return the gradient of the expected loss with respect to encoder and decoder."""
         data = products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
@@ -373,38 +380,34 @@ class ExpectedNestedDropout(Objective):
         return weights.gather(encoder, atoms)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
-        """Return the minimizer of unit scale, W₁ = Uᵀ, W₂ = U."""
+        """Return the k leading principal axes as encoder rows and as decoder columns."""
         return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the total variance less Σᵢ pᵢσᵢ², pᵢ the probability of keeping latent i."""
+        """Return the total variance minus the sum of keep probabilities times eigenvalues."""
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
 
     @property
     def aligns(self) -> bool:
-        """Whether every prefix length has positive probability.
-
-        A prefix length of probability 0 leaves the latents on both sides of it free to mix.
-        """
+        """Whether all entries of `prior` are positive; otherwise some latents can mix."""
         return bool(np.all(to_numpy(self.prior) > 0))
 
     def hessian_eigenvalues(self, values: Vector) -> Vector:
-        """Return the eigenvalues of the Hessian at the minimum of unit scale, ascending."""
+        """Return the eigenvalues of the Hessian of the loss at `minimizer`, ascending."""
         return hessian_eigenvalues(AlignedPoint.nested(values, to_numpy(self.prior)))
 
     def _masks(self, ref: Array) -> tuple[Array, Array]:
-        """Return P_D, P(unit i is kept), and P_L, P(units i and j are kept).
+        """Return the probabilities of keeping latent i (k × 1), and latents i and j (k × k).
 
-        Prefixes are nested, so that both are kept whenever the later one is: P_L is the smaller of
-        the two probabilities.
+        Prefixes are nested: both are kept whenever the later one is kept.
         """
         kept = like(keep_probabilities(self.prior), ref)
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
 def _positive_solve(A: Array, B: Array) -> Array:
-    """Return A⁻¹B for positive definite A, and NaN where A is not, as after a divergence."""
+    """Return A⁻¹B for a positive definite matrix A; NaN if A is not positive definite."""
     factor, _ = cholesky(A)
     return solve_lower(factor, solve_lower(factor, B), transpose=True)
 
@@ -412,26 +415,26 @@ def _positive_solve(A: Array, B: Array) -> Array:
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
-    """Negative ELBO per sample of a linear VAE with diagonal posterior.
+    """Negative ELBO per row of a linear VAE with diagonal posterior covariance.
 
-    The decoder W has the noise variance s², the encoder V the posterior variances D (Bao et al.
-    2020, Appendix F).
+    The model is p(x|z) = N(Wz, s²I) and q(z|x) = N(Vx, D) with the decoder W, the noise variance
+    s², the encoder V and the posterior variances D (Bao et al. 2020, Appendix F).
 
     Parameters
     ----------
     noise : float, optional
-        A fixed observation variance s²; learned when None.
+        The noise variance s² if it is fixed; None if it is learned.
     """
 
     noise: float | None = None
 
-    gap_statement = "−ELBO is the negative log-likelihood of the optimum (excess per feature)"
+    gap_statement = "−ELBO is its global minimum, that of probabilistic PCA (excess per feature)"
     aligns = True  # the diagonal posterior breaks the rotational symmetry
     orders = False  # any permutation of the latents has the same ELBO
     tying = "refused"
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
-        """Return −ELBO."""
+        """Return the negative ELBO per row of data, one number per training run."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         k, m = weights.encoder.shape[-2:]
         log_noise = self._log_noise(weights)[..., 0, 0]
@@ -443,7 +446,7 @@ class LinearVAE(Objective):
         ) / 2
 
     def gradient(self, weights: VariationalWeights, covariance: Covariance) -> VariationalWeights:
-        """Return the gradient with respect to V, Wᵀ, log D and log s²."""
+        """Return the gradient of the negative ELBO with respect to each field of the weights."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         m = weights.encoder.shape[-1]
         precision = xp.exp(-self._log_noise(weights))
@@ -461,21 +464,22 @@ class LinearVAE(Objective):
         return VariationalWeights(encoder, atoms, log_variances, log_noise)
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> VariationalWeights:  # noqa: ARG002
-        """Return first weights with posterior and noise variances of 1."""
+        """Return weights from which training starts: posterior and noise variances are 1."""
         k = encoder.shape[-2]
         zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
         return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
 
     def retract(self, weights: VariationalWeights) -> VariationalWeights:
-        """Return the weights with the noise variance at `NOISE_FLOOR` or above."""
+        """Return the weights with a noise variance below `NOISE_FLOOR` raised to it."""
         floor = math.log(NOISE_FLOOR)
         low = weights.log_noise < floor
         return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
-        """Return probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
+        """Return the weights of probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
 
-        U are the principal axes, S² their eigenvalues, and s² is the mean of the other eigenvalues.
+        W is the decoder, V the encoder, U the k leading principal axes, S² their eigenvalues, and
+        s² the fixed noise variance, or the mean of the other eigenvalues if it is learned.
         """
         xp, values = namespace(spectrum.values), spectrum.values[:k]
         noise = spectrum.noise(k) if self.noise is None else self.noise
@@ -488,7 +492,7 @@ class LinearVAE(Objective):
         return VariationalWeights(atoms / total, atoms, log_variances, level)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the negative log-likelihood of probabilistic PCA, which the bound attains."""
+        """Return the negative log-likelihood per row of probabilistic PCA, the smallest −ELBO."""
         xp, values = namespace(spectrum.values), spectrum.values[:k]
         noise = spectrum.noise(k) if self.noise is None else self.noise
         m = spectrum.n_features
@@ -502,9 +506,10 @@ class LinearVAE(Objective):
         return (m * math.log(2 * math.pi) + inside + outside) / 2
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return about σ₁⁴/s² (encoder) or 1/s² (decoder), whichever is larger, plus m/2 (noise).
+        """Return an approximate bound on the curvature near the optimum, for the step size.
 
-        `spectrum` must have all k leading eigenvalues: the noise variance follows from them.
+        It is 2 max(σ₁⁴, 1)/s² + m/2 for m features, the largest eigenvalue σ₁² and the noise
+        variance s², which follows from all k leading eigenvalues in `spectrum` if it is learned.
         """
         top = scalar(spectrum.values[0])
         noise = self.noise or spectrum.noise(spectrum.values.shape[0])
@@ -514,11 +519,11 @@ class LinearVAE(Objective):
     def preconditioned(
         self, direction: VariationalWeights, weights: VariationalWeights, covariance: Covariance
     ) -> VariationalWeights:
-        """Return the gradient with each of its four blocks divided by its own second derivative.
+        """Return the Newton step of each of the four fields while the other three are fixed.
 
-        These are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder Wᵀ,
-        D(1 + ‖wᵢ‖²/s²)/2 for log D and m/2 for log s². The minimum over V alone is
-        (WᵀW + s²I)⁻¹Wᵀ for every Σ, so that its Newton step needs no inverse of Σ.
+        The second derivatives are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder
+        W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of the posterior variances D, and m/2 for that of the
+        noise variance s²; Σ is the second moment. The best V is (WᵀW + s²I)⁻¹Wᵀ for every Σ.
         """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
         noise = xp.exp(self._log_noise(weights))
@@ -538,35 +543,35 @@ class LinearVAE(Objective):
         )
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
-        """Return 2: each block has the curvature 1, and encoder and decoder are coupled."""
+        """Return 2: each Newton step has the curvature 1, and encoder and decoder are coupled."""
         return 2.0
 
     def n_eigenvalues(self, k: int) -> int:
-        """Return k: the noise variance follows from all leading eigenvalues."""
+        """Return k, the number of eigenvalues that `curvature` needs."""
         return k
 
     def steepening(self, start: Any) -> float:  # noqa: ARG002
-        """Return 1: the ELBO is not quartic."""
+        """Return 1: the curvature at the start of training needs no correction."""
         return 1.0
 
     def scale(self, spectrum: Spectrum) -> float:
-        """Return the number of features, which is the size of the loss itself.
+        """Return the number of features, by which the stopping rule divides the gradient's norm.
 
-        The largest curvature would hide the slow directions of this stiff objective.
+        The largest curvature is too large for this: slow directions would seem to have converged.
         """
         return float(spectrum.n_features)
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number of features."""
+        """Return the number of features, by which the claim `gap` divides −ELBO minus minimum."""
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
-        """Return the standard deviation per feature: the noise variance starts at 1."""
+        """Return the square root of the mean variance of the features."""
         variance = float(covariance.trace) / covariance.n_features
         return float(np.sqrt(variance)) if variance > 0.0 else 1.0
 
     def completed(self, weights: AnyWeights, noise_variance: float | None) -> VariationalWeights:
-        """Return weights with the optimal posterior variances D = s²/(diag(WᵀW) + s²)."""
+        """Return the weights with their optimal posterior variances, given the noise variance."""
         noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         xp = namespace(weights.atoms)
         power = xp.sum(weights.atoms * weights.atoms, axis=-1)[:, None]
@@ -581,7 +586,7 @@ class LinearVAE(Objective):
 
     @staticmethod
     def _misfit(weights: VariationalWeights, data: Products, trace: Any) -> Array:
-        """Return tr(RΣRᵀ) + tr(W diag(D) Wᵀ), R = I − WV."""
+        """Return the expected squared error: reconstruction loss plus the posterior's variance."""
         xp = namespace(weights.encoder)
         variances = xp.exp(weights.log_variances)[..., 0]
         spread = xp.sum(variances * diagonal(data.gram), axis=-1)
@@ -593,5 +598,5 @@ class LinearVAE(Objective):
 @reads("lucidae.linear.rules:Descent")
 @reads("lucidae.linear.rules:VariationalDescent")
 def _descended(fields: dict[str, Any]) -> Any:
-    """Return the objective, which earlier files hold inside a rule of its own."""
+    """Return the objective stored in `fields`, a rule object of a file of an earlier version."""
     return fields["objective"]

@@ -1,4 +1,9 @@
-"""Choice of ℓ₂ penalties: those of the paper, and those with the best-conditioned Hessian."""
+"""Choice of ℓ₂ penalties: those of Bao et al. 2020, and those with the best-conditioned Hessian.
+
+The penalties are those of the non-uniform ℓ₂ objective, one per latent (Bao et al. 2020, eq. 3). At
+its minimum, the Hessian consists of one 4 × 4 *rotation block* for every two latents and of smaller
+blocks: see `lucidae.linear.hessian`.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +21,44 @@ from lucidae.validation import check_integer, check_vector, real_array
 Vector = np.ndarray[Any, Any]
 
 COARSE, FINE = 1e-5, 1e-11
-"""Relative accuracy of the penalties while searching and at the end."""
+"""Relative accuracy of the penalties during the search (`COARSE`) and of the result (`FINE`)."""
 
 FIRST_TRIALS = 16
-"""Trial values of the first penalty: the condition number may have several minima in it."""
+"""Number of trial values of the first penalty before the search is refined around the best one.
+
+As a function of the first penalty, the condition number may have several local minima."""
 
 DIGITS = 3
-"""Decimals to which log(λ₁/σ_k²) is rounded: first penalty over the k-th eigenvalue."""
+"""Decimals to which the logarithm of the ratio of first penalty to k-th eigenvalue is rounded."""
 
 TIE = 1e-8
 """Relative difference below which two eigenvalues count as equal."""
 
 
 def rotation_bound(values: Vector, penalties: Vector) -> float:
-    """Return the largest ratio of Bao et al. 2020, eq. 16, over adjacent latents."""
+    """Return the largest of the ratios in Bao et al. 2020, eq. 16, for two neighbouring latents.
+
+    That paper minimises it in place of the condition number of the Hessian. With the eigenvalues
+    σ² (`values`, k of them, descending), the ascending penalties λ and ν = 1 − λ/σ², the ratio for
+    latents j and j + 1 is 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ) / ((λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁)).
+    """
     power = 1 - penalties / values
     gaps = (penalties[1:] - penalties[:-1]) * (power[:-1] - power[1:])
     return float(np.max(2 * (values[0] - values[-1]) * (power[1:] + power[:-1]) / gaps))
 
 
 def paper_penalties(values: Vector) -> Vector:
-    """Return the penalties that minimise the largest ratio of Bao et al. 2020, eq. 16 (Figure 5).
+    """Return the k penalties of Bao et al. 2020, Figure 5, ascending.
 
-    For a trial ratio, start at the penalty λ₁ = 0 and choose each next λ as the smallest feasible
-    one; a root search finds the ratio for which λ_k equals the k-th eigenvalue σ_k². These
-    penalties do not minimise the condition number of the true Hessian, which is singular for them:
-    see `best_penalties`.
+    They minimise the largest ratio in eq. 16 of that paper (see `rotation_bound`). All ratios are
+    equal then, the first penalty is 0, and the last one is the k-th eigenvalue. The condition
+    number of the Hessian itself is infinite for these penalties: use `best_penalties` to minimise
+    that number.
 
     Parameters
     ----------
     values : ndarray of shape (k,)
-        Leading eigenvalues, descending and positive.
+        Leading eigenvalues of the second moment, descending and positive.
     """
     values = _positive_descending(values)
     if len(values) == 1:
@@ -71,7 +83,11 @@ def _paper_sequence(values: Vector) -> Vector:
 
 
 def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
-    """Return λ₁ = 0, λ₂, … with all adjacent ratios of Bao et al. 2020, eq. 16, equal."""
+    """Return the penalties that start at 0 and give the same ratio for all neighbouring latents.
+
+    `ratio` is this common value of the ratios in Bao et al. 2020, eq. 16, and `values` are the k
+    leading eigenvalues, descending.
+    """
     spread = max(2 * (values[0] - values[-1]), np.finfo(float).tiny)
     chosen = np.zeros(len(values))
     for j in range(len(values) - 1):
@@ -80,7 +96,11 @@ def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
 
 
 def _next_paper_penalty(own: float, following: float, penalty: float, ratio: float) -> float:
-    """Solve ratio·(x − λ)(ν − 1 + x/σ²) = ν + 1 − x/σ² for x > λ: a quadratic in x."""
+    """Return the next latent's penalty for which the ratio in Bao et al. 2020, eq. 16, is `ratio`.
+
+    It is the root x > λ of ratio·(x − λ)(ν − 1 + x/σ²) = ν + 1 − x/σ², where λ is `penalty`, σ² is
+    the eigenvalue `following` of the next latent, and ν = 1 − λ/`own`.
+    """
     power = 1 - penalty / own
     # With y = x − λ and ν' = 1 − (λ + y)/σ'²: ratio·y·(c + y/σ'²) + y/σ'² − b = 0.
     shift = power - (1 - penalty / following)
@@ -92,20 +112,28 @@ def _next_paper_penalty(own: float, following: float, penalty: float, ratio: flo
 
 
 def best_penalties(values: Vector, k: int) -> Vector:
-    """Return the penalties in (0, σ_k²) with the smallest true condition number of the Hessian.
+    """Return ascending penalties that minimise the condition number of the Hessian at the minimum.
 
-    The smallest eigenvalue of the Hessian's blocks is maximised. For a given first penalty and a
-    trial value, each next λ is the smallest one whose rotation block with its predecessor has no
-    eigenvalue below the value; the largest feasible value is a root. A one-dimensional search finds
-    the first penalty. Other sequences of penalties could gain a few per cent at most, where
-    σ_{k+1}² is close to σ_k².
+    All penalties lie between 0 and the k-th eigenvalue. For a given first penalty, the smallest
+    eigenvalue of the Hessian is made as large as possible: for a trial value f, each next penalty
+    is the smallest one whose rotation block with its predecessor has no eigenvalue below f, and a
+    root search finds the largest f for which the last penalty is small enough. A one-dimensional
+    search then finds the best first penalty. Other sequences of penalties can be better by a few
+    per cent if eigenvalue k + 1 is close to eigenvalue k.
 
     Parameters
     ----------
     values : ndarray of shape (q,)
-        Leading eigenvalues, descending, q ≥ k; those after the k-th are outside the subspace.
+        The q ≥ k leading eigenvalues of the second moment, descending. Those after the k-th also
+        affect the condition number.
     k : int
-        Number of latents. Those above the rank of Σ get penalties above their eigenvalue 0.
+        Number of latents. If it exceeds the rank of the second moment, the latents above the rank
+        have the eigenvalue 0; they get penalties above the smallest positive eigenvalue.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        The penalties.
     """
     values, k = _descending(values), check_integer(k, "k", low=1)
     if len(values) < k:
@@ -149,7 +177,10 @@ def _best_distinct(values: Vector, k: int) -> Vector:
 
 
 def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
-    """Return the penalties from `first` on whose smallest Hessian eigenvalue is largest."""
+    """Return the k penalties from `first` on that maximise the Hessian's smallest eigenvalue.
+
+    `values` are the distinct eigenvalues, descending, and `accuracy` is the relative accuracy.
+    """
     if k == 1:
         return np.array([first])
     inside: list[float] = values[:k].tolist()
@@ -171,10 +202,10 @@ def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vec
 
 
 def _strictly_inside(penalties: Vector, limit: float) -> Vector:
-    """Return penalties that increase strictly and stay below `limit`, changed by as few ulps.
+    """Return the penalties, changed by rounding errors so that they increase and are below `limit`.
 
-    Where the best floor is below the rounding of the penalties, neighbours are equal to the last
-    bit. Equal penalties would let their latents rotate, and a penalty at its limit makes one zero.
+    Rounding can make neighbouring penalties equal, or equal to `limit`, the smallest eigenvalue.
+    Latents with equal penalties could rotate, and a latent whose penalty is `limit` is zero.
     """
     chosen: list[float] = penalties.tolist()
     for i in range(1, len(chosen)):
@@ -188,7 +219,12 @@ def _strictly_inside(penalties: Vector, limit: float) -> Vector:
 def _penalties_above(
     values: list[float], first: float, floor: float, accuracy: float
 ) -> list[float]:
-    """Return penalties from `first` on whose rotation blocks have no eigenvalue below `floor`."""
+    """Return penalties, starting with `first`, that keep rotation blocks above `floor`.
+
+    Each penalty is the smallest one for which the rotation block of its latent and the previous one
+    (4 × 4, a part of the Hessian) has no eigenvalue below `floor`. `values` are the eigenvalues of
+    the second moment, descending.
+    """
     chosen = [first]
     for own, following in pairwise(values):
         chosen.append(_next_penalty(own, following, chosen[-1], floor, accuracy))
@@ -198,9 +234,12 @@ def _penalties_above(
 def _next_penalty(
     own: float, following: float, last: float, floor: float, accuracy: float
 ) -> float:
-    """Return the smallest λ whose block reaches `floor`, or one above its limit if none does.
+    """Return the smallest penalty of a latent that keeps a rotation block above `floor`.
 
-    The smallest eigenvalue of the block increases with λ between the last penalty and σ².
+    The block is that of this latent (eigenvalue `following`) and its predecessor (eigenvalue `own`,
+    penalty `last`), and none of its eigenvalues may be below `floor`. The smallest one increases
+    with the penalty between `last` and `following`. If no such penalty is large enough, a number
+    above `following` is returned.
     """
 
     def excess(penalty: float) -> float:
@@ -219,12 +258,14 @@ def _next_penalty(
 
 
 def _pair_excess(own: float, following: float, last: float, penalty: float, floor: float) -> float:
-    """Return a number of the sign of (smallest eigenvalue of a rotation block) − `floor`.
+    """Return a number with the sign of the smallest eigenvalue of a rotation block minus `floor`.
 
-    Subtract `floor` from the diagonal of the 4 × 4 block. Its second and fourth variables are not
-    coupled, so their elimination leaves a 2 × 2 Schur complement. By Sylvester's law of inertia it
-    has as many negative eigenvalues as the block has eigenvalues below `floor`; its smaller
-    eigenvalue is returned. The search calls this thousands of times, hence plain numbers.
+    The block belongs to two latents with the eigenvalues `own` and `following` and the penalties
+    `last` and `penalty`. After `floor` is subtracted from the diagonal of the 4 × 4 block, its
+    second and fourth variables, which are not coupled, are eliminated. The 2 × 2 Schur complement
+    has as many negative eigenvalues as the block has eigenvalues below `floor` (Sylvester's law of
+    inertia); its smaller eigenvalue is returned. Python floats are used because the search calls
+    this function thousands of times.
     """
     second, fourth = 2 * own - floor, 2 * following - floor
     if fourth <= 0.0:
@@ -280,20 +321,21 @@ def _shortened(values: Vector) -> str:
 
 
 def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
-    """Return one penalty per latent.
+    """Return the penalties of ``method="nonuniform_l2"``, one per latent, from the argument `l2`.
 
     Parameters
     ----------
     l2 : "auto" or array-like of shape (k,)
-        The argument of `LinearAutoencoder`; ``"auto"`` stands for `best_penalties`.
+        The argument of `LinearAutoencoder`: the penalties, or ``"auto"`` for `best_penalties`.
     values : ndarray of shape (q,) or None
-        Eigenvalues, descending; needed for ``"auto"`` alone.
+        Eigenvalues of the second moment, descending; used only for ``"auto"``.
     k : int
         Number of latents.
 
     Returns
     -------
     ndarray of shape (k,)
+        The penalties, in the given order.
     """
     if isinstance(l2, str):
         return best_penalties(_required(values), k)
@@ -307,7 +349,18 @@ def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
 
 
 def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
-    """Return k equal penalties from the argument `l2`; `values` are needed for ``"auto"``."""
+    """Return k equal penalties for ``method="uniform_l2"``, from the argument `l2`.
+
+    Parameters
+    ----------
+    l2 : "auto", float or array-like
+        The penalty, or ``"auto"`` for half of the k-th eigenvalue. An array must have one entry, or
+        k equal ones.
+    values : ndarray of shape (q,) or None
+        Eigenvalues of the second moment, descending; used only for ``"auto"``.
+    k : int
+        Number of latents.
+    """
     if isinstance(l2, str):
         values = _required(values)
         # Both eigenvalues of a scaling block, 4λ and 4(σ² − λ), are equal for the weakest latent.
@@ -319,8 +372,8 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
     penalties = nonuniform_penalties(l2, values, k)
     if np.ptp(penalties) > 0:
         raise ValueError(
-            f"l2={l2!r} was given, expected one number for all latents of this method; "
-            "method='nonuniform_l2' takes one per latent."
+            f"l2={l2!r} was given, expected one number: this method has the same penalty for all "
+            "latents. Use method='nonuniform_l2' for one penalty per latent."
         )
     return penalties
 
@@ -328,7 +381,7 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
 def _required(values: Vector | None) -> Vector:
     if values is None:
         raise ValueError(
-            "l2='auto' chooses penalties from the eigenvalues, which were not computed; give the "
-            "penalties as numbers."
+            "l2='auto' chooses the penalties from the eigenvalues of the data, which were not "
+            "computed here: give l2 as numbers."
         )
     return values

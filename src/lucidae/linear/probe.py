@@ -1,4 +1,4 @@
-"""Figures with an error, and the comparison of a second moment with the rows it came from."""
+"""Values with error bounds, and a check of a second moment against the rows it was made from."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ Vector = np.ndarray[Any, Any]
 EPS = float(np.finfo(float).eps)
 
 DIRECTIONS = 3
-"""Number of random directions."""
+"""Number of random directions on which rows are projected."""
 
 
 class Estimate(NamedTuple):
-    """A figure and a bound on its error."""
+    """A measured value, and a bound on its absolute error."""
 
     value: float
     error: float = 0.0
 
     @classmethod
     def between(cls, low: float, high: float) -> Estimate:
-        """Return the middle of an interval, with half its length as the error."""
+        """Return the midpoint of the interval [low, high], with half its length as the error."""
         return cls((low + high) / 2, (high - low) / 2)
 
 
 @saved_as("lucidae.linear.probe/1")
 class Probe(NamedTuple):
-    """Mean and scatter of rows along random directions, computed without their moment.
+    """Mean and scatter of rows projected on random directions, computed from the rows themselves.
 
-    A pass over n rows costs O(nm). It is made while the rows are there, for data of moderate size,
-    and only a few numbers are stored; `difference` then shows whether a moment, after any number of
-    updates, is that of the rows.
+    `difference` compares them with a `SecondMoment` that was updated batch by batch, and so shows
+    whether that moment is correct. One pass over n rows of m features costs O(nm) and is made
+    during `fit`, unless the rows have more than `PROBED_ENTRIES` entries.
 
     Parameters
     ----------
     directions : ndarray of shape (3, m)
-        Random numbers, divided by the standard deviation of each feature in the first batch, so
-        that all features count alike.
+        Random directions. Each entry is divided by the standard deviation of its feature in the
+        first batch, so that all features count alike.
     weight : float
-        Total weight of the rows.
+        Sum of the weights of the rows.
     mean : ndarray of shape (3,)
-        Mean of the projections.
+        Mean of the rows' projections on the directions.
     scatter : ndarray of shape (3, 3)
-        Sum of the products of the centred projections.
+        Weighted sum of the outer products of the centred projections.
     size : float
-        Largest absolute entry of a projection's terms, for its rounding error.
+        Largest sum of absolute terms in a projection, which determines its rounding error.
     rows : int
         Number of rows.
     """
@@ -70,9 +70,10 @@ class Probe(NamedTuple):
 
     @classmethod
     def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe | None:
-        """Return the probe of the first rows, whose moment only scales the directions.
+        """Return the probe of the first batch of rows; None if it has too many entries.
 
-        None if there are too many of them.
+        The limit is `PROBED_ENTRIES`. Of `moment`, the second moment of the batch, only the
+        standard deviations are used, to scale the directions.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
             return None
@@ -80,7 +81,10 @@ class Probe(NamedTuple):
         return cls(directions, *_summary(X, weights, directions), X.shape[0])
 
     def after(self, X: Any, weights: Any) -> Probe | None:
-        """Return the probe of these rows and of one more batch; None if these are too many."""
+        """Return the probe of the previous rows and the rows of `X` together.
+
+        None if all rows together have more than `PROBED_ENTRIES` entries.
+        """
         rows = self.rows + X.shape[0]
         if rows * X.shape[1] > PROBED_ENTRIES:
             return None
@@ -100,7 +104,11 @@ class Probe(NamedTuple):
         )
 
     def difference(self, moment: SecondMoment) -> Estimate:
-        """Return how far a moment is from the rows, in standard deviations of the projections."""
+        """Return the largest difference between a moment and the rows, with its rounding error.
+
+        Compared are mean and covariance along the directions, in units of the largest standard
+        deviation of the projections, and the relative difference of the total weights.
+        """
         along = self.directions @ to_numpy(moment.covariance) @ self.directions.T
         covariance = self.scatter / self.weight
         spread = math.sqrt(max(float(np.max(np.diag(covariance))), 0.0)) or 1.0
@@ -117,18 +125,25 @@ class Probe(NamedTuple):
 def probe_after(
     probe: Probe | None, before: SecondMoment | None, moment: SecondMoment, X: Any, weights: Any
 ) -> Probe | None:
-    """Return the probe of all rows of a moment after one more batch.
+    """Return the probe of all rows seen so far, after one more batch.
 
     Parameters
     ----------
     probe : Probe or None
-        The probe of the rows before the batch; None if these were too many.
+        The probe of the rows before the batch; None if these had too many entries.
     before : SecondMoment or None
-        The moment of the rows before the batch; None if it is the first one.
+        The moment of the rows before the batch; None if this batch is the first one.
     moment : SecondMoment
-        The moment of all rows.
-    X, weights : array of shape (n, m), and array of shape (n,) or None
-        The batch.
+        The moment of all rows, including the batch.
+    X : array of shape (n, m)
+        The rows of the batch.
+    weights : array of shape (n,) or None
+        The weights of these rows; None if all are 1.
+
+    Returns
+    -------
+    Probe or None
+        None if all rows together have more than `PROBED_ENTRIES` entries.
     """
     if before is None:
         return Probe.of(X, weights, moment)
@@ -136,7 +151,10 @@ def probe_after(
 
 
 def _scale(moment: SecondMoment) -> Vector:
-    """Return the standard deviation of each feature, or another size where it is zero."""
+    """Return the standard deviation of each feature.
+
+    A constant feature gets the absolute value of its mean instead, or 1 if that is zero too.
+    """
     squares = to_numpy(moment.squares)
     variances = squares.diagonal() / moment.weight - to_numpy(moment.offset) ** 2
     deviations = np.sqrt(np.maximum(variances, 0.0))
@@ -148,7 +166,10 @@ def _scale(moment: SecondMoment) -> Vector:
 
 
 def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, Vector, float]:
-    """Return total weight, mean and scatter of the projections, and the size of their terms."""
+    """Return total weight, mean and scatter of the projections, and the largest sum of their terms.
+
+    These are the fields `weight`, `mean`, `scatter` and `size` of `Probe`.
+    """
     codes, size = _projected(X, directions)
     if weights is None:
         weight, shares = float(len(codes)), np.full(len(codes), 1.0 / len(codes))
@@ -166,7 +187,10 @@ def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, V
 
 
 def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
-    """Return the projections of rows, and the largest sum of absolute terms."""
+    """Return the projections of the rows of X, and the largest sum of absolute terms in one.
+
+    For dense rows the sum is computed from the largest entries of the first 64 rows.
+    """
     if scipy.sparse.issparse(X):
         codes = np.asarray(X.astype(np.float64) @ directions.T)
         return codes, float(np.max(abs(X.astype(np.float64)) @ np.abs(directions.T), initial=0.0))

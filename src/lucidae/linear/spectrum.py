@@ -1,4 +1,4 @@
-"""Leading eigenpairs of a second moment, and their computation from few rows."""
+"""Leading eigenvalues and eigenvectors of a second moment, and their computation from few rows."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from lucidae.io.models import saved_as
 from lucidae.linear.weights import orthonormal_rows
 
 TINY = float(np.finfo(float).tiny)
-"""The smallest normal number, a lower limit of sizes by which figures are divided."""
+"""The smallest normal float64 number, used in place of zero if one would divide by zero."""
 
 
 @saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Leading eigenvalues (descending) and eigenvectors (columns) of a second moment Σ of data.
+    """Leading eigenvalues and eigenvectors of the second moment of data.
 
     Parameters
     ----------
     values : array of shape (q,)
-        Leading eigenvalues, q ≤ m.
+        The q leading eigenvalues, descending; q is at most the number of features m.
     vectors : array of shape (m, q)
-        Their eigenvectors.
+        Their eigenvectors, one per column.
     trace : float
         Sum of all m eigenvalues.
     """
@@ -46,15 +46,18 @@ class Spectrum:
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.vectors.shape[0])
 
     def leading(self, k: int) -> Spectrum:
-        """Return the first `k` eigenpairs."""
+        """Return the spectrum with its first `k` eigenvalues and eigenvectors alone."""
         return Spectrum(self.values[:k], self.vectors[:, :k], self.trace)
 
     def noise(self, k: int) -> float:
-        """Return the mean of the eigenvalues after the first `k`, 0 when there are none."""
+        """Return the mean of all eigenvalues after the first `k`; 0 if there are none.
+
+        This is the noise variance of probabilistic PCA with `k` components.
+        """
         m = self.n_features
         if k >= m:
             return 0.0
@@ -62,15 +65,18 @@ class Spectrum:
         return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
-        """Return the numerical rank: the number of eigenvalues above m·ε times the largest."""
+        """Return the numerical rank: the number of eigenvalues above their rounding error.
+
+        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
+        """
         return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
 
     def resolved(self, q: int) -> np.ndarray[Any, Any]:
-        """Return the first `q` eigenvalues; those below their rounding error become zero.
+        """Return the first `q` eigenvalues; those below their rounding error are set to zero.
 
-        The error is m·ε times the largest eigenvalue. Eigenvalues that were not computed because
-        there are fewer rows than features are zero as well. The result does therefore not depend
-        on whether the eigenvalues were computed from rows or from a moment.
+        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
+        Eigenvalues that were not computed, because there are fewer rows than features, are zero as
+        well. The result is therefore the same for eigenvalues from rows and from a moment.
         """
         values = to_numpy(self.values)
         floor = machine_epsilon(self.values) * self.n_features * values[0]
@@ -79,10 +85,22 @@ class Spectrum:
 
 
 def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:
-    """Return all non-trivial eigenpairs of few rows (n < m) without an m × m matrix.
+    """Return the eigenvalues and eigenvectors of the covariance of fewer rows than features.
 
-    Dense rows are decomposed by a singular value decomposition. For sparse rows the n × n Gram
-    matrix is used; its eigenvalues below the square root of the rounding unit are lost.
+    No matrix of shape (m, m) is formed. Dense rows are decomposed by a singular value
+    decomposition. For sparse rows the eigenvalues of the n × n Gram matrix are computed; those
+    below the square root of the machine epsilon times the largest are left out.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, m)
+        The rows, not centred.
+    mean : array of shape (m,)
+        Their mean.
+    weights : array of shape (n,) or None
+        Weight of each row; None if all are 1.
+    total : float
+        Sum of the weights.
     """
     if scipy.sparse.issparse(X):
         return _spectrum_of_sparse_rows(X, mean, weights, total)

@@ -1,4 +1,4 @@
-"""Condition numbers, zero latents, eigengaps and rates that theory derives from a spectrum."""
+"""Bounds on condition numbers, zero latents, eigengaps and predicted epochs, from eigenvalues."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Vector = np.ndarray[Any, Any]
 
 
 def nonuniform_condition_bound(values: Vector) -> float:
-    """Return the paper's lower bound on the condition number of the non-uniform objective.
+    """Return the lower bound of Bao et al. 2020, Section 4.3, on a Hessian's condition number.
 
-    For the leading eigenvalues σ₁² > … > σ_k² it is
-    2(k−1)(σ₁²−σ_k²) Σ_{1<i<k}(σᵢ²−σ_k²) / (σ₁²σ_k²). Bao et al. 2020, Section 4.3.
+    The Hessian is that of the non-uniform ℓ₂ objective at its minimum. For the k leading
+    eigenvalues σ₁² > … > σ_k² of the second moment (`values`), the bound is
+    2(k−1)(σ₁²−σ_k²) Σ_{1<i<k}(σᵢ²−σ_k²) / (σ₁²σ_k²).
     """
     values = np.asarray(values, dtype=float)
     first, last, k = values[0], values[-1], len(values)
@@ -23,10 +24,11 @@ def nonuniform_condition_bound(values: Vector) -> float:
 
 
 def nested_condition_bound(values: Vector) -> float:
-    """Return the paper's lower bound on the condition number of nested dropout.
+    """Return the lower bound of Bao et al. 2020, Section 5, on a Hessian's condition number.
 
-    For the leading eigenvalues σ₁² > … > σ_k² it is 8σ₁²(k−1)²/(σ₁²−σ_k²). Bao et al. 2020,
-    Section 5.
+    The Hessian is that of the expected nested-dropout loss at its minimum. For the k leading
+    eigenvalues σ₁² > … > σ_k² of the second moment (`values`), the bound is
+    8σ₁²(k−1)²/(σ₁²−σ_k²); it is infinite if all are equal.
     """
     values = np.asarray(values, dtype=float)
     spread = values[0] - values[-1]
@@ -34,9 +36,11 @@ def nested_condition_bound(values: Vector) -> float:
 
 
 def zero_latents(values: Vector, penalties: Vector) -> Vector:
-    """Return the latents, counted from 1, whose penalty is at least their eigenvalue.
+    """Return the numbers, from 1, of the latents that are zero at the minimum of a penalised loss.
 
-    They are zero at the global minimum, and each adds 1/k to the subspace and alignment distances.
+    These are the latents whose penalty is not below their eigenvalue, where the smallest of the k
+    penalties belongs to the largest of the eigenvalues `values`. Each of them adds 1/k to the
+    subspace and alignment distances.
     """
     values, penalties = np.asarray(values, dtype=float), np.asarray(penalties, dtype=float)
     rank = np.argsort(np.argsort(penalties, kind="stable"))
@@ -44,28 +48,44 @@ def zero_latents(values: Vector, penalties: Vector) -> Vector:
 
 
 def smallest_gap(values: Vector, k: int) -> float:
-    """Return the smallest difference of neighbouring eigenvalues among the first k + 1."""
+    """Return the smallest difference of neighbours among the first k + 1 descending eigenvalues.
+
+    If only one eigenvalue is given, it is returned itself.
+    """
     values = np.asarray(values, dtype=float)[: k + 1]
     return float(np.min(-np.diff(values))) if len(values) > 1 else float(values[0])
 
 
 def inner_gap(values: Vector, k: int) -> float:
-    """Return the smallest gap between neighbours among the first k eigenvalues, inf for k = 1."""
+    """Return the smallest difference of neighbours among the first k eigenvalues; inf if k = 1."""
     return smallest_gap(values[:k], k) if k > 1 else math.inf
 
 
 def outer_gap(values: Vector, k: int) -> float:
-    """Return σ_k² − σ_{k+1}², inf where the (k+1)-th eigenvalue is not given."""
+    """Return eigenvalue k minus eigenvalue k + 1; inf if only k eigenvalues are given."""
     return float(values[k - 1] - values[k]) if len(values) > k else math.inf
 
 
 def predicted_epochs(
     rate: float, learning_rate: float, momentum: float, target: float, start: float = 0.5
 ) -> float:
-    """Return the epochs until an alignment distance falls from `start` to `target`.
+    """Return the predicted number of epochs until the alignment distance falls to `target`.
 
-    With the learning rate α and the momentum μ, the error of the weights decays by the factor
-    exp(−rate·α/(1−μ)) per epoch, and the distance is the square of the error.
+    The distance is the mean squared sine between principal axes and decoder columns. It decays as
+    the square of the error of the weights, which shrinks by the factor
+    exp(−rate · learning_rate / (1 − momentum)) per epoch.
+
+    Parameters
+    ----------
+    rate : float
+        Rate of convergence at the minimum: the smallest non-zero eigenvalue of the Hessian for
+        gradient descent. If it is not positive, the result is infinite.
+    learning_rate, momentum : float
+        Settings of the optimizer.
+    target : float
+        Alignment distance that ends the prediction.
+    start : float, default=0.5
+        Alignment distance at which it begins.
     """
     if rate <= 0.0:
         return math.inf

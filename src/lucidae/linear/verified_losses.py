@@ -1,4 +1,4 @@
-"""Losses and their minima for certificates, by naive formulas that no solver uses."""
+"""Losses and global minima of linear autoencoders for certificates, without code of the solvers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ Vector = np.ndarray[Any, Any]
 
 
 class LossTerms:
-    """Products of weights with Σ, and the terms of the reconstruction loss per pair of latents."""
+    """Products of the weights with the second moment Σ, and the terms of the reconstruction loss.
+
+    Attributes
+    ----------
+    encoded, decoded : ndarrays of shape (k, m)
+        Products W₁Σ of the encoder W₁, and W₂ᵀΣ of the decoder W₂.
+    code_moment, gram : ndarrays of shape (k, k)
+        Second moment W₁ΣW₁ᵀ of the latents, and W₂ᵀW₂.
+    cross : ndarray of shape (k,)
+        Diagonal of W₁ΣW₂: each latent's share of the linear term of the loss.
+    """
 
     def __init__(self, encoded: Vector, decoded: Vector, encoder: Vector, atoms: Vector) -> None:
         self.encoded, self.decoded = encoded, decoded
@@ -27,13 +37,16 @@ class LossTerms:
 
     @classmethod
     def of(cls, encoder: Vector, atoms: Vector, data: Data) -> LossTerms:
-        """Multiply both layers with Σ."""
+        """Return the terms for an encoder and the decoder's columns, both of shape (k, m)."""
         both = data.apply(np.concatenate([encoder, atoms]))
         return cls(both[: len(encoder)], both[len(encoder) :], encoder, atoms)
 
 
 def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> Estimate | None:
-    """Return the loss of the weights by its definition."""
+    """Return the loss of the weights by the definition of the objective, with its rounding error.
+
+    None for a linear VAE whose noise variance is zero.
+    """
     encoder, atoms = weights.encoder, weights.atoms
     if isinstance(objective, ExpectedNestedDropout):
         prior = to_numpy(objective.prior)
@@ -55,7 +68,10 @@ def _prefixes(prior: Vector) -> range:
 
 
 def _prefix_loss(products: LossTerms, b: int, trace: float, m: int) -> Estimate:
-    """Return tr((I − W₂ᵇW₁ᵇ)Σ(I − W₂ᵇW₁ᵇ)ᵀ) for the first b latents."""
+    """Return the reconstruction loss if only the first b latents are used, with its rounding error.
+
+    `trace` is the total variance, m the number of features.
+    """
     square = products.gram[:b, :b] * products.code_moment[:b, :b]
     cross = products.cross[:b]
     size = trace + 2 * float(np.sum(np.abs(cross))) + float(np.sum(np.abs(square)))
@@ -63,7 +79,11 @@ def _prefix_loss(products: LossTerms, b: int, trace: float, m: int) -> Estimate:
 
 
 def residual_variance(encoder: Vector, atoms: Vector, data: Data, products: LossTerms) -> Estimate:
-    """Return tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), from the m × m matrix where it is there."""
+    """Return the reconstruction loss tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), with its rounding error.
+
+    W₁ is the encoder, W₂ᵀ = `atoms`, and Σ the second moment. The matrix Σ is used if `data` has
+    it; otherwise the sums in `products`.
+    """
     if data.matrix is None:
         return _prefix_loss(products, len(encoder), data.trace, data.n_features)
     m = data.n_features
@@ -79,7 +99,11 @@ def residual_variance(encoder: Vector, atoms: Vector, data: Data, products: Loss
 def _negative_elbo(
     objective: LinearVAE, weights: Any, whole: Estimate, products: LossTerms
 ) -> Estimate | None:
-    """Return −ELBO: Gaussian misfit with noise s², plus the divergence of q(z|x) from N(0, I)."""
+    """Return the negative ELBO of a linear VAE, with its rounding error.
+
+    It is the expected negative Gaussian log-likelihood plus the Kullback-Leibler divergence of the
+    posterior from N(0, I). `whole` is the reconstruction loss. None if the noise variance is 0.
+    """
     k, m = weights.encoder.shape
     given = objective.noise
     log_noise = float(weights.log_noise[0, 0]) if given is None else math.log(given)
@@ -97,9 +121,23 @@ def _negative_elbo(
 def own_minimum(
     objective: Any, values: Vector, trace: float, m: int, rest: float | None = None
 ) -> float:
-    """Return the global minimum for given leading eigenvalues and the sum of the others.
+    """Return the global minimum of an objective of the package.
 
-    Bao et al. 2020: Theorem 3 and Appendix F; each by minimising the loss of one latent.
+    It follows by minimising the loss of each latent separately (Bao et al. 2020, Theorem 3 and
+    Appendix F).
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss.
+    values : ndarray of shape (k,)
+        Leading eigenvalues of the second moment, descending.
+    trace : float
+        Sum of all m eigenvalues.
+    m : int
+        Number of features.
+    rest : float, optional
+        Sum of the other eigenvalues; by default `trace` minus the sum of `values`.
     """
     rest = max(trace - float(np.sum(values)), 0.0) if rest is None else rest
     if isinstance(objective, NonUniformL2):
@@ -117,10 +155,12 @@ def own_minimum(
 
 
 def _vae_minimum(given: float | None, values: Vector, rest: float, m: int) -> float:
-    """Return −log-likelihood of N(0, C) with C = max(σ², s²) in the subspace and s² outside.
+    """Return the negative log-likelihood per row of probabilistic PCA at its optimum.
 
-    Where no noise variance is given and the variance `rest` outside of the subspace is zero up to
-    rounding, the likelihood is not bounded.
+    The covariance of the model has the eigenvalues max(σ², s²) for the k leading eigenvalues σ²
+    (`values`), and the noise variance s² for the other m − k directions, whose variances sum to
+    `rest`. s² is `given`, or the mean of the other variances if `given` is None. If that mean is
+    zero up to rounding, the likelihood is not bounded and the result is −inf.
     """
     k = len(values)
     noise = rest / max(m - k, 1) if given is None else given

@@ -1,13 +1,12 @@
 """Eigenvalues and distances to the principal axes for certificates, from weights and data alone.
 
-Nothing here is shared with the solvers: the products with the data and the distances are written a
-second time, by naive formulas, and the eigenvalues come from another LAPACK routine (`syevd`) or
-from a Krylov space with a stated probability. What a solver gets wrong is therefore not repeated in
-its certificate.
+No code is shared with the solvers, so that a mistake in a solver is not repeated in its
+certificate. The eigenvalues come from another LAPACK routine (`syevd`), or are bounded by a Krylov
+space; the bounds are wrong with a small probability, which is stated.
 
-For a second moment of m features the eigenvalues are known to m·ε·σ₁², the rounding error of the
-moment and of the eigenvalue routine (Weyl), and an axis whose neighbours are `gap` away to the
-angle m·ε·σ₁²/gap (Davis & Kahan 1970).
+Rounding errors: for a second moment of m features with the largest eigenvalue σ₁² and the machine
+epsilon ε, each eigenvalue is known up to m·ε·σ₁² (Weyl). A principal axis whose eigenvalue differs
+from all others by at least `gap` is known up to the angle m·ε·σ₁²/gap (Davis & Kahan 1970).
 """
 
 from __future__ import annotations
@@ -29,39 +28,40 @@ __all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
 Vector = np.ndarray[Any, Any]
 
 DENSE_FEATURES = 1024
-"""Largest m for which all eigenpairs of Σ are computed; above it, a Krylov space bounds them."""
+"""Largest number of features for which all eigenvalues are computed; otherwise they are bounded."""
 
 MOMENT_FEATURES = 8192
-"""Largest m for which Σ is formed, where there are not fewer rows than m/2."""
+"""Largest number of features for which the second moment is computed as a matrix.
+
+With more features, or more than 1024 features and fewer rows than half of them, products with the
+rows are used instead."""
 
 BLOCK_ROWS = 2048
-"""Rows centred at a time."""
+"""Number of rows that are centred and multiplied at a time."""
 
 SHORTEST = 1e-290
-"""Length below which a column of the decoder counts as zero.
+"""A decoder column whose largest absolute entry is at most this counts as zero.
 
-The column space does not depend on the lengths of the columns, and a shorter column has lost digits
-of its direction, because its entries are close to the smallest floating-point numbers.
-"""
+Its entries are so close to the smallest float64 numbers that its direction has lost digits."""
 
 IDENTIFIABLE = 100.0
-"""A component is identifiable when its eigengap exceeds this multiple of m·ε·σ₁².
+"""A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error.
 
-Its axis is then known to an angle of 1/100, and the squared sine to a tenth of `DISTANCE`.
-"""
+Its principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970)."""
 
 LARGE_MEAN = 1.0
-"""Squared length of the mean, in units of the total variance, above which rows are centred before
-a product instead of afterwards."""
+"""Ratio of the mean's squared length to the total variance above which rows are centred first.
+
+Below it, products use the rows as they are, and the mean is subtracted from the result."""
 
 STARTS = 16
-"""Random vectors in the start block of the Krylov space."""
+"""Number of random vectors from which the block Krylov space starts."""
 
 FAILURE = 1e-9
-"""Probability with which the bound from one Krylov space may be wrong."""
+"""Probability that the bound on the largest eigenvalue from one Krylov space is wrong."""
 
 KRYLOV_STEPS = (4, 6, 8, 12, 16, 32)
-"""Numbers of block steps after which the bound is tested; it is wrong with probability 6e-9."""
+"""Numbers of Krylov steps after which the bound is used: six bounds, each wrong with `FAILURE`."""
 
 KRYLOV_ENTRIES = 2**24
 """Largest number of stored entries of the Krylov basis: 128 mebibytes."""
@@ -71,7 +71,7 @@ _TINY = float(np.finfo(float).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The second moment Σ of data: the matrix itself where m is small, else products with it.
+    """The second moment Σ (m × m) of data, as a matrix if m is small, otherwise by its products.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ class Data:
     trace : float
         Total variance, the sum of all eigenvalues of Σ.
     product : callable
-        Returns rows Σ for an array of rows.
+        Function that returns the product of an array of shape (q, m) with Σ.
     matrix : ndarray of shape (m, m), optional
         Σ itself, for at most `DENSE_FEATURES` features.
     difference : Estimate, optional
-        Difference of the stored moment to the rows, see `Probe.difference`.
+        Difference of the stored moment to that of the rows, see `Probe.difference`.
     weight : float, optional
-        Number of rows, or the sum of their weights.
+        Number of rows, or the sum of their weights; None if Σ is not a covariance.
     """
 
     mean: Vector
@@ -98,15 +98,15 @@ class Data:
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return len(self.mean)
 
     def apply(self, rows: Vector) -> Vector:
-        """Return rows Σ."""
+        """Return the product of `rows`, of shape (q, m), with the second moment."""
         return self.product(rows)
 
     def in_units(self, unit: float) -> Data:
-        """Return the second moment of the same data divided by `unit`."""
+        """Return the second moment of the same rows after their division by `unit`."""
         matrix = None if self.matrix is None else self.matrix / unit**2
         return replace(
             self,
@@ -118,16 +118,16 @@ class Data:
 
 
 def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> Data:
-    """Return the second moment of checked rows, or that of a `SecondMoment`, for the verifier.
+    """Return the second moment of rows, or of a `SecondMoment`, in the form the verifier uses.
 
     Parameters
     ----------
     X : array of shape (n, m) or SecondMoment
-        The data.
+        The validated rows, or their moment.
     weights : array of shape (n,), optional
-        Frequencies of the rows.
+        Weight of each row; by default 1.
     difference : Estimate, optional
-        Difference of the moment to its rows, where this was measured before.
+        Difference of a given `SecondMoment` to its rows, if it was measured before.
     """
     if isinstance(X, SecondMoment):
         return _data_of_moment(X, difference)
@@ -179,9 +179,10 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
 
 
 def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
-    """Return the function rows ↦ rows Σ, by products with the rows of X as they are.
+    """Return a function that multiplies rows with the covariance Σ of X without centring X.
 
-    With the shares p, Σ v = Xᵀc − (1ᵀc) μ, where c = p(Xv − 1 μᵀv) are the weighted codes of v.
+    For the mean μ and the weights p (`shares`, of sum 1), Σv = Xᵀc − (1ᵀc)μ with the weighted
+    projections c = p(Xv − 1μᵀv).
     """
 
     def product(rows: Vector) -> Vector:
@@ -194,9 +195,10 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
 def _centred_sums(
     X: Any, shares: Vector, mean: Vector, rows: Vector | None
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield sums over blocks of rows x with shares p, centred about μ as dense arrays.
+    """Yield sums over `BLOCK_ROWS` rows x of X at a time, centred about μ, with weights p.
 
-    Without `rows`, Σ p (x − μ) and Σ p ‖x − μ‖²; otherwise Σ p ⟨v, x − μ⟩(x − μ) for each row v.
+    Each pair contains Σ p (x − μ) and Σ p ‖x − μ‖² if `rows` is None; otherwise an array with
+    Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. `shares` are the weights, `mean` is μ.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
         chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
@@ -213,34 +215,33 @@ def _centred_sums(
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """The known leading eigenpairs of Σ, and the distance of given decoder columns from them.
+    """Leading eigenvalues of the second moment, and the decoder's distance to the principal axes.
 
     Parameters
     ----------
     values : ndarray of shape (q,)
-        Leading eigenvalues: all m of a dense moment, otherwise the k Ritz values of the decoder's
-        span and the largest one outside of it.
+        Leading eigenvalues, descending: all of them if `dense`; otherwise the k Ritz values of the
+        decoder's span, and the largest Ritz value outside of it.
     error : float
         Bound on the error of each of the first k values.
     outside : float
-        Upper bound on the (k+1)-th eigenvalue; 0 if there is none, because a component without
-        variance is not determined either.
+        Upper bound on the (k+1)-th eigenvalue; 0 if there are only k features.
     subspace : Estimate
-        Distance of the decoder's column space to the principal subspace.
+        Mean squared sine of the angles between the decoder's span and the principal subspace.
     misalignments : ndarray of shape (k,)
-        For each principal axis 1 − max cos², an upper bound where `dense` is false.
+        For each principal axis, the smallest squared sine of its angle to a decoder column; if not
+        `dense`, an upper bound on it.
     angles : ndarray of shape (k,)
-        Error of the angle of each axis.
+        Bound on the error of each principal axis, as an angle.
     dense : bool
-        Whether all eigenpairs were computed.
-    ritz : ndarray of shape (k,)
-        Lower bounds on the leading eigenvalues.
-    upper : ndarray of shape (k,)
-        Upper bounds on them.
+        Whether all eigenpairs were computed; otherwise they are only bounded.
+    ritz, upper : ndarrays of shape (k,)
+        Lower and upper bounds on the k leading eigenvalues.
     unaligned : float
-        Lower bound on the mean misalignment where `dense` is false. A latent with a residual r has
-        a sine of at least r/σ₁² to every axis. Axes that share a latent have a sum of squared sines
-        of at least one less than their number, so that half the mean over the latents is a bound.
+        Lower bound on the mean of the true misalignments; used only if not `dense`. A decoder
+        column of unit length with residual r has a sine of at least r/σ₁² to every axis, where σ₁²
+        is the largest eigenvalue. Half the mean square over the columns is a bound, since several
+        axes may share a column: their squared sines sum to at least their number minus one.
     """
 
     values: Vector
@@ -255,19 +256,22 @@ class Leading:
     unaligned: float = 0.0
 
     def gaps(self, k: int) -> Vector:
-        """Return the distance of each of the first k eigenvalues to its nearest neighbour."""
+        """Return the distance of each of the first k eigenvalues to the nearest other one."""
         return _gaps(np.append(self.values[:k], self.outside))
 
     def resolution(self) -> float:
-        """Return the eigengap above which a component is identifiable."""
+        """Return the eigengap above which rounding errors do not hide a principal axis."""
         return max(IDENTIFIABLE * self.error, _TINY)
 
     def unidentifiable(self, k: int) -> Vector:
-        """Return the components, counted from 1, whose eigengap the data do not resolve."""
+        """Return those of the numbers 1, …, k whose component has too small an eigengap.
+
+        Too small is a distance to the nearest other eigenvalue of at most `resolution()`.
+        """
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
     def times(self, factor: float) -> Leading:
-        """Return what is known about the eigenpairs of Σ multiplied by a factor."""
+        """Return the same object for the second moment multiplied by `factor`."""
         return replace(
             self,
             values=factor * self.values,
@@ -278,7 +282,7 @@ class Leading:
         )
 
     def determined(self, k: int) -> bool:
-        """Return whether the gap after the k-th eigenvalue is resolved."""
+        """Return whether eigenvalue k exceeds the next one by more than `resolution()`."""
         return bool(self.values[k - 1] - self.outside > self.resolution())
 
 
@@ -288,12 +292,12 @@ def _gaps(values: Vector) -> Vector:
 
 
 def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
-    """Return the leading eigenpairs, as far as they are needed to judge a decoder.
+    """Return the leading eigenvalues of the data, and the decoder's distance to the principal axes.
 
     Parameters
     ----------
     data : Data
-        The second moment Σ.
+        The second moment of the data.
     atoms : ndarray of shape (k, m)
         The decoder's columns, one in each row.
     """
@@ -310,7 +314,7 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
 
 
 def norm(values: Vector) -> float:
-    """Return the Frobenius norm, without an overflow or underflow of the squares."""
+    """Return the Frobenius norm of an array; no square overflows or underflows."""
     peak = float(np.max(np.abs(values), initial=0.0))
     return peak * float(np.linalg.norm(values / peak)) if 0.0 < peak < math.inf else peak
 
@@ -342,12 +346,11 @@ def _dense(data: Data, atoms: Vector) -> Leading:
 
 
 def _column_space(atoms: Vector) -> tuple[Vector, float]:
-    """Return an orthonormal basis (columns) of the decoder's column space, and its angle's error.
+    """Return an orthonormal basis (m × rank) of the decoder's span, and a bound on its error.
 
-    The decoder's columns (the rows of `atoms`) are scaled to unit length first. A direction whose
-    singular value is then below m·ε is not determined and does not count. Otherwise the rounding
-    errors m·ε of the unit columns turn the basis by an angle of up to m·ε over the smallest
-    singular value.
+    The decoder's columns (the rows of `atoms`) are scaled to unit length first. Directions whose
+    singular value is then below m·ε, with the machine epsilon ε, are left out. The rounding errors
+    rotate the basis by an angle of up to m·ε divided by the smallest singular value that is kept.
     """
     m = atoms.shape[1]
     if not np.all(np.isfinite(atoms)):
@@ -364,14 +367,14 @@ def _column_space(atoms: Vector) -> tuple[Vector, float]:
 
 
 def _unit_rows(rows: Vector) -> Vector:
-    """Return the rows at unit length, without those that are zero."""
+    """Return the rows scaled to unit length; rows that are zero (see `SHORTEST`) are left out."""
     peaks = np.max(np.abs(rows), axis=1, initial=0.0)
     rows = rows[~(peaks <= SHORTEST)] / peaks[~(peaks <= SHORTEST), None]
     return np.asarray(rows / np.sqrt(np.sum(rows * rows, axis=1))[:, None])
 
 
 def _misalignments(atoms: Vector, axes: Vector) -> Vector:
-    """Return, for each axis, the smallest squared sine of its angle to a decoder column."""
+    """Return, for each column of `axes`, its smallest squared sine to a row of `atoms`."""
     units = _unit_rows(atoms)
     found = np.ones(axes.shape[1])
     for i, axis in enumerate(axes.T):
@@ -382,11 +385,12 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
 
 
 def krylov_error(steps: int, n_features: int) -> float:
-    """Return ε such that the largest eigenvalue is at most ξ/(1 − ε), ξ the largest Ritz value.
+    """Return the relative error δ of the largest Ritz value ξ of a block Krylov space.
 
-    From a random start, Lanczos iteration with q steps has P{λ₁ − ξ ≥ ελ₁} ≤ 1.648 √m e^(−√ε(2q−1))
-    (Kuczyński & Woźniakowski 1992). A block of independent starts contains the Krylov
-    space of each, so that it fails only where all fail: each may fail with `FAILURE`^(1/`STARTS`).
+    The largest eigenvalue λ₁ is at most ξ/(1 − δ), except with probability `FAILURE`. For q Lanczos
+    steps from one random start and m features, P{λ₁ − ξ ≥ δλ₁} ≤ 1.648 √m e^(−√δ(2q−1))
+    (Kuczyński & Woźniakowski 1992). The block has `STARTS` independent starts and fails only if all
+    of them fail, so each may fail with probability `FAILURE`^(1/`STARTS`).
     """
     each = FAILURE ** (1.0 / STARTS)
     root = math.log(1.648 * math.sqrt(n_features) / each) / (2 * steps - 1)
@@ -394,7 +398,11 @@ def krylov_error(steps: int, n_features: int) -> float:
 
 
 def _bounded(data: Data, atoms: Vector) -> Leading:
-    """Bound distances and eigenvalues by residuals and the largest eigenvalue of the complement."""
+    """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
+
+    They follow from the residuals ΣQ − QΘ of an orthonormal basis Q of the decoder's span with Ritz
+    values Θ, and from a bound on the eigenvalues of the second moment Σ outside of that span.
+    """
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
     image = data.apply(span.T)
@@ -414,7 +422,10 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
 
 
 class _Complement:
-    """A block Krylov space of Σ on the orthogonal complement of a span, with full orthogonality."""
+    """Block Krylov space of the second moment in the orthogonal complement of the decoder's span.
+
+    `bound` is an upper bound on the largest eigenvalue there, `found` the largest Ritz value.
+    """
 
     def __init__(self, data: Data, span: Vector, trace: float) -> None:
         self.data, self.span, self.steps = data, span, 0
@@ -428,7 +439,10 @@ class _Complement:
         self.images = np.empty((0, data.n_features))
 
     def extend(self, steps: int) -> bool:
-        """Extend the space to a number of block steps; return whether anything was learned."""
+        """Extend the space to `steps` block steps and update `bound` and `found`.
+
+        Returns whether a step was made; none is made if the space is complete or too large.
+        """
         if self.exhausted:
             return False
         before = self.steps
@@ -459,9 +473,10 @@ class _Complement:
         )
 
     def ritz(self, residual: Vector, image: Vector) -> Vector:
-        """Return the eigenvalues of Σ in the span, its residuals and the Krylov space, descending.
+        """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).
 
-        They are lower bounds on the eigenvalues of Σ (Cauchy).
+        They are its Ritz values in the sum of the decoder's span, the span's residuals and the
+        Krylov space. `image` is the product of the span's basis with the second moment.
         """
         fresh = _orthonormal(residual, (self.span.T, self.basis))
         basis = np.concatenate([self.span.T, self.basis, fresh])
@@ -471,7 +486,7 @@ class _Complement:
 
 
 def _orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
-    """Return orthonormal rows for the part of `rows` that is orthogonal to the rows of `others`."""
+    """Return an orthonormal basis, as rows, of the part of `rows` orthogonal to all of `others`."""
     lengths = np.sqrt(np.sum(rows * rows, axis=1))
     rows = rows[lengths > 0.0] / lengths[lengths > 0.0, None]
     for _ in range(2):  # twice is enough (Kahan, Parlett)
@@ -488,7 +503,7 @@ def _orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
 
 
 class _Latents(NamedTuple):
-    """Rayleigh quotients ρ of the decoder's columns w at unit length, and residuals ‖Σw − ρw‖."""
+    """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w."""
 
     quotients: Vector
     residuals: Vector
@@ -512,7 +527,12 @@ def _judged(
     k: int,
     basis_error: float,
 ) -> Leading:
-    """Return what the residuals and the complement prove, for and against the decoder."""
+    """Return the bounds that follow from the residuals of the decoder's span and its complement.
+
+    `inside` are the Ritz values of the span, `size` is the norm of its residual, `rest` bounds the
+    eigenvalues outside, `ritz` are lower bounds on all eigenvalues (see `_Complement.ritz`), and
+    `basis_error` is the error of the span's basis as an angle.
+    """
     rank, rounding = len(inside), data.n_features * EPS * data.trace
     gap = float(inside[-1]) - rest.bound
     # Davis–Kahan: ‖sin Θ‖_F ≤ ‖ΣQ − QΛ‖_F / gap, and the subspace distance is ‖sin Θ‖_F²/k; each
@@ -551,11 +571,11 @@ def _judged(
 def _misalignment_bounds(
     latents: _Latents, values: Vector, inside: Vector, drift: float, outside: float
 ) -> Vector:
-    """Bound the misalignment of each axis by (‖Σw − ρw‖ / gap)², w the best latent assigned to it.
+    """Return, for each principal axis, an upper bound on its squared sine to a decoder column.
 
-    A latent is assigned to the axis of the nearest Ritz value; the sine of its angle to that axis
-    is at most ‖Σw − ρw‖ / gap (Davis & Kahan 1970), the gap taken to the intervals of the other
-    eigenvalues. An axis without a latent has 1.
+    A decoder column w with Rayleigh quotient ρ is assigned to the axis of the nearest Ritz value.
+    The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the intervals that
+    contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets 1.
     """
     found = np.ones(len(values))
     for quotient, size in zip(*latents, strict=True):
@@ -569,7 +589,10 @@ def _misalignment_bounds(
 
 
 def _unknown(k: int, distance: float, trace: float) -> Leading:
-    """Return what is known without a direction: an eigenvalue lies between 0 and the trace."""
+    """Return trivial bounds, for a decoder that is zero or not finite, or data without variance.
+
+    Each eigenvalue lies between 0 and the trace, and every squared sine is `distance`.
+    """
     zeros, most = np.zeros(k), np.full(k, max(trace, 0.0))
     all_of_it = Estimate(distance, 0.0)
     far = np.full(k, distance)

@@ -1,9 +1,9 @@
-"""The figures of a certificate, computed from weights and data alone.
+"""Measured values for the certificate of a linear autoencoder, from weights and data alone.
 
-The directions of the update rules are written here a second time, and losses and minima in
-`verified_losses`, by naive formulas: what a solver gets wrong is not repeated in its certificate.
-Methods that were registered from outside are judged by the value and the minimum that their
-objective declares.
+The directions of the update rules are implemented here a second time, and losses and minima in
+`verified_losses`, by naive formulas that share no code with the solvers. A mistake in a solver is
+therefore not repeated in its certificate. For methods that users register themselves, the gap is
+computed from the value and the minimum that the objective returns.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = ["LinearFigures", "measure"]
 Vector = np.ndarray[Any, Any]
 
 OWN_OBJECTIVES = (Reconstruction, NonUniformL2, ExpectedNestedDropout, LinearVAE)
-"""Objectives whose value and minimum the verifier computes itself."""
+"""Objectives whose value and minimum are computed in `verified_losses`, not by the objective."""
 
 REACHED = 1e-3
-"""Alignment distance up to which `epochs` are predicted."""
+"""Alignment distance (mean squared sine to the principal axes) for which `epochs` are predicted."""
 
 MOST_EPOCHS = 1e15
 """Predictions above it are not reported: no descent takes so many steps."""
@@ -55,18 +55,18 @@ _TINY = float(np.finfo(float).tiny)
 
 
 class Sampling(NamedTuple):
-    """Which components are separated from sampling noise.
+    """Result of the tests whether the components are separated from sampling noise.
 
     Parameters
     ----------
     rows : float
-        Number of rows less one, because the mean was estimated.
+        Number of rows minus one, because the mean was estimated.
     separated : ndarray of bool of shape (k,)
-        For methods that promise axes, the components that are separated; for others, those whose
-        eigenvalues exceed the noise.
+        Which components pass. If the method finds each principal axis, the tests are those of
+        `separated_components`; if it finds the subspace alone, `components_above_noise`.
     turned : float or None
-        For methods that promise the subspace alone, the expected mean squared sine of the angles
-        between the subspaces of the sample and of the population.
+        If the method finds the subspace alone, the expected mean squared sine of the angles between
+        the principal subspaces of the sample and of the population; otherwise None.
     """
 
     rows: float
@@ -76,46 +76,56 @@ class Sampling(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinearFigures:
-    """Figures about given weights, from which the claims follow. None: not known or not promised.
+    """Measured values of given weights, from which the claims of the certificate follow.
+
+    A value is None if it is not known, or if theory says nothing about it for this method. An
+    `Estimate` is a value with a bound on its error.
 
     Parameters
     ----------
     method : Method
-        What the weights were trained for.
+        The method with which the weights were trained.
     k, n_features : int
         Number of latents and of features.
     tolerance : float
-        The tolerance of the stopping rule.
+        The estimator's argument `tol`, with which training stops.
     leading : Leading
-        The leading eigenvalues, and how far the decoder is from the principal axes.
+        The leading eigenvalues of the second moment, and the distance of the decoder's columns from
+        the principal axes.
     rise : Estimate or None
-        Largest relative increase of the variance from one latent to the next.
+        Largest increase of the variance from one latent to the next, divided by the largest.
     stationarity : Estimate or None
         Norm of the update direction, divided by the norm of the weights and by a bound on the
-        curvature (`_own_scale`).
+        curvature (see `_own_scale`).
     gap : Estimate or None
-        Excess of the loss over its minimum, relative to the size of the loss; it may be negative.
+        Loss minus its global minimum, divided by the total variance (by the number of features for
+        a linear VAE). It may be negative.
     declared : bool
-        Whether the gap is that of an objective from outside, by its own value and minimum.
+        True if the gap was computed from the value and the minimum that a user's objective returns;
+        False if the verifier computed both.
     balance : Estimate or None
-        ‖W₁W₁ᵀ − W₂ᵀW₂‖ / ‖W₂ᵀW₂‖.
-    zero_latents, uncertain_latents : ndarray of int
-        Latents, counted from 1, that are zero at the optimum, and those for which the difference of
-        penalty and eigenvalue is below its error.
+        ‖W₁W₁ᵀ − W₂ᵀW₂‖ / ‖W₂ᵀW₂‖ for the encoder W₁ and the decoder W₂.
+    zero_latents : ndarray of int
+        Numbers, from 1, of the latents that are zero at the optimum.
+    uncertain_latents : ndarray of int
+        Numbers, from 1, of the latents whose penalty differs from the eigenvalue by less than the
+        error of the eigenvalue.
     conditioning : float or None
         Condition number of the Hessian at the optimum, zero eigenvalues left out.
     epochs : float or None
-        Predicted epochs of descent to an alignment distance of 1e-3.
+        Predicted number of training epochs until the mean squared sine between the principal axes
+        and their nearest decoder columns is 1e-3.
     attributes : float or None
         Largest relative difference of fitted attributes to those that follow from weights and data.
     moment : Estimate or None
-        Difference of the second moment to the rows along random directions.
+        Difference of the second moment to that of the rows along random directions, in standard
+        deviations.
     sampling : Sampling or str
-        Which components are separated from sampling noise, or why this is not known.
+        Tests of the components against sampling noise, or a sentence that says why there are none.
     from_elsewhere : bool
-        Whether the weights were given without an estimator, so that no advice on training applies.
+        True if a pair of weights was given without an estimator; no advice on training applies.
     evidence : dict
-        The numbers from which the figures can be computed again.
+        The numbers from which the measured values can be computed again.
     """
 
     method: Method
@@ -149,26 +159,32 @@ def measure(
     wanted: Any = None,
     running: bool = False,
 ) -> LinearFigures:
-    """Measure the figures of given weights on given data.
+    """Measure how close weights are to the optimum for given data.
 
     Parameters
     ----------
     method : Method
-        The method, with its penalties or prior.
-    weights : weights
-        Encoder and decoder as trained, latents in their own order.
+        The method with which the weights were trained, with its penalties or prior.
+    weights : UntiedWeights, TiedWeights or VariationalWeights
+        Encoder and decoder as trained, before the latents are sorted by variance.
     data : Data
-        The second moment, see `data_of`.
+        The second moment of the data, see `data_of`.
     training : DescentSettings
-        Tolerance and momentum of the fit.
+        Tolerance and momentum of the training.
     learning_rate : float, optional
-        The step size that was used, for the prediction of epochs; by default the automatic one.
+        The learning rate that was used, for the prediction of epochs; by default the automatic one.
     model : Model, optional
-        The fitted model, whose attributes are compared with the weights and the data.
+        The fitted model whose attributes are compared with the weights and the data. If it is None,
+        no attributes are compared.
     wanted : int, float or None
-        The argument `n_components` of the fit, where `model` is given.
+        The estimator's argument `n_components`; used only if `model` is given.
     running : bool, default=False
-        Whether mean and variances of the model are running averages over a stream.
+        Whether mean and variances of the model are running averages over mini-batches.
+
+    Returns
+    -------
+    LinearFigures
+        All measured values.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
     # A figure of weights that overflow is infinite, and its claim fails.
@@ -201,7 +217,7 @@ def _figures(
     wanted: Any,
     running: bool,
 ) -> LinearFigures:
-    """Return all figures, as described in `measure`; the weights are NumPy arrays."""
+    """Return the measured values as `measure` does, for weights that are float64 NumPy arrays."""
     k, m = weights.encoder.shape
     leading = leading_eigenpairs(data, weights.atoms)
     unit = _unit(method, data)
@@ -234,7 +250,7 @@ def _figures(
 
 
 class _Problem(NamedTuple):
-    """A method, its weights, the data, and what is known about their eigenvalues."""
+    """A method, its weights, the data, and the leading eigenvalues of their second moment."""
 
     method: Method
     weights: Any
@@ -242,7 +258,10 @@ class _Problem(NamedTuple):
     leading: Leading
 
     def in_units(self, unit: float) -> _Problem:
-        """Return the same problem for data divided by `unit`."""
+        """Return the linear VAE that is equivalent for data divided by `unit`.
+
+        For other methods `unit` is 1, and the problem itself is returned.
+        """
         if unit == 1.0:
             return self
         noise = self.method.objective.noise  # type: ignore[attr-defined]
@@ -256,10 +275,11 @@ class _Problem(NamedTuple):
 
 
 def _unit(method: Method, data: Data) -> float:
-    """Return the unit of length in which losses and directions are computed: a power of two.
+    """Return the power of two by which data are divided before losses and directions are computed.
 
-    The weights of a linear VAE have the unit of the data, so that products with Σ would overflow
-    for large data. A change of units adds the same constant to its loss and to the minimum.
+    For a linear VAE it is close to the standard deviation per feature: its decoder has the unit of
+    the data, so products with the second moment of large data would overflow. The division changes
+    its loss and the minimum by the same constant. For other methods it is 1.
     """
     if type(method.objective) is not LinearVAE or not 0.0 < data.trace < math.inf:
         return 1.0
@@ -274,7 +294,11 @@ def _loss_figures(
     products: LossTerms,
     declared: bool,
 ) -> tuple[Estimate | None, Estimate | None, float]:
-    """Return the loss and its minimum, with errors, and what their difference is divided by."""
+    """Return the loss, its global minimum, and the number by which the gap is divided.
+
+    Loss and minimum are None if they are not known. `declared` says whether to take them from the
+    objective instead of computing them here.
+    """
     k, m = weights.encoder.shape
     if declared:
         objective = method.objective
@@ -312,7 +336,10 @@ def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estim
 
 
 def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vector]:
-    """Return the latents that are zero at the optimum, and those that cannot be decided."""
+    """Return which latents are zero at the optimum, and for which this is not known.
+
+    Both are arrays of the numbers of latents, counted from 1.
+    """
     none = np.empty(0, dtype=int)
     if not method.objective.has_penalties:
         return none, none
@@ -351,11 +378,12 @@ def _imbalance(weights: Any, m: int) -> Estimate:
 def _stationarity(
     method: Method, weights: Any, data: Data, leading: Leading, products: LossTerms
 ) -> Estimate | None:
-    """Return the norm of the direction, relative to the curvature and the norm of the weights.
+    """Return the norm of the update direction, divided by the curvature and the weights' norm.
 
-    A norm of the weights below 1e-8 is replaced by 1e-8. The gradient of a linear VAE is divided by
-    its noise variance, so that it has no digits where this is below the rounding error of the total
-    variance.
+    The curvature is the bound of `_own_scale`. A norm of the weights below 1e-8 is replaced by
+    1e-8. The result is None for a linear VAE whose noise variance is below the rounding error of
+    the total variance, because its gradient, which contains the inverse noise variance, then
+    consists of rounding errors.
     """
     followed, m = method.expected(), data.n_features
     error = 8 * m * EPS
@@ -378,7 +406,10 @@ def _stationarity(
 def _own_direction(
     rule: Any, weights: Any, products: LossTerms, data: Data
 ) -> tuple[Vector, ...] | None:
-    """Return the direction of a rule of the package by its definition; None for others."""
+    """Return the update direction of a rule by its definition, one array per field of the weights.
+
+    None for rules that are not part of the package.
+    """
     W, A = weights.encoder, weights.atoms
     M, G = products.code_moment, products.gram
     if type(rule) is GeneralizedHebbianRule:
@@ -404,12 +435,19 @@ def _own_direction(
 
 
 def _gathered(weights: Any, encoder: Vector, atoms: Vector) -> tuple[Vector, ...]:
-    """Return the change of each field: tied weights take the mean over both layers."""
+    """Return one array per field of the weights from the gradients of encoder and decoder.
+
+    Untied weights have both gradients, tied weights their mean.
+    """
     return (encoder, atoms) if len(weights) == 2 else ((encoder + atoms) / 2,)
 
 
 def _nested_gradient(prior: Vector, weights: Any, products: LossTerms) -> tuple[Vector, Vector]:
-    """Sum the gradients over all prefix lengths b, each with its probability."""
+    """Return the gradients of the expected nested-dropout loss for encoder and decoder.
+
+    `prior` contains the probability of each prefix length; the gradients of the losses of all
+    prefixes are multiplied by these probabilities and summed.
+    """
     encoder, atoms = np.zeros_like(weights.encoder), np.zeros_like(weights.atoms)
     for b, p in enumerate(prior, start=1):
         M, G = products.code_moment[:b, :b], products.gram[:b, :b]
@@ -425,7 +463,11 @@ def _elbo_gradient(
     data: Data,
     halves: tuple[Vector, Vector],
 ) -> tuple[Vector, ...]:
-    """Return the gradient of −ELBO from half the gradient of the reconstruction loss."""
+    """Return the gradient of the negative ELBO of a linear VAE, one array per field of the weights.
+
+    `given` is the fixed noise variance, or None if it is learned. `halves` contains half of the
+    gradients of the reconstruction loss for encoder and decoder.
+    """
     m = data.n_features
     noise = math.exp(float(weights.log_noise[0, 0])) if given is None else given
     variances = np.exp(weights.log_variances)
@@ -441,10 +483,11 @@ def _elbo_gradient(
 
 
 def _own_scale(rule: Any, top: float, m: int) -> float | None:
-    """Return the bound on the curvature by which the norm of a direction is divided.
+    """Return the bound on the curvature by which the norm of an update direction is divided.
 
-    It is a multiple of the largest eigenvalue `top`; for a linear VAE the number of features m is
-    used. None for rules from outside the package.
+    It is a multiple of the largest eigenvalue `top` of the second moment, plus a multiple of the
+    largest penalty if there are penalties. For a linear VAE it is the number of features m. None
+    for rules that are not part of the package.
     """
     if type(rule) is GeneralizedHebbianRule:
         return 2 * top
@@ -460,13 +503,19 @@ def _own_scale(rule: Any, top: float, m: int) -> float | None:
 
 
 def _spectrum(leading: Leading, m: int, data: Data) -> Spectrum:
-    """Return the eigenvalues in the form that objectives and rules ask for."""
+    """Return a `Spectrum` with the known eigenvalues, zeros as eigenvectors, and the trace.
+
+    Objectives and rules take their eigenvalues in this form.
+    """
     q = min(len(leading.values), m)
     return Spectrum(leading.values[:q], np.zeros((m, q)), data.trace)
 
 
 def _conditioning(method: Method, leading: Leading) -> float | None:
-    """Return the condition number that the objective declares; it is reported and not judged."""
+    """Return the condition number of the Hessian at the optimum, zero eigenvalues left out.
+
+    None if the objective does not know its Hessian or not all eigenvalues were computed.
+    """
     if not leading.dense:
         return None
     curvatures = method.objective.hessian_eigenvalues(leading.values)
@@ -484,7 +533,11 @@ def _epochs(
     learning_rate: float | None,
     training: DescentSettings,
 ) -> float | None:
-    """Return the epochs that theory predicts; they are reported and not judged."""
+    """Return the predicted number of training epochs until the alignment distance is `REACHED`.
+
+    This distance is the mean squared sine between principal axes and nearest decoder columns. The
+    result is None if the rate of convergence is not known or is zero.
+    """
     if not leading.dense or data.trace <= 0.0:
         return None
     if learning_rate is None:
@@ -498,19 +551,19 @@ def _epochs(
 
 
 def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | str:
-    """Return which components are separated from sampling noise, or why it is not known."""
+    """Return the tests of the k components against sampling noise, or why they cannot be made."""
     if not leading.dense:
         return "Not all eigenvalues were computed, because there are more than 1024 features."
     if data.weight is None:
-        return "The rows were not centred, and the theory is one of covariances."
+        return "The rows were not centred, but the theory of sampling noise holds for covariances."
     if not data.weight > 2.0 or not data.trace > 0.0:
-        return "At least three rows that differ are needed."
+        return "At least three rows, not all equal, are needed to judge sampling noise."
     # Eigenvalues below their rounding error are no noise of the data.
     values, rows = np.where(leading.values > leading.error, leading.values, 0.0), data.weight - 1.0
     if method.expected().aligns:
         return Sampling(rows, separated_components(values, rows, k), None)
     if k == data.n_features:
-        return "The subspace contains all features, so that no sample can change it."
+        return "There are as many components as features, so the subspace is the whole space."
     turned = subspace_sampling_error(values, rows, k)
     return Sampling(rows, components_above_noise(values, rows, k), turned)
 
@@ -523,9 +576,11 @@ def _evidence(
     loss: tuple[Estimate | None, Estimate | None, float],
     shift: float,
 ) -> dict[str, Any]:
-    """Return the numbers from which the figures can be computed again.
+    """Return the numbers from which the measured values can be computed again, by name.
 
-    `shift` is added to the loss and its minimum: what the change of units subtracted from them.
+    `loss` contains the loss, its minimum, and the number by which their difference is divided. To
+    loss and minimum, `shift` is added, the constant that the division of the data by `_unit`
+    subtracted from both.
     """
     value, minimum, size = loss
     objective = method.objective

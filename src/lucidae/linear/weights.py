@@ -1,7 +1,8 @@
 """Weights of a linear autoencoder: untied, tied, and those of a linear VAE.
 
-Both layers are stored as (…, k, m) arrays with one row per latent: the encoder W₁, and the
-decoder's columns as rows (`atoms`, W₂ᵀ). Leading axes are independent runs.
+Both layers are stored as arrays of shape (…, k, m) for k latents and m features: `encoder` is the
+encoder matrix W₁, and `atoms` the transposed decoder matrix W₂ᵀ, whose rows are the decoder's
+columns. Leading axes contain the weights of independent training runs.
 """
 
 from __future__ import annotations
@@ -15,59 +16,59 @@ from lucidae.io.models import saved_as
 
 
 class AnyWeights(Protocol):
-    """Interface of weights, as objectives, rules and optimizers use them."""
+    """Interface of the weights of a linear autoencoder that objectives and update rules use."""
 
     @property
     def encoder(self) -> Array:
-        """Encoder W₁, shape (…, k, m)."""
+        """Encoder matrix of shape (…, k, m), for k latents and m features."""
 
     @property
     def atoms(self) -> Array:
-        """Decoder's columns as rows, shape (…, k, m)."""
+        """Transposed decoder matrix of shape (…, k, m): the decoder's columns as rows."""
 
     def gather(self, encoder: Array, atoms: Array) -> Self:
-        """Return changes of both layers in the form of these weights."""
+        """Return an object of this class that contains gradients of the encoder and of `atoms`."""
 
     def in_units(self, unit: float) -> Self:
-        """Return the weights of the same autoencoder for data multiplied by `unit`."""
+        """Return the weights that are equivalent for data multiplied by `unit`."""
 
 
 @saved_as("lucidae.linear.weights.untied/1", formerly="lucidae.linear.weights:Weights")
 class UntiedWeights(NamedTuple):
-    """Encoder and decoder as independent arrays."""
+    """Encoder, and transposed decoder (`atoms`), as two independent arrays of shape (…, k, m)."""
 
     encoder: Array
     atoms: Array
 
     def gather(self, encoder: Array, atoms: Array) -> UntiedWeights:
-        """Return the changes of both layers."""
+        """Return the gradients of the encoder and of `atoms` as `UntiedWeights`."""
         return UntiedWeights(encoder, atoms)
 
     def in_units(self, unit: float) -> UntiedWeights:  # noqa: ARG002
-        """Return these weights: the map W₂W₁ has no unit."""
+        """Return the weights unchanged: the product of decoder and encoder has no unit."""
         return self
 
 
 @saved_as("lucidae.linear.weights.tied/1", formerly="lucidae.linear.weights:TiedWeights")
 class TiedWeights(NamedTuple):
-    """One array for both layers: W₂ = W₁ᵀ throughout."""
+    """One array of shape (…, k, m) for both layers: the decoder is the transposed encoder."""
 
     encoder: Array
 
     @property
     def atoms(self) -> Array:
-        """The encoder itself."""
+        """The transposed decoder, which is the encoder itself."""
         return self.encoder
 
     def gather(self, encoder: Array, atoms: Array) -> TiedWeights:
-        """Return the mean of the changes of the two layers."""
+        """Return the mean of the gradients of encoder and decoder as `TiedWeights`."""
         # By the chain rule the gradient is the sum; the mean has the step size of untied weights.
         total = encoder + atoms
         total /= 2
         return TiedWeights(total)
 
     def in_units(self, unit: float) -> TiedWeights:  # noqa: ARG002
-        """Return these weights: the map W₂W₁ has no unit."""
+        """Return the weights unchanged: the product of decoder and encoder has no unit."""
         return self
 
 
@@ -75,10 +76,17 @@ class TiedWeights(NamedTuple):
     "lucidae.linear.weights.variational/1", formerly="lucidae.linear.weights:VariationalWeights"
 )
 class VariationalWeights(NamedTuple):
-    """Linear VAE: encoder, decoder, log posterior variances and log noise variance.
+    """Parameters of a linear VAE: both layers, posterior variances and noise variance.
 
-    The last two have shapes (…, k, 1) and (…, 1, 1), so that a learning rate per run broadcasts
-    over every field.
+    Parameters
+    ----------
+    encoder, atoms : arrays of shape (…, k, m)
+        Encoder, and transposed decoder.
+    log_variances : array of shape (…, k, 1)
+        Logarithm of the posterior variance of each latent.
+    log_noise : array of shape (…, 1, 1)
+        Logarithm of the noise variance of the decoder. The two trailing axes of length 1 let a
+        learning rate per run broadcast over every field.
     """
 
     encoder: Array
@@ -87,11 +95,14 @@ class VariationalWeights(NamedTuple):
     log_noise: Array
 
     def gather(self, encoder: Array, atoms: Array) -> VariationalWeights:
-        """Return changes of both layers that leave the variances unchanged."""
+        """Return the gradients of both layers as weights of a VAE, with zeros for the variances."""
         return VariationalWeights(encoder, atoms, 0.0 * self.log_variances, 0.0 * self.log_noise)
 
     def in_units(self, unit: float) -> VariationalWeights:
-        """Return the weights for data multiplied by `unit`: codes keep their unit variance."""
+        """Return the weights that are equivalent for data multiplied by `unit`.
+
+        The latents and their posterior variances stay the same.
+        """
         if unit == 1.0:
             return self
         return VariationalWeights(
@@ -103,14 +114,18 @@ class VariationalWeights(NamedTuple):
 
 
 def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
-    """Apply `function` to matching fields of weights and return weights of the same kind."""
+    """Return weights of the type of `first` whose fields are `function` of the given fields.
+
+    `function` is called once per field, with that field of `first` and of each of `others`.
+    """
     return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
 
 
 def orthonormal_rows(rows: Array) -> Array:
-    """Return the orthonormal rows of a QR factorisation whose triangle has a positive diagonal.
+    """Return orthonormal rows with the same span as `rows`, by a QR factorisation.
 
-    The signs make the result a continuous function of the rows.
+    The triangular factor has a non-negative diagonal, which makes the result a continuous function
+    of `rows` (full rank assumed).
     """
     xp = namespace(rows)
     basis, triangle = xp.linalg.qr(rows.mT)
@@ -119,10 +134,11 @@ def orthonormal_rows(rows: Array) -> Array:
 
 
 def balanced_mean(encoder: Array, atoms: Array) -> Array:
-    """Return the mean of both layers, each latent's two vectors scaled to equal length before.
+    """Return one (…, k, m) array for both layers from separate encoder and decoder rows.
 
-    The scaling leaves the map W₂W₁ unchanged, and so does the mean where the two vectors of each
-    latent are parallel, as at the optimum of a linear VAE.
+    The encoder row and the decoder column of each latent are scaled to equal length, which does not
+    change their product, and then averaged. If the two are parallel, as at the optimum of a linear
+    VAE, the autoencoder with the result as both layers computes the same function.
     """
     xp = namespace(encoder)
     lengths = [xp.sqrt(xp.sum(rows * rows, axis=-1, keepdims=True)) for rows in (encoder, atoms)]
@@ -134,7 +150,7 @@ def balanced_mean(encoder: Array, atoms: Array) -> Array:
 
 
 def frobenius(weights: Any) -> Array:
-    """Return the Frobenius norm over all fields, one per run."""
+    """Return the Frobenius norm of all fields of the weights together, one number per run."""
     xp = namespace(weights[0])
     # Divided by the largest entry first, so that no square overflows or underflows.
     peaks = [xp.max(xp.abs(field), axis=(-2, -1)) for field in weights]
