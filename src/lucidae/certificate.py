@@ -459,6 +459,7 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     name = type(subject).__name__
     if hasattr(type(subject), "_certify_on"):
         check_settings(settings, _keywords(subject._certify_on), name)
+        _check_rows_given(X, {"y": y} | settings)
         certificate: Certificate = (
             subject.certificate_ if X is None else subject._certify_on(X, y, **settings)
         )
@@ -500,6 +501,17 @@ def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -
         raise ValueError(
             f"certify was called with {', '.join(unknown)}, but the keywords for {subject} are: "
             f"{known}."
+        )
+
+
+def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
+    """Raise an error if targets or weights of rows were given without the rows themselves."""
+    given = [name for name, value in others.items() if value is not None]
+    if X is None and given:
+        raise ValueError(
+            f"certify was called with {' and '.join(given)} but without X: an estimator is then "
+            "certified on the summaries of its own fit, which other data cannot join. Give X too, "
+            f"or leave out {' and '.join(given)}."
         )
 
 

@@ -11,7 +11,13 @@ from sklearn.datasets import load_breast_cancer
 
 from linear import brute_force
 from linear.problems import centred_rows, orthogonal
-from lucidae import LinearAutoencoder, SecondMoment, certify
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SecondMoment,
+    certify,
+)
 from lucidae.certificate import at_least, at_most
 from lucidae.linear.objectives import geometric_prior
 
@@ -491,3 +497,128 @@ def test_components_of_few_graded_rows_are_orthonormal(kind):
     rows = rng.standard_normal((8, 40)) * 10.0 ** -np.linspace(0, 3, 8)[:, None]
     components = LinearAutoencoder(5).fit(kind(rows)).components_
     assert_allclose(components @ components.T, np.eye(5), atol=1e-13)
+
+
+# Data that are not those of the fit, and data chosen to deceive.
+
+
+@pytest.mark.parametrize(
+    ("fitted", "rows"),
+    [
+        (LinearAutoencoder(K), (DATA["ordinary"],)),
+        (DropoutAutoencoder(K, dropout=0.2), (DATA["ordinary"],)),
+        (DropoutRegressor(K, dropout=0.2), (DATA["ordinary"], DATA["ordinary"][:, :2])),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_targets_or_weights_without_rows_are_refused(fitted, rows):
+    fitted.fit(*rows)
+    ones = np.ones(len(rows[0]))
+    for given, names in (
+        ({"y": ones}, "y"),
+        ({"sample_weight": ones}, "sample_weight"),
+        ({"y": ones, "sample_weight": ones}, "y and sample_weight"),
+    ):
+        with pytest.raises(ValueError, match=f"with {names} but without X"):
+            certify(fitted, **given)
+    assert certify(fitted, None, None, sample_weight=None) == fitted.certificate_
+
+
+@pytest.mark.parametrize("m", [4, 1030])
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_the_mean_of_each_feature_is_compared_in_its_own_units(kind, m):
+    """A constant feature of 1e12 hid a shift of 900 in another one."""
+    X = np.zeros((200, m))
+    X[:, :4] = np.random.default_rng(0).standard_normal((200, 4)) * [4, 3, 2, 1]
+    X[:, 3] = 1e12
+    fitted = LinearAutoencoder(K).fit(kind(X))
+    assert certify(fitted, kind(X))["attributes"].holds
+    for feature, shift in ((0, 900.0), (1, 1e-7), (3, 1e3)):
+        other = X.copy()
+        other[:, feature] += shift
+        assert certify(fitted, kind(other))["attributes"].holds is False
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_small_entry_that_was_changed_is_noticed(dtype):
+    X = DATA["ordinary"] * [1e10, 1, 1, 1, 1] + [1e12, 0, 0, 0, 0]
+    for name in ("mean_", "explained_variance_", "singular_values_"):
+        fitted = LinearAutoencoder(K).fit(X.astype(dtype))
+        getattr(fitted, name)[1] *= -50
+        assert fitted.certificate_["attributes"].holds is False
+
+
+def test_an_axis_orthogonal_to_the_numbers_of_a_known_seed_is_found():
+    """The random starts of the Krylov space were those of seed 0, whatever the data."""
+    m, rng = 1100, np.random.default_rng(0)
+    hidden = np.zeros(m)
+    hidden[600:] = rng.standard_normal(500)
+    starts = np.random.default_rng(0).standard_normal((16, m))[:, 600:]
+    hidden[600:] -= np.linalg.lstsq(starts, starts @ hidden[600:])[0]
+    hidden /= np.linalg.norm(hidden)
+    axes = np.vstack([np.eye(m)[:200], hidden])
+    axes *= np.sqrt(np.append([5.0, 4.0], np.append(np.full(198, 0.5), 10.0)))[:, None]
+    X = np.sqrt(len(axes)) * np.vstack([axes, -axes])
+    given = {"family": "linear", "method": "rag"}
+    shown = np.eye(m)[:2]
+    for order in (1, -1):
+        certificate = certify((shown, shown.T), order * X, **given)
+        assert certificate["subspace"].holds is False
+        assert certificate["gap"].holds is False
+        again = certify((shown, shown.T), order * X, **given)
+        assert again == certificate, "the same input has the same starts"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("m", [2, 1030])
+def test_the_number_of_rows_belongs_to_the_attributes(method, m):
+    """The covariance of repeated rows is the same, but not the divisor of the variances."""
+    X = np.zeros((4, m))
+    X[:, :2] = [[1.0, 0.0], [0.0, 3.0], [2.0, 2.0], [0.5, 4.0]]
+    fitted = LinearAutoencoder(1, method=method).fit(X)
+    assert certify(fitted, X)["attributes"].holds
+    assert certify(fitted, X, sample_weight=np.ones(4))["attributes"].holds
+    assert certify(fitted, np.tile(X, (1000, 1)))["attributes"].holds is False
+    assert certify(fitted, X, sample_weight=np.full(4, 2.0))["attributes"].holds is False
+    assert certify(fitted, SecondMoment.of(np.tile(X, (2, 1))))["attributes"].holds is False
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e5 + 0.1, 3e100])
+@pytest.mark.parametrize("m", [3, 1030])
+def test_a_linear_vae_of_constant_data_is_not_blamed(value, m):
+    X = np.full((7, m), value)
+    fitted = LinearAutoencoder(K, method="linear_vae").fit(X)
+    for certificate in (fitted.certificate_, certify(fitted, X)):
+        assert certificate["stationarity"].undecided
+        assert certificate["gap"].undecided
+        failing = {claim.name for claim in certificate if claim.holds is False}
+        assert failing <= {"eigengap", "subspace"}, certificate.summary()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rows", [[2, 1, 2], [0, 1, 2, 2], [0, 0, 0, 1]])
+def test_one_hot_rows_with_more_latents_than_rank_are_not_blamed(method, rows):
+    X = np.eye(10)[rows]
+    fitted = LinearAutoencoder(3, method=method, whiten=True).fit(X)
+    for certificate in (fitted.certificate_, certify(fitted, X)):
+        failing = {claim.name for claim in certificate if claim.holds is False}
+        assert failing <= {"eigengap", "nonzero_latents"}, certificate.summary()
+    codes = fitted.transform(X)[:, 0]
+    assert_allclose(np.var(codes, ddof=1), 1.0, err_msg="the first code is whitened")
+
+
+def test_more_latents_than_features_are_refused():
+    W = np.random.default_rng(0).standard_normal((6, 5))
+    for method in METHODS:
+        with pytest.raises(ValueError, match="encoder has 6 rows, but X has 5 features"):
+            certify((W, W.T), DATA["ordinary"], family="linear", method=method)
+
+
+def test_a_penalty_equal_to_its_eigenvalue_has_one_verdict():
+    """Merged batches gave the variance 1 − ε, and all rows at once 1."""
+    batches = [[[1.0]], [[3.0]]]
+    fitted = LinearAutoencoder(1, method="uniform_l2", l2=1.0)
+    for batch in batches:
+        fitted.partial_fit(batch)
+    for certificate in (fitted.certificate_, certify(fitted, np.vstack(batches))):
+        assert certificate["nonzero_latents"].verdict == "does not apply"

@@ -103,11 +103,34 @@ def test_wrong_attributes_fail(changed):
 def test_the_accuracy_of_attributes_is_a_thousandth(factor, holds):
     assert module.ATTRIBUTES == 1e-3
     pca = PCA(2).fit(X)
-    pca.explained_variance_ = pca.explained_variance_ + factor * 1e-3 * pca.explained_variance_[0]
+    pca.explained_variance_[1] *= 1 + factor * 1e-3
     assert certify(pca, X)["attributes"].holds is holds
     pca = PCA(2).fit(X)
-    pca.mean_ = pca.mean_ + factor * 1e-3 * np.sqrt(np.sum(VALUES)) * np.eye(5)[0]
+    pca.mean_ = pca.mean_ + factor * 1e-3 * X.std(axis=0) * np.eye(5)[0]
     assert certify(pca, X)["attributes"].holds is holds
+
+
+@pytest.mark.parametrize("solver", ["full", "covariance_eigh"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_each_mean_and_each_variance_is_judged_in_its_own_units(dtype, solver):
+    rows = (X * np.array([1e3 if dtype == np.float32 else 1e6, 1, 1, 1, 1])).astype(dtype)
+    pca = PCA(2, svd_solver=solver).fit(rows)
+    assert certify(pca, rows)["attributes"].holds
+    for name, factor in (("explained_variance_", -50), ("explained_variance_", 50), ("mean_", 20)):
+        changed = PCA(2, svd_solver=solver).fit(rows)
+        getattr(changed, name)[1] *= factor
+        claim = certify(changed, rows)["attributes"]
+        assert claim.holds is False
+        assert name in claim.advice
+
+
+def test_a_component_without_variance_has_none():
+    rows = np.zeros((20, 3))
+    rows[:, 0] = np.random.default_rng(0).standard_normal(20)
+    pca = PCA(2).fit(rows)
+    assert certify(pca, rows)["attributes"].holds
+    pca.explained_variance_[1] = 5.0
+    assert certify(pca, rows)["attributes"].holds is False
 
 
 def test_independent_components_are_no_principal_components():
@@ -136,6 +159,7 @@ def test_components_of_torch_are_certified():
         (PCA(2).fit(X), None, "to certify PCA, give the data"),
         (PCA(2), X, "a fitted object with components_"),
         (PCA(2).fit(X), X[:, :3], "5 columns, but X has 3 features"),
+        (SimpleNamespace(components_=np.ones((6, 5))), X, "6 rows, but X has 5 features"),
         (SimpleNamespace(components_="text"), X, "components_ is not a matrix"),
         (SimpleNamespace(components_=np.ones(5)), X, "components_ is not a matrix"),
         (SimpleNamespace(components_=np.full((2, 5), np.nan)), X, "components_ is not a matrix"),

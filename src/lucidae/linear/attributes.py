@@ -12,9 +12,9 @@ import numpy as np
 from lucidae.arrays import Array, as_double, is_array, namespace, to_numpy
 from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS
-from lucidae.linear.verified_spectrum import Data, Leading
+from lucidae.linear.verified_spectrum import FEWEST_ROUNDINGS, Data, Leading
 
-__all__ = ["attribute_difference", "changed_attributes", "check_range", "finite"]
+__all__ = ["attribute_difference", "changed_attributes", "check_range", "finite", "mean_difference"]
 
 Vector = np.ndarray[Any, Any]
 AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
@@ -22,8 +22,11 @@ AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
 CHANGED = 16.0
 """An attribute counts as changed if its relative difference exceeds this many machine epsilons.
 
-The difference to the fitted attribute is divided by the largest fitted entry, and the machine
-epsilon is that of the attribute's dtype."""
+The difference to the fitted attribute is divided by the largest fitted entry of a matrix, or by the
+same entry of a vector; the machine epsilon is that of the attribute's dtype."""
+
+SUMMED = 1e4
+"""Largest number of rounding errors that are granted to a mean of many rows."""
 
 _TINY = float(np.finfo(float).tiny)
 
@@ -91,7 +94,8 @@ def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> d
     -------
     dict
         For each attribute that differs by more than rounding, the largest difference relative to
-        the largest fitted entry. It is infinite if the shape or the type of the value differs.
+        the largest fitted entry, or in a vector to the same entry. It is infinite if the shape or
+        the type of the value differs.
     """
     differences = {name: _change(shown[name], fitted[name]) for name in shown}
     return {name: size for name, size in differences.items() if not size <= 0.0}
@@ -114,7 +118,11 @@ def _change(shown: Any, fitted: Any) -> float:
     if found.shape != expected.shape or not np.all(np.isfinite(found)):
         return math.inf
     floats = expected.dtype if expected.dtype.kind == "f" else np.dtype(float)
-    size = _apart(found, expected.astype(float))
+    expected = expected.astype(float)
+    size = _apart(found, expected)
+    if expected.ndim == 1:  # each variance, and the mean of each feature, has its own size
+        with np.errstate(over="ignore"):
+            size = float(np.max(np.abs(found - expected) / np.maximum(np.abs(expected), _TINY)))
     return 0.0 if size <= CHANGED * float(np.finfo(floats).eps) else size
 
 
@@ -242,8 +250,38 @@ def _difference_to_data(model: Model, data: Data) -> float:
             total,
         ),
         _apart(basis.T @ basis, np.eye(basis.shape[1])),
-        _apart(mean, data.mean, math.sqrt(total) + float(np.max(np.abs(data.mean)))),
+        _weight_difference(model.weight, data),
+        mean_difference(mean, data),
     )
+
+
+def _weight_difference(weight: float, data: Data) -> float:
+    """Return the relative difference of the total weight of a fit to that of the data.
+
+    The divisor of the variances, and so `singular_values_`, depend on it.
+    """
+    return 0.0 if data.weight is None else abs(weight - data.weight) / max(data.weight, _TINY)
+
+
+def mean_difference(mean: Vector, data: Data, eps: float = EPS) -> float:
+    """Return the largest difference of a mean to that of the data, in standard deviations.
+
+    Each feature has its own standard deviation; rounding errors of its mean do not count.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (m,)
+        The mean that is judged.
+    data : Data
+        The data.
+    eps : float
+        Rounding unit of the arithmetic in which `mean` was computed.
+    """
+    terms = FEWEST_ROUNDINGS + min(data.weight or 0.0, SUMMED)
+    apart = np.abs(mean - data.mean)
+    excess = np.maximum(apart - terms * eps * np.abs(data.mean), 0.0)
+    with np.errstate(over="ignore"):  # of a feature without variance
+        return float(np.max(excess / np.sqrt(np.maximum(data.variances, _TINY))))
 
 
 def _apart(found: Vector, expected: Vector, size: float | None = None) -> float:

@@ -552,6 +552,7 @@ def certify_weights(
             f"encoder has {rows.shape[1]} columns, but X has {data.n_features} features: the two "
             "numbers must be equal."
         )
+    check_latents(rows.shape[0], rows.shape[1], "encoder")
     spectrum = None
     if options.needs_spectrum:
         source = MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights)
@@ -596,6 +597,15 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
     failed = at_most("attributes", _ATTRIBUTES, _DEFINED, max(changed.values()), ATTRIBUTES, advice)
     others = tuple(claim for claim in found if claim.name != "attributes")
     return Certificate(found.title, (*others, failed), found.evidence)
+
+
+def check_latents(k: int, m: int, name: str) -> None:
+    """Raise an error if there are more latents than features, of which PCA has no components."""
+    if k > m:
+        raise ValueError(
+            f"{name} has {k} rows, but X has {m} features: expected at most {m} rows, because data "
+            "of m features have m principal components. Certify the rows that are used."
+        )
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:

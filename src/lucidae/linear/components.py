@@ -10,9 +10,10 @@ import numpy as np
 
 from lucidae.arrays import as_double, is_array, to_numpy
 from lucidae.certificate import Certificate, Claim, at_most, certifies, does_not_apply
-from lucidae.linear.certificate import checked_data, claims
+from lucidae.linear.attributes import mean_difference
+from lucidae.linear.certificate import check_latents, checked_data, claims
 from lucidae.linear.methods import Options
-from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.linear.verified_spectrum import FEWEST_ROUNDINGS, Data, data_of
 from lucidae.linear.verifier import measure
 from lucidae.linear.weights import TiedWeights
 from lucidae.validation import check_rows
@@ -35,9 +36,8 @@ WORDS = {
 ATTRIBUTES = 1e-3
 """Threshold of the claim `attributes`, which randomised and incremental solvers reach.
 
-It is compared with the difference of `mean_` to the mean of the rows, in standard deviations, and
-with the difference of `explained_variance_` to the variances along the components, divided by the
-largest variance."""
+It is compared with the difference of the mean of each feature, in its standard deviations, and
+with the difference of each variance along a component, divided by this variance."""
 
 _TINY = float(np.finfo(float).tiny)
 
@@ -91,6 +91,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
             f"components_ has {m} columns, but X has {centred.n_features} features: the two "
             "numbers must be equal."
         )
+    check_latents(k, m, "components_")
     mean = getattr(subject, "mean_", None)
     data = _about_zero(centred) if mean is None else centred
     options = Options.of(k, method="rag")
@@ -133,7 +134,15 @@ def _about_zero(data: Data) -> Data:
         return np.asarray(data.product(rows) + (rows @ mean)[:, None] * mean)
 
     total = data.trace + float(mean @ mean)
-    return replace(data, mean=0.0 * mean, trace=total, product=product, matrix=matrix, weight=None)
+    return replace(
+        data,
+        mean=0.0 * mean,
+        trace=total,
+        product=product,
+        variances=data.variances + mean**2,
+        matrix=matrix,
+        weight=None,
+    )
 
 
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:
@@ -145,8 +154,7 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
         return does_not_apply("attributes", statement, reference, why)
     differences = {}
     if mean is not None:
-        unit = math.sqrt(max(data.trace, _TINY))
-        differences["mean_"] = _apart(mean, data.mean) / unit
+        differences["mean_"] = _mean_difference(mean, data)
     if variances is not None:
         differences["explained_variance_"] = _variance_difference(variances, components, data)
     wrong = max(differences, key=lambda name: differences[name])
@@ -158,25 +166,41 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
 def _variance_difference(given: Any, components: Vector, data: Data) -> float:
     """Return the largest difference of `given` to the variances of the data along the components.
 
-    It is divided by the largest variance. PCA divides sums of squares by n − 1 and TruncatedSVD by
-    n, so both variances are compared with `given` and the smaller difference is returned.
+    Each difference is divided by its variance; rounding errors of the largest variance do not
+    count. PCA divides sums of squares by n − 1 and TruncatedSVD by n, so both variances are
+    compared with `given` and the smaller difference is returned.
     """
     along = np.sum(data.apply(components) * components, axis=1)
-    unit = max(float(np.max(along)), _TINY)
+    found = _finite(given, along.shape)
+    if found is None:
+        return math.inf
+    values, eps = found
+    roundings = max(data.n_features, FEWEST_ROUNDINGS) * eps * float(np.max(along))
     rows = data.weight or math.inf
     unbiased = rows / (rows - 1.0) if 1.0 < rows < math.inf else 1.0
-    return min(_apart(given, along * factor) / unit for factor in (1.0, unbiased))
+    with np.errstate(over="ignore"):  # of a direction without variance
+        return min(
+            float(np.max(np.maximum(np.abs(values - size) - 4 * roundings, 0.0) / size))
+            for size in (np.maximum(along * factor, _TINY) for factor in (1.0, unbiased))
+        )
 
 
-def _apart(given: Any, expected: Vector) -> float:
-    """Return the largest absolute difference of two arrays.
+def _mean_difference(given: Any, data: Data) -> float:
+    """Return the largest difference of `given` to the mean of the rows, in standard deviations."""
+    found = _finite(given, data.mean.shape)
+    return math.inf if found is None else mean_difference(found[0], data, found[1])
 
-    It is infinite if the shapes differ or `given` is not an array of finite numbers.
+
+def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
+    """Return an attribute as float64, and the machine epsilon of its dtype.
+
+    None if the shape differs or not all entries are finite numbers.
     """
     try:
-        found = np.asarray(to_numpy(given), dtype=float)
+        host = to_numpy(given) if is_array(given) else np.asarray(given)
+        found = np.asarray(host, dtype=float)
     except (TypeError, ValueError):
-        return math.inf
-    if found.shape != expected.shape or not np.all(np.isfinite(found)):
-        return math.inf
-    return float(np.max(np.abs(found - expected), initial=0.0))
+        return None
+    if found.shape != shape or not np.all(np.isfinite(found)):
+        return None
+    return found, float(np.finfo(host.dtype if host.dtype.kind == "f" else float).eps)

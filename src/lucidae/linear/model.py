@@ -174,7 +174,7 @@ def build_model(
         atoms,
         components,
         where_set(along, along < 0, 0.0),
-        xp.sqrt(where_set(codes, codes <= _negligible(codes), 1.0)),
+        xp.sqrt(where_set(codes, _negligible(codes, encoder), 1.0)),
         total,
         basis.mT,
         inside * ratio,
@@ -184,10 +184,17 @@ def build_model(
     )
 
 
-def _negligible(codes: Array) -> float:
-    """Return the code variance below which whitening would only amplify rounding errors."""
-    top = max(scalar(namespace(codes).max(codes)), 0.0)
-    return machine_epsilon(codes) * float(codes.shape[0]) * top
+def _negligible(codes: Array, encoder: Array) -> Array:
+    """Return which codes have a variance of no more than rounding errors; 1 is their deviation.
+
+    The variances are compared along encoder rows w of unit length, as codes/‖w‖², because a long
+    row has large codes, and large rounding errors, in any direction.
+    """
+    xp = namespace(codes)
+    squares = xp.sum(encoder * encoder, axis=-1)
+    along = codes / where_set(squares, squares <= 0.0, 1.0)
+    top = max(scalar(xp.max(along)), 0.0)
+    return along <= machine_epsilon(codes) * float(codes.shape[0]) * top
 
 
 def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, is_numpy, like, namespace, scalar, to_numpy
-from lucidae.linear.probe import EPS, Estimate, Probe
+from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
+from lucidae.linear.probe import EPS, Estimate, Probe, drawn_after
 from lucidae.moments import SecondMoment
 
 __all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
@@ -43,6 +43,10 @@ SHORTEST = 1e-290
 """A decoder column whose largest absolute entry is at most this counts as zero.
 
 Its entries are so close to the smallest float64 numbers that its direction has lost digits."""
+
+FEWEST_ROUNDINGS = 8
+"""Number of rounding errors that a second moment has for any number of features: those of the mean,
+of its square, of the sums and of the divisions."""
 
 IDENTIFIABLE = 100.0
 """A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error.
@@ -81,6 +85,8 @@ class Data:
         Total variance, the sum of all eigenvalues of Σ.
     product : callable
         Function that returns the product of an array of shape (q, m) with Σ.
+    variances : ndarray of shape (m,)
+        Variance of each feature, the diagonal of Σ.
     matrix : ndarray of shape (m, m), optional
         Σ itself, for at most `DENSE_FEATURES` features.
     difference : Estimate, optional
@@ -92,6 +98,7 @@ class Data:
     mean: Vector
     trace: float
     product: Callable[[Vector], Vector]
+    variances: Vector
     matrix: Vector | None = None
     difference: Estimate | None = None
     weight: float | None = None
@@ -113,6 +120,7 @@ class Data:
             mean=self.mean / unit,
             trace=self.trace / unit**2,
             product=lambda rows: self.product(rows) / unit**2,
+            variances=self.variances / unit**2,
             matrix=matrix,
         )
 
@@ -146,10 +154,12 @@ def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
         def product(rows: Vector) -> Vector:
             return to_numpy(like(rows, covariance) @ covariance)
 
-        return Data(mean, moment.trace, product, None, difference, moment.weight)
+        own = to_numpy(diagonal(covariance))
+        return Data(mean, moment.trace, product, own, None, difference, moment.weight)
     matrix = to_numpy(covariance)
-    trace = float(np.trace(matrix))
-    return Data(mean, trace, lambda rows: rows @ matrix, matrix, difference, moment.weight)
+    own = np.diag(matrix)
+    trace = float(np.sum(own))
+    return Data(mean, trace, lambda rows: rows @ matrix, own, matrix, difference, moment.weight)
 
 
 def _data_of_rows(X: Any, weights: Any) -> Data:
@@ -159,23 +169,24 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     zero = np.zeros(X.shape[1])
     if scipy.sparse.issparse(X):
         mean = np.asarray(shares @ X.astype(np.float64)).ravel()
-        squares = np.asarray(X.astype(np.float64).multiply(X).sum(axis=1)).ravel()
-        total = float(shares @ squares) - float(mean @ mean)
+        own = np.asarray(shares @ X.astype(np.float64).power(2)).ravel() - mean**2
+        total = float(np.sum(own))
         if float(mean @ mean) <= LARGE_MEAN * total:
-            return Data(mean, total, _uncentred(X, shares, mean), weight=weight)
+            return Data(mean, total, _uncentred(X, shares, mean), own, weight=weight)
     # The mean of the deviations from a first mean corrects its rounding error.
     mean = sum((part for part, _ in _centred_sums(X, shares, zero, None)), zero)
-    rest, total = zero, 0.0
-    for part, size in _centred_sums(X, shares, mean, None):
-        rest, total = rest + part, total + size
-    mean, total = mean + rest, total - float(rest @ rest)
+    rest, own = zero, zero
+    for part, squares in _centred_sums(X, shares, mean, None):
+        rest, own = rest + part, own + squares
+    mean, own = mean + rest, own - rest**2
+    total = float(np.sum(own))
     if is_numpy(X) and X.dtype == np.float64 and float(mean @ mean) <= LARGE_MEAN * total:
-        return Data(mean, total, _uncentred(X, shares, mean), weight=weight)
+        return Data(mean, total, _uncentred(X, shares, mean), own, weight=weight)
 
     def product(rows: Vector) -> Vector:
         return sum((part for part, _ in _centred_sums(X, shares, mean, rows)), 0.0 * rows)
 
-    return Data(mean, float(total), product, weight=weight)
+    return Data(mean, total, product, own, weight=weight)
 
 
 def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
@@ -197,17 +208,18 @@ def _centred_sums(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield sums over `BLOCK_ROWS` rows x of X at a time, centred about μ, with weights p.
 
-    Each pair contains Σ p (x − μ) and Σ p ‖x − μ‖² if `rows` is None; otherwise an array with
-    Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. `shares` are the weights, `mean` is μ.
+    Each pair contains Σ p (x − μ) and, per feature, Σ p (x − μ)² if `rows` is None; otherwise an
+    array with Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. `shares` are the weights,
+    `mean` is μ.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
         chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
         part, share = X[chosen, :], shares[chosen]
         block = part.toarray() if scipy.sparse.issparse(part) else part
         block = as_double(block) - like(mean, as_double(block))
-        xp, share = namespace(block), like(share, block)
+        share = like(share, block)
         if rows is None:
-            yield to_numpy(share @ block), scalar(share @ xp.sum(block * block, axis=1))
+            yield to_numpy(share @ block), to_numpy(share @ (block * block))
         else:
             codes = block @ like(rows, block).mT
             yield to_numpy((codes * share[:, None]).mT @ block), None
@@ -309,7 +321,8 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
         return _unknown(atoms.shape[0], distance, data.trace)
     # In units of the trace no square overflows.
     unit = data.trace
-    scaled = Data(data.mean, 1.0, lambda rows: data.product(rows) / unit)
+    product = data.product
+    scaled = Data(data.mean, 1.0, lambda rows: product(rows) / unit, data.variances / unit)
     return _bounded(scaled, atoms).times(unit)
 
 
@@ -323,7 +336,7 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     k, m = atoms.shape
     ascending, vectors = np.linalg.eigh(np.asarray(data.matrix))
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
-    error = m * EPS * float(values[0])
+    error = max(m, FEWEST_ROUNDINGS) * EPS * float(values[0])
     outside = float(values[k]) if m > k else 0.0
     span, basis_error = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
@@ -405,11 +418,14 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     """
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
-    image = data.apply(span.T)
+    probed = data.apply(np.concatenate([span.T, drawn_after(1, data.variances, span)]))
+    image = probed[:-1]
     inside, turn = np.linalg.eigh((image @ span + (image @ span).T) / 2)
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
     residual = image - inside[:, None] * span.T
-    rest = _Complement(data, span, data.trace - float(np.sum(inside)))
+    left = min(STARTS, data.n_features - span.shape[1])
+    starts = drawn_after(left, probed, data.mean)
+    rest = _Complement(data, span, data.trace - float(np.sum(inside)), starts)
     size = float(np.linalg.norm(residual)) + data.n_features * EPS * data.trace
     for steps in KRYLOV_STEPS:
         # More steps help as long as the bound on the complement decides, and not its Ritz value.
@@ -427,14 +443,13 @@ class _Complement:
     `bound` is an upper bound on the largest eigenvalue there, `found` the largest Ritz value.
     """
 
-    def __init__(self, data: Data, span: Vector, trace: float) -> None:
+    def __init__(self, data: Data, span: Vector, trace: float, starts: Vector) -> None:
         self.data, self.span, self.steps = data, span, 0
         self.left = data.n_features - span.shape[1]
         # The largest eigenvalue of a positive semidefinite matrix is at most its trace.
         self.bound = max(trace, 0.0) + 4 * data.n_features * EPS * data.trace
         self.found, self.exhausted = 0.0, self.left == 0
-        rng = np.random.default_rng(0)
-        self.block = rng.standard_normal((min(STARTS, self.left), data.n_features))
+        self.block = starts
         self.basis = np.empty((0, data.n_features))
         self.images = np.empty((0, data.n_features))
 

@@ -388,8 +388,10 @@ def _stationarity(
     followed, m = method.expected(), data.n_features
     error = 8 * m * EPS
     if type(method.objective) is LinearVAE:
-        noise = method.objective.noise or math.exp(float(weights.log_noise[0, 0]))
-        if not noise > m * EPS * data.trace:
+        given = method.objective.noise
+        noise = given or math.exp(float(weights.log_noise[0, 0]))
+        # Without variance a noise that is trained tends to zero, and no weights are stationary.
+        if not noise > m * EPS * data.trace or (given is None and not data.trace > 0.0):
             return None
         error *= 1 + data.trace / noise
     direction = _own_direction(followed, weights, products, data)
