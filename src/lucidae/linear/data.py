@@ -1,4 +1,4 @@
-"""Products of row vectors with the second moment Σ of the data, computed from a matrix or from rows.
+"""Products of row vectors with the second moment Σ of the data, and the data passed to `fit`.
 
 The classes ending in ``Covariance`` compute these products; the classes ending in ``Source`` store
 the data passed to `fit` and return the products, the mean and the eigenpairs of Σ.
@@ -88,7 +88,7 @@ class DenseCovariance:
         return int(self.matrix.shape[0])
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return rows @ self.matrix
 
     def in_units(self, unit: float) -> DenseCovariance:
@@ -116,7 +116,7 @@ class EigenbasisCovariance:
         return int(self.values.shape[-1])
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return rows * self.values
 
 
@@ -170,14 +170,14 @@ class RowsCovariance:
         return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ(X − mean) of shape (…, k, m) for the rows X and codes of shape (…, n, k)."""
+        """Return codesᵀ(X − mean), shape (…, k, m), for the rows X and codes of shape (…, n, k)."""
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
         return raw - spread[..., :, None] * self.mean
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return self.centred_products(self.codes(rows) * (self.weights / self.total)[:, None])
 
 
@@ -352,7 +352,7 @@ class MomentSource:
 
     @cached_property
     def covariance(self) -> DenseCovariance:
-        """The second moment of the centred rows as a matrix, by which row vectors are multiplied."""
+        """The second moment of the centred rows as a matrix, by which rows are multiplied."""
         return DenseCovariance(self.moment.covariance)
 
     def spectrum(self, k: int | None) -> Spectrum:

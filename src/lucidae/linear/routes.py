@@ -71,7 +71,11 @@ class Costs:
 
     @property
     def passes(self) -> float:
-        """Number of block products for which Krylov iteration costs as much as the best matrix."""
+        """Number of block products by which Krylov iteration would cost as much as another way.
+
+        The other way is the cheaper one of the second moment and the Gram matrix; the number is
+        infinite if neither is possible.
+        """
         other = min(self.moment, self.gram)
         return other / self.krylov if math.isfinite(other) else math.inf
 
