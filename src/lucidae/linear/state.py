@@ -125,7 +125,7 @@ class LinearState(FittedState):
         return state
 
     def check_range(self) -> None:
-        """Raise a ValueError if the total variance overflows or underflows the dtype of the data."""
+        """Raise a ValueError if the total variance is outside the range of the data's dtype."""
         if self._model is not None:
             variance = self._model.total_variance
         elif self.stream is not None:

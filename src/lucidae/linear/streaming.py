@@ -126,7 +126,7 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Return the state that continues from the weights, mean and variances of a fitted model."""
+        """Return the state that continues from the weights, mean and variances of `model`."""
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
@@ -150,8 +150,8 @@ class StreamFit:
         if wanted != k or options.method != self.method.name:
             raise ValueError(
                 f"n_components={options.n_components} and method={options.method!r} were given, "
-                f"but the first call of partial_fit had {k} latents by method={self.method.name!r}."
-                " Keep these arguments, or start a new estimator."
+                f"but training was started with {k} latents by method={self.method.name!r}. Keep "
+                "these arguments, or start a new estimator."
             )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
