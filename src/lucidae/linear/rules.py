@@ -174,7 +174,7 @@ class Rule(ABC):
         return None
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature of the loss near the optimum, for the automatic step size.
+        """Return a bound on the curvature of the loss near the optimum, for the step size.
 
         The default is 4σ₁², where σ₁² is the largest eigenvalue of the second moment of the data.
         This is the largest curvature of the reconstruction loss at a minimum at which the decoder
@@ -237,13 +237,13 @@ class Rule(ABC):
         return self.curvature(spectrum)
 
     def steepening(self, start: Any) -> float:
-        """Return the ratio of the curvature at the first weights to that at the minimum, at least 1.
+        """Return a bound on the ratio of the curvature at the first weights to that at the minimum.
 
         The reconstruction loss is quartic in the weights. If the decoder is the transpose of the
         encoder and both have the spectral norm w, its curvature is (6w² − 2)σ₁², where σ₁² is the
         largest eigenvalue of the second moment. At the minimum (w = 1) the curvature is 4σ₁², so
         that the ratio is (3w² − 1)/2. The larger number 4w² − 3 is returned for w > 1, because
-        momentum may carry the weights further out.
+        momentum may carry the weights further out; otherwise 1.
 
         Parameters
         ----------
@@ -361,7 +361,7 @@ class GeneralizedHebbianRule(Rule):
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return twice the largest eigenvalue: the rate of convergence along the first component."""
+        """Return twice the largest eigenvalue: the convergence rate along the first component."""
         return 2 * scalar(spectrum.values[0])
 
     def alignment_rate(self, values: Vector, k: int) -> float:
