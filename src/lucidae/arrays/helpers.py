@@ -232,7 +232,7 @@ def squared_norms(A: Array, axis: int) -> Array:
 
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
-    """Return a copy of `A` with `value` in the entries where `mask` is true, in the dtype of `A`."""
+    """Return a copy of `A` with `value` in all entries where `mask` is true; keep its dtype."""
     return namespace(A).where(mask, _unpromoting(value, A), A)
 
 

@@ -465,7 +465,7 @@ def _check_squares(source: RowsSource) -> None:
     if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
         raise ValueError(
             f"the largest entry of X is {peak:.3g}, so that the squares of X underflow double "
-            "precision. Multiply X, or its weights, by a constant first."
+            "precision. Multiply X, or sample_weight, by a constant first."
         )
 
 
