@@ -59,9 +59,8 @@ def check_rows(
         raise ValueError(f"{name} is complex ({X.dtype}), expected real numbers.")
     if X.ndim != 2:
         raise ValueError(
-            f"{name} must have two dimensions (samples, features), got shape {tuple(X.shape)}. Use "
-            f"{name}.reshape(-1, 1) for a single feature, or {name}.reshape(1, -1) for a single "
-            "sample."
+            f"{name} must have two dimensions (samples, features), got shape {tuple(X.shape)}. "
+            "Reshape it first."
         )
     if 0 in X.shape:
         raise ValueError(
@@ -184,8 +183,8 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
         total = scalar(xp.sum(weights))
     if not 0.0 < total < math.inf:
         raise ValueError(
-            f"sample_weight sums to {total:g}, expected a positive finite number: give smaller "
-            "weights if the sum is infinite, and at least one positive weight if it is 0."
+            f"sample_weight sums to {total:g}, expected a positive finite number: not all weights "
+            "may be zero, and their sum must not overflow."
         )
     return weights
 
