@@ -143,7 +143,7 @@ def test_given_dictionary_is_used_as_it_is():
         ("make_sparse_regression", {"spread": 0.0}, "spread=.* was given, expected a"),
         ("make_sparse_regression", {"row_scaling": "flat"}, "row_scaling=.* expected one of"),
         ("make_sparse_regression", {"snr_db": "20"}, "snr_db=.* was given, expected a"),
-        ("make_sparse_regression", {"r": 0, "snr_db": 20.0}, "there is no signal"),
+        ("make_sparse_regression", {"r": 0, "snr_db": 20.0}, "the signal is zero"),
         ("make_sparse_regression", {"dictionary": [1.0, 2.0]}, "dictionary must have shape"),
         ("make_meg_leadfield", {"n_sensors": 0}, "n_sensors=.* was given, expected an integer"),
         ("make_meg_leadfield", {"n_sources": -3}, "n_sources=.* was given, expected an integer"),
@@ -182,7 +182,7 @@ def test_given_dictionary_is_used_as_it_is():
         ("make_sparse_regression", {"random_state": 1.5}, "random_state=1.5 was given"),
         ("make_sparse_regression", {"dictionary": np.eye(3) * 1j}, "array of numbers"),
         ("make_sparse_regression", {"dictionary": np.eye(3).astype(str)}, "array of numbers"),
-        ("make_sparse_regression", {"dictionary": np.zeros((3, 20)), "snr_db": 1}, "no signal"),
+        ("make_sparse_regression", {"dictionary": np.zeros((3, 20)), "snr_db": 1}, "signal is zero"),
         (
             "make_sparse_regression",
             {"dictionary": np.full((3, 20), 1e308), "r": 20, "n": 1, "random_state": 0},
