@@ -74,7 +74,7 @@ class FittedState(ABC):
                 self._certificate = self.compute_certificate(title)
             except Exception as error:
                 why = f"Computing the certificate raised {type(error).__name__}: {error}"
-                claim = undecided("certificate", "the fit is optimal", "", why)
+                claim = undecided("certificate", "the fitted parameters are optimal", "", why)
                 return Certificate(title, (claim,))
         return self._certificate
 

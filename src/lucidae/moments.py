@@ -232,7 +232,7 @@ class SecondMoment:
         if other.n_features != self.n_features:
             raise ValueError(
                 f"cannot merge moments of {self.n_features} and {other.n_features} features: "
-                "both must come from rows of the same length."
+                "both must come from rows with the same features."
             )
         fresh = replace(other, squares=1.0 * other.squares)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -274,7 +274,7 @@ class SecondMoment:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.center.shape[0])
 
     @property

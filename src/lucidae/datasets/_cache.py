@@ -109,7 +109,9 @@ def read_files(path: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
     try:
         found = read_folder(path, files) if path.is_dir() else read_tar(path, files)
     except DAMAGED as error:
-        raise ValueError(f"{path} is damaged or is not a tar archive ({error}).") from error
+        raise ValueError(
+            f"{path} is damaged or is not a tar archive ({error}); give another one."
+        ) from error
     missing = [file.name for file in files if file.name not in found]
     if missing:
         raise FileNotFoundError(

@@ -145,7 +145,9 @@ def make_spectrum(
     spaced = np.linspace(100.0, 1.0, n_features) if eigenvalues is None else eigenvalues
     variances = np.sort(check_finite(spaced, "eigenvalues", (n_features,)))[::-1].copy()
     if variances[-1] < 0:
-        raise ValueError(f"eigenvalues must not be negative; the smallest one is {variances[-1]}.")
+        raise ValueError(
+            f"eigenvalues must be at least 0, but the smallest given one is {variances[-1]}."
+        )
     rng = check_random_state(check_seed(random_state))
     directions = random_orthonormal(n_features, n_features, rng)
     scores = rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)

@@ -233,11 +233,13 @@ def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
     try:
         positions, normals = sensors
     except (TypeError, ValueError) as error:
-        raise ValueError("sensors must be a pair (positions, normals) of (n, 3) arrays.") from error
+        raise ValueError(
+            "sensors must be a pair (positions, normals) of arrays of shape (n_sensors, 3)."
+        ) from error
     positions = check_finite(positions, "sensor positions", (None, 3))
     normals = check_finite(normals, "sensor normals", (len(positions), 3))
     if not np.allclose(np.linalg.norm(normals, axis=1), 1.0, atol=1e-3):
-        raise ValueError("sensor normals must have length one; divide each by its norm.")
+        raise ValueError("sensor normals must have length one; divide each normal by its norm.")
     return positions, normals
 
 
@@ -253,5 +255,5 @@ def _check_depths(sensors: Floats, sources: Floats) -> None:
         )
     if depths.min() == 0.0:
         raise ValueError(
-            "a source at the centre of the sphere produces no field; move or remove it."
+            "a source at the centre of the sphere produces no field; move or remove this source."
         )

@@ -58,11 +58,11 @@ class Covariance(Protocol):
 
     @property
     def trace(self) -> Any:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
 
     def apply(self, rows: Array) -> Array:
         """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
@@ -79,12 +79,12 @@ class DenseCovariance:
 
     @property
     def trace(self) -> Array:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         return trace(self.matrix)
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.matrix.shape[0])
 
     def apply(self, rows: Array) -> Array:
@@ -107,12 +107,12 @@ class EigenbasisCovariance:
 
     @property
     def trace(self) -> Array:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         return namespace(self.values).sum(self.values)
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.values.shape[-1])
 
     def apply(self, rows: Array) -> Array:
@@ -146,7 +146,7 @@ class RowsCovariance:
 
     @property
     def trace(self) -> float:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         xp = namespace(self.mean)
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
         # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
@@ -162,7 +162,7 @@ class RowsCovariance:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.rows.shape[1])
 
     def codes(self, encoder: Array) -> Array:
@@ -218,12 +218,12 @@ class StreamCovariance:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.rows.shape[1])
 
     @property
     def trace(self) -> float:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         return sum(block.trace * share for block, share in self._blocks())
 
     def apply(self, rows: Array) -> Array:
@@ -458,14 +458,14 @@ def _check_squares(source: RowsSource) -> None:
     if not math.isfinite(total):
         check_rows(source.rows)
         raise ValueError(
-            f"the largest entry of X is {peak:.3g}, so that the squares of X overflow double "
-            "precision. Divide X by a constant first."
+            f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X overflow "
+            "double precision. Divide X by a constant first."
         )
     # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
     if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
         raise ValueError(
-            f"the largest entry of X is {peak:.3g}, so that the squares of X underflow double "
-            "precision. Multiply X, or sample_weight, by a constant first."
+            f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X "
+            "underflow double precision. Multiply X, or sample_weight, by a constant first."
         )
 
 
@@ -538,7 +538,7 @@ SOLVERS = {
     "gradient": LinearSolver(closed_form=False),
     "stochastic": LinearSolver(closed_form=False, batches=True),
 }
-"""The solvers of `LinearAutoencoder` by name."""
+"""Properties of the solvers of `LinearAutoencoder`, by the name of the solver."""
 
 
 def source_of(

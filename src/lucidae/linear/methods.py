@@ -177,7 +177,7 @@ class MethodEntry:
 
 
 METHODS: dict[str, MethodEntry] = {}
-"""The methods of `LinearAutoencoder` by name."""
+"""The registered training methods of `LinearAutoencoder`, by name."""
 
 
 def register_method(
@@ -219,16 +219,14 @@ def register_method(
     >>> unregister_method("fixed_l2")
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name={name!r} was given, expected a text that is not empty.")
+        raise ValueError(f"name={name!r} was given, expected a string that is not empty.")
     if name in METHODS:
         raise ValueError(
             f"a method named {name!r} is registered already. Choose another name, or call "
             f"unregister_method({name!r}) first."
         )
     if objective is None and rule is None:
-        raise ValueError(
-            "register_method expects an objective, a rule or both; neither was given."
-        )
+        raise ValueError("register_method expects an objective, a rule or both; neither was given.")
     METHODS[name] = MethodEntry(objective or (lambda _: Reconstruction()), rule, penalties)
 
 
@@ -548,7 +546,10 @@ def _check_penalty(value: Any) -> Any:
 
 
 def _check_prior(value: Any) -> Any:
-    expected = "'geometric', 'uniform', or one probability of at least 0 per prefix length"
+    expected = (
+        "'geometric', 'uniform', or one probability of at least 0 for each number of latents that "
+        "nested dropout may keep"
+    )
     if isinstance(value, str) and value in PRIORS:
         return value
     prior = check_vector(value, "prior", expected=expected)

@@ -237,7 +237,7 @@ class LinearState(FittedState):
             "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
             "with all rows X."
         )
-        return Certificate(title, (undecided("optimum", "the fit is optimal", "", why),))
+        return Certificate(title, (undecided("optimum", "the fitted weights are optimal", "", why),))
 
     def certify(self, data: Data, title: str) -> Certificate:
         """Return the certificate of the fitted model on the given data."""

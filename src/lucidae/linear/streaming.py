@@ -55,7 +55,7 @@ class LowRankCovariance:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.basis.shape[0])
 
     def apply(self, rows: Array) -> Array:

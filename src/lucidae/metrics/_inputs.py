@@ -25,9 +25,7 @@ def finite_array(x: Any, name: str, least_axes: int) -> Array:
         )
     array = as_float(array)
     if not bool(xp.all(xp.isfinite(array))):
-        raise ValueError(
-            f"{name} contains NaN or infinite values; give finite numbers."
-        )
+        raise ValueError(f"{name} contains NaN or infinite values; give finite numbers.")
     return array
 
 
