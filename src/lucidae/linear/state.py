@@ -237,7 +237,8 @@ class LinearState(FittedState):
             "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
             "with all rows X."
         )
-        return Certificate(title, (undecided("optimum", "the fitted weights are optimal", "", why),))
+        claim = undecided("optimum", "the fitted weights are optimal", "", why)
+        return Certificate(title, (claim,))
 
     def certify(self, data: Data, title: str) -> Certificate:
         """Return the certificate of the fitted model on the given data."""
