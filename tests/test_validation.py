@@ -98,7 +98,7 @@ def test_weights_may_be_a_series(series):
     [
         ([1.0], r"shape \(1,\), expected \(2,\)"),
         ([[1.0, 1.0]], "one weight per row"),
-        ([1.0, -1.0], "not negative"),
+        ([1.0, -1.0], "negative entries"),
         ([1.0, np.nan], "finite"),
         ([1.0, np.inf], "finite"),
         ([1.0, None], "dtype object, expected real numbers"),

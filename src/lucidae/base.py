@@ -1,4 +1,4 @@
-"""Base of all estimators: fitted state, `certificate_`, HTML representation, validated rows."""
+"""Base of all estimators: fitted state, `certificate_`, HTML representation, input validation."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ __all__ = [
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 PROBED_ENTRIES = 2_000_000
-"""Largest number of entries of the data for which a fit compares its second moment with the rows.
+"""Largest number of entries of the data for which `fit` compares its second moment with the rows.
 
-On more data the additional pass would take a tenth of the time of a fit or more."""
+For more data, the comparison would take more than ten percent of the time of `fit`."""
 
 
 class FittedState(ABC):
-    """Private fitted state of an estimator: stored summaries, and values computed on first access.
+    """Private fitted state of an estimator: summaries of the data, and values computed from them.
 
-    scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is read, so
-    everything that is computed on demand is cached here. A state contains small summaries (a
-    moment, a posterior, figures), never the training data. It is pickled with its estimator, and
-    `lucidae.save` writes all its attributes under the tag that `saved_as` gave to its class.
+    The fitted attributes and the certificate are computed when they are first read. They are cached
+    here, because scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is
+    read. A state contains small summaries (such as a second moment), never the training data. It is
+    pickled with its estimator. `lucidae.save` writes its attributes under the name that the
+    decorator `saved_as` gave to its class.
     """
 
     _attributes: Mapping[str, Any] | None = None
@@ -52,37 +53,41 @@ class FittedState(ABC):
 
     @abstractmethod
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate, computed from the stored summaries."""
+        """Compute the certificate from the stored summaries and return it under the given title."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The fitted attributes by name."""
+        """The fitted attributes by name; they are computed when they are first read."""
         if self._attributes is None:
             self._attributes = self.compute_attributes()
         return self._attributes
 
     def certificate(self, title: str) -> Certificate:
-        """Return the certificate, computed once; after an error its one claim is undecided.
+        """Return the certificate under the given title; it is computed once and then cached.
 
-        scikit-learn's HTML representation reads every attribute, so reading must never raise. The
-        next reading tries again, because the error may have been one of memory.
+        If computing it raises an error, a certificate with one undecided claim is returned, which
+        quotes the error. Reading never raises, because scikit-learn's HTML representation reads
+        every attribute. The next call tries again, since a lack of memory may have passed.
         """
         if self._certificate is None:
             try:
                 self._certificate = self.compute_certificate(title)
             except Exception as error:
-                why = f"The certificate could not be computed: {type(error).__name__}: {error}"
-                claim = undecided("certificate", "the fit is optimal", "", why)
+                why = f"Computing the certificate raised {type(error).__name__}: {error}"
+                claim = undecided("certificate", "the fitted parameters are optimal", "", why)
                 return Certificate(title, (claim,))
         return self._certificate
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved, because the summaries do not suffice to compute it."""
+        """Whether the certificate is saved, because it cannot be computed from the summaries."""
         return False
 
     def saved_fields(self) -> dict[str, Any]:
-        """Return what `lucidae.save` and pickle write: not what can be computed again."""
+        """Return the attributes that `lucidae.save` and pickle write, by name.
+
+        Cached values that can be computed again are left out.
+        """
         left_out = {"_attributes"} if self.keeps_certificate else {"_attributes", "_certificate"}
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
@@ -90,14 +95,15 @@ class FittedState(ABC):
         return self.saved_fields()
 
     def changed(self) -> None:
-        """Discard the cached values, because the stored summaries have changed."""
+        """Discard the cached attributes and certificate; call it after changing the summaries."""
         self._attributes = self._certificate = None
 
 
 class Fitted:
-    """A fitted attribute: absent before `fit`, read from the estimator's `FittedState`.
+    """Descriptor of a fitted attribute, which reads its value from the estimator's `FittedState`.
 
-    It is a non-data descriptor: a value that a user assigns to the attribute takes precedence.
+    Before `fit`, reading the attribute raises an AttributeError. A value that a user assigns to the
+    attribute takes precedence over the fitted one.
 
     Examples
     --------
@@ -115,23 +121,32 @@ class Fitted:
             return self
         state = instance.__dict__.get("_state")
         if state is None:
-            raise AttributeError(f"{type(instance).__name__} has no {self._name} before fit.")
+            raise AttributeError(
+                f"{type(instance).__name__} has no attribute {self._name} before it is fitted. "
+                "Call fit first."
+            )
         if self._name not in state.attributes:
-            raise AttributeError(f"this fit of {type(instance).__name__} has no {self._name}.")
+            raise AttributeError(
+                f"this {type(instance).__name__} has no attribute {self._name}: with its arguments "
+                "and data, fit does not compute it."
+            )
         return state.attributes[self._name]
 
 
 class StateSlot:
-    """The attribute `_state` of an estimator.
+    """Descriptor of the attribute `_state`, the `FittedState` of an estimator.
 
-    A new state replaces the fitted attributes of the last fit, also those that a user assigned.
+    Assigning a new state removes all fitted attributes that a user assigned, so that the attributes
+    of the new fit are read.
     """
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
         if "_state" not in instance.__dict__:
-            raise AttributeError(f"{type(instance).__name__} has no fitted state before fit.")
+            raise AttributeError(
+                f"{type(instance).__name__} has no fitted state before fit. Call fit first."
+            )
         return instance.__dict__["_state"]
 
     def __set__(self, instance: Any, state: FittedState) -> None:
@@ -143,7 +158,7 @@ class StateSlot:
 
 @cache
 def fitted_names(kind: type) -> frozenset[str]:
-    """Return the names of the `Fitted` attributes of a class."""
+    """Return the names of the fitted attributes (`Fitted` descriptors) of a class."""
     return frozenset(
         name
         for parent in kind.__mro__
@@ -153,12 +168,12 @@ def fitted_names(kind: type) -> frozenset[str]:
 
 
 def restored_on_failure(method: Method) -> Method:
-    """Decorate `fit` or `partial_fit`: if it raises, the estimator is as it was before the call.
+    """Decorate `fit` or `partial_fit` so that a call that raises leaves the estimator unchanged.
 
     Every attribute gets its old value back, whatever was raised (also KeyboardInterrupt, and a
-    warning that a filter turns into an error): a fitted estimator keeps its last fit, and one that
-    was not fitted stays so. The values themselves are not copied, so `method` must not change the
-    old fitted state in place; it has to make a new one.
+    warning that a filter turns into an error). An estimator that was fitted keeps its last fit, and
+    one that was not stays unfitted. The values themselves are not copied, so `method` must not
+    change the old fitted state in place; it has to make a new one.
 
     Examples
     --------
@@ -188,18 +203,21 @@ def restored_on_failure(method: Method) -> Method:
 
 
 def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of an estimator from those that lucidae 0.1.0 saved."""
+    """Return the attributes of an estimator under their present names.
+
+    `fields` are the attributes as lucidae 0.1.0 saved them.
+    """
     return {"_state" if name == "_kept" else name: value for name, value in fields.items()}
 
 
 class CertifiedMixin:
-    """Give an estimator its `certificate_`, and show it in the HTML representation."""
+    """Mixin that adds `certificate_` to an estimator, and to its HTML representation."""
 
     _state: Any = StateSlot()
 
     @property
     def certificate_(self) -> Certificate:
-        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        """Checked statements (claims) on how far the fitted parameters are from the optimum."""
         check_is_fitted(self)
         certificate: Certificate = self._state.certificate(type(self).__name__)
         return certificate
@@ -229,12 +247,27 @@ def validated_rows(
     accept_sparse: bool = True,
     finite: bool = True,
 ) -> Array:
-    """Return validated rows; if `reset`, store the number and names of the features.
+    """Return the rows `X` given to an estimator after validating them; wrong ones raise an error.
 
-    Without `reset` they are compared with those of the fit. NumPy arrays, data frames and sparse
-    matrices are validated by scikit-learn; arrays of other libraries stay in their library and on
-    their device. `least` is the smallest number of rows that is accepted. If `finite` is false, NaN
-    and infinity are not searched for, because the caller detects them in the sums of squares.
+    NumPy arrays, data frames and sparse matrices are validated by scikit-learn; arrays of other
+    libraries stay in their library and on their device.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The estimator to which X was given.
+    X : array-like, data frame, sparse matrix or tensor of shape (n, m)
+        The rows.
+    reset : bool
+        Whether to store the number and names of the features in the estimator, as in `fit`. If
+        false, they are compared with the stored ones, as in `transform`.
+    least : int
+        Smallest accepted number of rows.
+    accept_sparse : bool
+        Whether sparse matrices are accepted.
+    finite : bool
+        Whether to search for NaN and infinity. False if the caller finds them in the sums of
+        squares.
     """
     X = check_kind(X, "X")
     if not is_array(X) or is_numpy(X):
@@ -250,7 +283,8 @@ def validated_rows(
     X = check_rows(X, accept_sparse=accept_sparse, finite=finite)
     if X.shape[0] < least:
         raise ValueError(
-            f"Found array with n_samples={X.shape[0]} while a minimum of {least} is required."
+            f"Found array with n_samples={X.shape[0]}, while {type(estimator).__name__} requires a "
+            f"minimum of {least}."
         )
     if reset:
         estimator.n_features_in_ = X.shape[1]
@@ -263,19 +297,22 @@ def validated_rows(
 
 
 def reference_array(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device of X, in which results are returned.
+    """Return an empty array of the library, dtype and device of X, from which these can be read.
 
-    For sparse rows it is a NumPy array.
+    For a sparse matrix it is a NumPy array.
     """
     return np.empty(0, dtype=X.dtype) if scipy.sparse.issparse(X) else zeros_like_shape((0,), X)
 
 
 def checked_codes(X: Any, width: int) -> Array:
-    """Check that the codes given to `inverse_transform` have `width` columns, and return them."""
+    """Return the codes X given to `inverse_transform` if they have `width` columns.
+
+    Another number of columns raises a ValueError.
+    """
     codes = check_rows(X, accept_sparse=False)
     if codes.shape[1] != width:
         raise ValueError(
-            f"X has {codes.shape[1]} columns, expected {width} codes per row, as `transform` "
-            "returns them."
+            f"X has {codes.shape[1]} columns, expected {width} codes per row. Give codes as "
+            "`transform` returns them."
         )
     return codes

@@ -1,13 +1,15 @@
 """Exact mean and second moment of weighted rows, which can be updated and merged.
 
-A covariance computed as E[xxᵀ] − E[x]E[x]ᵀ loses as many digits as the squared mean exceeds the
-variance. Rows are therefore squared about a centre c close to their mean,
+A covariance computed as E[xxᵀ] − E[x]E[x]ᵀ is inaccurate if the squared mean is much larger than
+the variance. For rows x with weights w, this module therefore computes the scatter (the sum of
+squares about the mean) from the squares S about a centre c close to the mean and from the offset o
+of the mean from c:
 
-    S = Σ w (x − c)(x − c)ᵀ,    o = mean(x) − c,    scatter = S − (Σ w) o oᵀ,
+    S = Σ w (x − c)(x − c)ᵀ,    o = mean(x) − c,    scatter = S − (Σ w) o oᵀ.
 
-and the subtraction of the last term is accepted only if it costs at most three bits of every
-variance (`_keeps_digits`). For most data c = 0 passes this test, and the rows need not be centred.
-The mean is stored as the unevaluated sum c + o of two doubles.
+A centre is accepted only if the subtraction costs at most three bits of every variance
+(`_keeps_digits`). For most data c = 0 is accepted, and the rows need not be centred. The mean is
+stored as the pair (c, o) of float64 vectors, whose sum is more accurate than one float64 vector.
 """
 
 from __future__ import annotations
@@ -43,48 +45,54 @@ from lucidae.validation import check_integer, check_rows, check_weights
 __all__ = ["SecondMoment"]
 
 PLAIN_ROWS = 16_384
-"""Number of rows per product if the rows need no change."""
+"""Number of rows multiplied at a time if they need no centring, weighting or conversion."""
 
 BLOCK_ROWS = 2048
-"""Number of rows centred at a time, so that a large array is never copied as a whole."""
+"""Number of rows that are copied and centred at a time, so that a large array is never copied as a
+whole."""
 
 PROBED_ROWS = 256
-"""Number of rows from which the mean is first estimated."""
+"""Number of rows from which the mean is estimated, to choose the first centre."""
 
 LIKELY_SHARE = 0.75
-"""Zero is the centre if the estimated mean makes up at most this share of the mean squares."""
+"""The first centre is zero if, for every feature, the squared estimate of the mean is at most this
+share of the mean square."""
 
 LARGEST_SHARE = 0.875
-"""Largest share of S that (Σ w) o oᵀ may have: 1/8 remains, so that three bits are lost."""
+"""Largest ratio of the subtracted term (Σ w) o² to the sum of squares S of a feature, where o is
+the offset of its mean from the centre. At least 1/8 of S remains, so that three bits are lost."""
 
 SMALLEST_SCATTER = 1e-280
-"""A sum of squares below this has lost digits to underflow."""
+"""Smallest sum of squares that counts as accurate; a smaller one has lost digits to underflow."""
 
 _FORMAT = 2
 _FIELDS = ("weight", "squares", "center", "offset")
 
 Sums = tuple[float, Array, Array, Array]
-"""The fields of a `SecondMoment`: total weight Σ w, S (lower triangle), centre c, offset o."""
+"""The fields of a `SecondMoment`: total weight, squares S about the centre (lower triangle only),
+centre c, and offset o of the mean from the centre."""
 
 
 @saved_as("lucidae.moment/1", formerly="lucidae.moments:SecondMoment")
 @dataclass(frozen=True, slots=True, eq=False)
 class SecondMoment:
-    """Mean and scatter of weighted rows, in double precision.
+    """Mean and covariance of weighted rows with m features, computed as float64.
 
-    Use `SecondMoment.of` to compute one; `update` and `merge` return a new one. The mean is stored
-    as an unevaluated sum of two doubles, and the rows are squared about a centre close to the mean,
-    so that the covariance is accurate even if the mean is much larger than the deviations from it.
+    Use `SecondMoment.of` to compute a moment; `update` and `merge` return a new one with more rows.
+    The covariance is accurate even if the mean is much larger than the deviations from it, because
+    the rows are squared about a centre close to the mean.
 
     Parameters
     ----------
     weight : float
-        Total weight of the rows.
+        Sum of the weights of the rows.
     squares : array of shape (m, m)
-        Weighted sum of the outer products of the rows minus the center; only the lower triangle
-        is used.
-    center, offset : arrays of shape (m,)
-        The mean is ``center + offset``.
+        Weighted sum of the outer products of the rows minus `center`; only the lower triangle is
+        used.
+    center : array of shape (m,)
+        A vector close to the mean.
+    offset : array of shape (m,)
+        The mean minus `center`.
 
     Examples
     --------
@@ -105,35 +113,36 @@ class SecondMoment:
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None) -> Self:
-        """Return the moment of the rows of `X`.
+        """Compute the mean and the covariance of the rows of `X`.
 
         Parameters
         ----------
         X : array-like, data frame or sparse matrix of shape (n, m)
-            The rows. Sparse input is never made dense.
+            The data: n samples with m features. Sparse input is never made dense.
         sample_weight : array-like of shape (n,), optional
-            Frequencies: weight 2 is the same as giving the row twice.
+            Weights of the rows as frequencies: weight 2 counts a row twice. By default 1 each.
 
         Returns
         -------
         SecondMoment
+            The moment, in the array library and on the device of `X`.
         """
         X, weights = _weighted_rows(X, sample_weight, "X")
         return cls._empty(X)._add_rows(X, weights)
 
     @classmethod
     def _empty(cls, X: Any) -> Self:
-        """Return the moment of no rows, in the library and on the device of `X`."""
+        """Return the moment of zero rows, with the features, library and device of `X`."""
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp, m = namespace(reference), X.shape[1]
         zeros = xp.zeros(m, dtype=xp.float64, device=device(reference))
         return cls(0.0, zeros[:, None] * zeros[None, :], zeros, zeros)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Add validated rows, squared about the centre of this moment if that loses no digits.
+        """Return the moment of these rows and the validated rows X (n, m) together.
 
-        Squares about the same centre are merely added, and the first centre of a stream is close
-        to the mean of the later batches too; otherwise a new centre is chosen.
+        The new rows are squared about the centre of this moment if that loses no digits, because
+        squares about the same centre are merely added. Otherwise a new centre is chosen.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
@@ -147,40 +156,41 @@ class SecondMoment:
             return self._absorb(SecondMoment(*_dense_sums(X, weights)))._checked(X)
 
     def _checked(self, X: Any) -> Self:
-        """Raise an error if rows are not finite or their squares leave the range of doubles.
+        """Return this moment of the rows `X`, or raise a ValueError if it is not accurate.
 
-        An entry that is not finite makes the trace NaN or infinite. Testing the trace is cheaper
-        than testing all entries, which happens only if it is not finite.
+        This is so if rows contain NaN or infinity, or if their squares overflow or underflow
+        float64. Since an entry that is not finite makes the trace NaN or infinite, the entries
+        themselves are tested only if the trace is not finite.
         """
         squares = self.trace * self.weight
         if not math.isfinite(squares):
             check_rows(X)
             raise ValueError(
-                "the squares of X overflow double precision: the largest entry is "
+                "the squares of X overflow double precision: its largest entry by magnitude is "
                 f"{largest(_entries(X)):.3g}. Divide X by a constant first."
             )
         if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(
-                "the squares of X underflow double precision: the largest entry is "
-                f"{largest(_entries(X)):.3g}. Multiply X, or its weights, by a constant first."
+                "the squares of X underflow double precision: its largest entry by magnitude is "
+                f"{largest(_entries(X)):.3g}. Multiply X, or sample_weight, by a constant first."
             )
         return self
 
     def _deviates(self, X: Any) -> bool:
-        """Tell whether some entry of `X` differs from the mean by more than rounding."""
+        """Tell whether some entry of `X` differs from the mean by more than a rounding error."""
         mean = self.mean[X.indices] if scipy.sparse.issparse(X) else self.mean
         deviations = like(_entries(X), mean) - mean
         return largest(deviations) > 1e-15 * largest(_entries(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
-        """Return the moment of these rows and those of `batch` together.
+        """Return the moment of the rows so far and those of `batch` together.
 
         Parameters
         ----------
         batch : array-like, data frame or sparse matrix of shape (n, m)
-            More rows, in any number.
+            More samples, in any number n ≥ 1, with the same m features.
         sample_weight : array-like of shape (n,), optional
-            Frequencies of the rows of `batch`.
+            Weights of the rows of `batch` as frequencies. By default 1 each.
 
         Returns
         -------
@@ -190,12 +200,15 @@ class SecondMoment:
         batch, weights = _weighted_rows(batch, sample_weight, "batch")
         if batch.shape[1] != self.n_features:
             raise ValueError(
-                f"batch has {batch.shape[1]} features, but this moment has {self.n_features}."
+                f"batch has {batch.shape[1]} features, but this moment has {self.n_features}: give "
+                "rows with the same features."
             )
         return self._add_rows(batch, weights)
 
     def merge(self, other: SecondMoment) -> Self:
-        """Return the moment of the rows of both; up to rounding, order and grouping do not matter.
+        """Return the moment of the rows of both moments together.
+
+        Up to rounding errors, the result does not depend on the order in which moments are merged.
 
         Parameters
         ----------
@@ -205,34 +218,38 @@ class SecondMoment:
         Returns
         -------
         SecondMoment
-            A new moment, in the library and on the device of this one.
+            A new moment, in the array library and on the device of this one.
 
         Raises
         ------
         ValueError
-            If the two have different numbers of features.
+            If the two moments have different numbers of features.
         """
         if not isinstance(other, SecondMoment):
-            raise ValueError(f"merge takes a SecondMoment, got {type(other).__name__}.")
+            raise ValueError(
+                f"merge expects a SecondMoment, got {type(other).__name__}. Use update for rows."
+            )
         if other.n_features != self.n_features:
             raise ValueError(
                 f"cannot merge moments of {self.n_features} and {other.n_features} features: "
-                "both must come from rows of the same length."
+                "both must come from rows with the same features."
             )
         fresh = replace(other, squares=1.0 * other.squares)
         with np.errstate(over="ignore", invalid="ignore"):
             return self._absorb(fresh)._checked(other.mean[None, :])
 
     def _absorb(self, fresh: SecondMoment) -> Self:
-        """Return the moment of the rows of both; the squares of `fresh` are overwritten.
+        """Return the moment of the rows of both moments; the squares of `fresh` are overwritten.
 
-        With weights a and b, offsets o and p, and δ the difference of the two means,
+        This moment has the weight a, squares S and offset o of the mean from the centre; `fresh`
+        has the weight b, squares T and offset p; δ is the difference of the two means. Then
 
             scatter = (S − a ooᵀ) + (T − b ppᵀ) + ab/(a + b) δδᵀ
 
-        (Chan, Golub & LeVeque 1983). Squares about the joint mean, rounded to doubles, are the
-        scatter plus (a + b) eeᵀ, where e is the rounding error of that mean: four rank-one terms.
-        If both have the same centre, the terms cancel and S + T are the squares about it.
+        (Chan, Golub & LeVeque 1983). The new centre is the joint mean rounded to float64. The
+        squares about it are the scatter plus (a + b) eeᵀ, where e is the rounding error of that
+        mean, so that four rank-one terms are added to S + T. If both moments have the same centre,
+        these terms cancel, and S + T are the squares about it.
         """
         squares, center, offset = (
             like(part, self.center) for part in (fresh.squares, fresh.center, fresh.offset)
@@ -257,12 +274,12 @@ class SecondMoment:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.center.shape[0])
 
     @property
     def mean(self) -> Array:
-        """Weighted mean of the rows, shape (m,)."""
+        """Weighted mean of the rows, shape (m,), where m is the number of features."""
         return self.center + self.offset
 
     @property
@@ -273,42 +290,46 @@ class SecondMoment:
 
     @property
     def covariance(self) -> Array:
-        """Second moment of the centred rows, divided by the total weight, shape (m, m)."""
+        """Covariance of the rows, shape (m, m); the divisor is the total weight."""
         covariance = self.scatter
         covariance /= self.weight
         return covariance
 
     @property
     def trace(self) -> float:
-        """Total variance: the trace of the covariance."""
+        """Total variance of the rows: the trace of the covariance."""
         xp = namespace(self.squares)
         squares = scalar(xp.linalg.trace(self.squares)) / self.weight
         return squares - scalar(xp.sum(self.offset * self.offset))
 
     def spectrum(self, k: int | None = None) -> tuple[Array, Array]:
-        """Return the leading eigenvalues, descending, and eigenvectors of the covariance.
+        """Return the largest eigenvalues of the covariance and their eigenvectors.
 
         Parameters
         ----------
         k : int, optional
-            Number of eigenpairs; by default all.
+            Number of eigenvalues; by default all m.
 
         Returns
         -------
         eigenvalues : array of shape (k,)
-            Negative rounding errors are replaced by zero.
+            The eigenvalues in descending order. Negative ones, which are rounding errors, are
+            replaced by zero.
         eigenvectors : array of shape (m, k)
-            Orthonormal columns; the entry of largest magnitude of each is positive.
+            The eigenvectors as orthonormal columns in the same order. The entry of largest
+            magnitude of each column is positive.
         """
         return covariance_spectrum(self.covariance, k)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the moment to an ``.npz`` file, completely or not at all.
+        """Write the moment to an ``.npz`` file.
+
+        If writing fails, no incomplete file is left, and an existing file stays as it was.
 
         Parameters
         ----------
         path : str or path
-            The file; an existing one is replaced.
+            Path of the file; an existing file is replaced.
         """
         whole = replace(self, squares=mirrored(self.squares))
         fields = {name: to_numpy(getattr(whole, name)) for name in _FIELDS}
@@ -316,16 +337,17 @@ class SecondMoment:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a moment that `save` wrote, as NumPy arrays; nothing in the file is executed.
+        """Read a moment from a file that `save` wrote; no code in the file is executed.
 
         Parameters
         ----------
         path : str or path
-            The file.
+            Path of the file.
 
         Returns
         -------
         SecondMoment
+            The moment with NumPy arrays.
 
         Raises
         ------
@@ -339,14 +361,14 @@ class SecondMoment:
         if not m or shapes != expected or stored["format"] != _FORMAT:
             raise ValueError(
                 f"{os.fspath(path)!r} is not a saved SecondMoment: its arrays have the shapes "
-                f"{shapes}."
+                f"{shapes}. Give a file that SecondMoment.save wrote."
             )
         numbers = [stored[name] for name in _FIELDS]
         finite = all(a.dtype == np.float64 and np.isfinite(a).all() for a in numbers)
         if not finite or stored["weight"] <= 0:
             raise ValueError(
-                f"{os.fspath(path)!r} is not a saved SecondMoment: "
-                "it contains something else than finite numbers."
+                f"{os.fspath(path)!r} is not a saved SecondMoment: its arrays must be finite "
+                "float64 numbers and its weight positive. Give a file that SecondMoment.save wrote."
             )
         return cls(float(stored["weight"]), *numbers[1:])
 
@@ -355,7 +377,10 @@ class SecondMoment:
 
 
 def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array, Array]:
-    """Return leading eigenvalues and eigenvectors of a covariance: see `SecondMoment.spectrum`."""
+    """Return the `k` largest eigenvalues of a covariance (m × m) and their eigenvectors.
+
+    All of them are returned if `k` is None. Order and signs are those of `SecondMoment.spectrum`.
+    """
     m = int(covariance.shape[0])
     k = m if k is None else check_integer(k, "k", low=1, high=m)
     values, vectors = leading_eigenpairs(covariance, k)
@@ -366,8 +391,9 @@ def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array,
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
     """Return validated rows and weights, without the rows of weight zero.
 
-    Dense rows without weights are not searched for NaN here, because NaN is found in their
-    sums (see `SecondMoment._checked`). Rows of weight zero and sparse rows are searched.
+    `name` is the name of the rows in errors. Dense rows without weights are not searched for NaN,
+    because NaN shows in their sums (see `SecondMoment._checked`). Weighted rows and sparse rows are
+    searched.
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     weights = check_weights(sample_weight, X)
@@ -383,10 +409,11 @@ def _entries(X: Any) -> Array:
 
 
 def _dense_sums(X: Array, weights: Array | None) -> Sums:
-    """Return the sums of dense rows about a centre that loses no digits.
+    """Return the sums of dense rows X (n, m) about a centre for which the scatter loses no digits.
 
-    The first centre is an estimate, and only the sums show whether it was close enough to the
-    mean. If it was not, the mean found with it is the next centre; the third attempt is final.
+    The first centre is an estimate of the mean, and only the sums show whether it was close enough.
+    If it was not, the mean computed with it is the next centre. The sums of the third centre are
+    returned in any case.
     """
     center = _first_center(X)
     for _ in range(3):
@@ -398,7 +425,11 @@ def _dense_sums(X: Array, weights: Array | None) -> Sums:
 
 
 def _first_center(X: Array) -> Array:
-    """Return zero if the squares of a few rows are dominated by their variance, else their mean."""
+    """Return the first centre for the rows X (n, m), chosen from some of the rows.
+
+    It is the zero vector if their squared mean is small compared with their mean square in every
+    feature (see `LIKELY_SHARE`), otherwise their mean.
+    """
     xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
     rows = as_double(X[::step, :])
     # Differences to the first row make the mean of a constant column exact.
@@ -409,7 +440,11 @@ def _first_center(X: Array) -> Array:
 
 
 def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
-    """Return total weight, Σ w (x − c)(x − c)ᵀ, c, and the mean of x − c."""
+    """Return the sums of weighted rows about a given centre, as the fields of a `SecondMoment`.
+
+    These are the total weight, the weighted sum of the outer products of the rows minus the centre
+    (lower triangle), the centre, and the mean of the rows minus the centre.
+    """
     xp, squares, mean = namespace(X), None, 0.0 * center
     total = float(X.shape[0]) if weights is None else scalar(xp.sum(weights))
     for rows, part in _blocks(center, X, weights):
@@ -421,11 +456,13 @@ def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
 
 
 def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
-    """Tell whether the scatter S − (Σ w) o oᵀ keeps the digits of every variance.
+    """Tell whether the variance of every feature can be computed from these sums accurately.
 
-    A diagonal entry keeps them if (Σ w) o² is at most `LARGEST_SHARE` of S. A column whose offset
-    is a rounding error of its centre passes as well: no double is closer to its mean, as for a
-    constant column, whose variance is zero.
+    The scatter of a feature is S − Wo², with the sum of squares S about the centre, the total
+    weight W and the offset o of the mean from the centre. It is accurate if Wo² is at most
+    `LARGEST_SHARE` times S. A feature whose offset is only a rounding error of its centre passes as
+    well, because no float64 number is closer to its mean. An example is a constant feature, whose
+    variance is zero.
     """
     xp = namespace(squares)
     sound = total * offset * offset <= LARGEST_SHARE * xp.linalg.diagonal(squares)
@@ -434,9 +471,10 @@ def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) ->
 
 
 def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:
-    """Yield blocks of rows minus the centre, in double precision, with their weights.
+    """Yield blocks of the rows of X minus the centre, as float64, each with its weights.
 
-    Changed rows are views of one buffer, which the next block overwrites.
+    Unless the rows are yielded unchanged, the blocks are views of one buffer, which the next block
+    overwrites.
     """
     xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
     if plain and weights is None and X.dtype == xp.float64:
@@ -457,11 +495,12 @@ def _slices(n_rows: int, size: int) -> Iterator[slice]:
 
 
 def _sparse_sums(X: Any, weights: Array | None) -> Sums:
-    """Return the sums of sparse rows, which are never made dense.
+    """Return the sums of sparse rows, as the fields of a `SecondMoment`; X is not made dense.
 
-    Only a column without zeros can have a mean far above its standard deviation: with a share z of
-    zeros the variance is at least z times the mean square. Such full columns are centred about
-    their mean, which adds no stored entries; the others are squared about zero.
+    Columns without zeros are centred about their mean, which adds no stored entries; the others are
+    squared about zero. This is accurate, because only a column without zeros can have a mean far
+    above its standard deviation: if a share z of its entries is zero, the variance is at least z
+    times the mean square.
     """
     X = X.astype(np.float64, copy=True)
     X.sum_duplicates()
@@ -480,10 +519,10 @@ def _sparse_mean(X: Any, weights: Array | None, total: float) -> Array:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (s, e) with s = fl(a + b) and s + e = a + b exactly (Knuth 1969).
+    """Return the rounded sum s of two numbers a and b, and its rounding error e = a + b − s.
 
-    b′ = s − a is the part of b that entered s, and a′ = s − b′ that of a; what did not enter,
-    e = (a − a′) + (b − b′), is the rounding error of s and is itself computed without rounding.
+    Both are exact (Knuth 1969): b′ = s − a is the part of b that entered s, and a′ = s − b′ that of
+    a. The rest, e = (a − a′) + (b − b′), is computed without rounding.
     """
     total = a + b
     entered = total - a

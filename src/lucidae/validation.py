@@ -1,4 +1,4 @@
-"""Input validation and warnings shared by all modules."""
+"""Functions that check arguments and issue warnings, shared by all modules."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ _NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 def check_rows(
     X: Any, *, accept_sparse: bool = True, name: str = "X", finite: bool = True
 ) -> Array:
-    """Return `X` as a finite, non-empty, two-dimensional floating array of rows.
+    """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
-    Arrays of other libraries stay in their library and on their device and are detached from
-    automatic differentiation; lists, data frames and sparse matrices are validated by
-    scikit-learn's `check_array`. If `finite` is false, NaN and infinity are not searched for.
+    NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
+    `check_array`. Arrays of other libraries stay in their library and on their device and are
+    detached from automatic differentiation. `name` is the name of the argument in errors. If
+    `finite` is false, NaN and infinity are not searched for.
     """
     X = check_kind(X, name)
     if isinstance(X, list | tuple):
@@ -60,10 +61,13 @@ def check_rows(
         raise ValueError(f"{name} is complex ({X.dtype}), expected real numbers.")
     if X.ndim != 2:
         raise ValueError(
-            f"{name} must have two dimensions (rows, features), got shape {tuple(X.shape)}."
+            f"{name} must have two dimensions (samples, features), got shape {tuple(X.shape)}. "
+            "Reshape it first."
         )
     if 0 in X.shape:
-        raise ValueError(f"{name} is empty: its shape is {tuple(X.shape)}. Give at least one row.")
+        raise ValueError(
+            f"{name} is empty: its shape is {tuple(X.shape)}. Give at least one row and one column."
+        )
     X = as_float(X)
     if finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
@@ -71,10 +75,10 @@ def check_rows(
 
 
 def check_kind(values: Any, name: str) -> Any:
-    """Return `values` if they can be numbers; refuse masked entries, and dates and durations.
+    """Return `values`, or raise a ValueError if they have masked entries, dates or durations.
 
-    NumPy would ignore the mask, and count dates in days or nanoseconds. A masked array without
-    masked entries becomes a plain array.
+    NumPy would ignore the mask, and would convert dates to numbers of days or nanoseconds. A masked
+    array without masked entries becomes a plain array. `name` is the argument's name in errors.
     """
     if type(values) is np.ndarray and values.dtype in _FLOATS:
         return values  # without the cost of the tests below, which counts in small fits
@@ -92,7 +96,7 @@ def check_kind(values: Any, name: str) -> Any:
 
 
 def _as_array(values: Any) -> Any:
-    """Return a list as an array, or the list itself where its rows differ in length."""
+    """Return a list as a NumPy array, or the list itself if its rows differ in length."""
     try:
         return np.asarray(values)
     except ValueError:
@@ -100,21 +104,22 @@ def _as_array(values: Any) -> Any:
 
 
 def _dtypes(values: Any) -> list[Any]:
-    """Return the dtype of an array, or those of the columns of a data frame."""
+    """Return a list with the dtype of an array, or with the dtypes of a data frame's columns."""
     columns = getattr(values, "dtypes", None)
     return [getattr(values, "dtype", None)] if columns is None else list(np.ravel(columns))
 
 
 def _is_temporal(dtype: Any) -> bool:
-    """Tell whether a dtype of polars is one of dates or durations."""
+    """Tell whether `dtype` is a dtype of polars for dates, times or durations."""
     temporal = getattr(dtype, "is_temporal", None)
     return bool(temporal()) if callable(temporal) else False
 
 
 def real_array(values: Any, name: str) -> Array:
-    """Return an array of real numbers of any shape, in its own library.
+    """Return `values` as an array of real numbers of any shape, in their own array library.
 
-    Numbers in text, dates, complex numbers and masked entries are refused.
+    Text, dates, complex numbers and masked entries raise a ValueError, in which the argument is
+    called `name`.
     """
     values = check_kind(values, name)
     try:
@@ -135,9 +140,10 @@ def real_array(values: Any, name: str) -> Array:
 def check_vector(
     value: Any, name: str, *, expected: str = "a vector of numbers of at least 0"
 ) -> np.ndarray[Any, Any]:
-    """Return finite real numbers of at least 0 as a NumPy vector; a number has no axis.
+    """Return `value` as a NumPy vector of finite numbers of at least 0; otherwise raise an error.
 
-    `expected` describes everything that the caller accepts, for the error.
+    A single number becomes an array without axes. `name` is the name of the argument in the error,
+    and `expected` describes there everything that the caller accepts.
     """
     try:
         vector = to_numpy(real_array(value, name))
@@ -150,7 +156,11 @@ def check_vector(
 
 
 def check_weights(sample_weight: Any, X: Array) -> Array | None:
-    """Return the weights as a float64 vector with one entry per row of `X`, or None."""
+    """Return sample weights as a float64 vector with one entry per row of `X`.
+
+    A number becomes a vector of equal weights, and None stays None. Weights that are negative, not
+    finite or all zero raise a ValueError.
+    """
     if sample_weight is None:
         return None
     n_rows = X.shape[0]
@@ -168,14 +178,15 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
         )
     if not bool(xp.all(xp.isfinite(weights))) or bool(xp.any(weights < 0)):
         raise ValueError(
-            "sample_weight must be finite and not negative, because weights are frequencies."
+            "sample_weight contains NaN, infinite or negative entries. Weights are frequencies: "
+            "give finite numbers of at least 0."
         )
     with np.errstate(over="ignore"):
         total = scalar(xp.sum(weights))
     if not 0.0 < total < math.inf:
         raise ValueError(
-            f"sample_weight sums to {total:g}, expected a positive finite number: "
-            "not all weights may be zero."
+            f"sample_weight sums to {total:g}, expected a positive finite number: not all weights "
+            "may be zero, and their sum must not overflow."
         )
     return weights
 
@@ -183,9 +194,10 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
 def check_integer(
     value: Any, name: str, *, low: int, high: int | None = None, others: str = ""
 ) -> int:
-    """Return `value` as an int inside [low, high].
+    """Return `value` as an int if it is an integer from `low` to `high`; otherwise raise an error.
 
-    `others` continues the error with what the caller accepts beside them: ``" or None"``.
+    Without `high` there is no upper bound. `name` is the name of the argument in the error, and
+    `others` names there what the caller accepts besides integers, such as ``" or None"``.
     """
     whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
     if not whole or value < low or (high is not None and value > high):
@@ -206,10 +218,11 @@ def check_number(
     open_high: bool = False,
     others: str = "",
 ) -> float:
-    """Return `value` as a finite float between `low` and `high`.
+    """Return `value` as a float if it is finite and from `low` to `high`; otherwise raise an error.
 
-    The ends belong to the interval unless `open_low` or `open_high`. `others` continues the error
-    with what the caller accepts beside numbers: ``" or 'auto'"``.
+    `low` itself is accepted unless `open_low`, and `high` unless `open_high`. `name` is the name of
+    the argument in the error, and `others` names there what the caller accepts besides numbers,
+    such as ``" or 'auto'"``.
     """
     number = float(value) if _is_real(value) else math.nan
     inside = low <= number <= high and math.isfinite(number)
@@ -245,23 +258,30 @@ def _refusal(value: Any, name: str, expected: str, others: str = "") -> str:
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """Return a Boolean; texts such as ``"False"`` and numbers are refused."""
+    """Return `value` as a bool if it is one; texts such as ``"False"`` and numbers raise an error.
+
+    `name` is the name of the argument in the error.
+    """
     if not isinstance(value, bool | np.bool_):
         raise ValueError(_refusal(value, name, "True or False"))
     return bool(value)
 
 
 def check_verbose(value: Any) -> bool:
-    """Return whether progress is shown; as in scikit-learn, an integer of at least 0 is allowed."""
+    """Return the argument `verbose` as a bool: whether progress is shown.
+
+    As in scikit-learn, an integer of at least 0 is accepted; 0 means False.
+    """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     return check_integer(value, "verbose", low=0, others=", True or False") > 0
 
 
 def check_seed(value: Any) -> Any:
-    """Return an argument `random_state` unchanged if scikit-learn's `check_random_state` takes it.
+    """Return the argument `random_state` unchanged, or raise a ValueError if it is not valid.
 
-    Estimators call it also where nothing is drawn, so that a wrong value is always refused.
+    Valid is what scikit-learn's `check_random_state` accepts. Estimators also call this function if
+    they draw no random numbers, so that a wrong value always raises an error.
     """
     if value is None or value is np.random or isinstance(value, np.random.RandomState):
         return value
@@ -271,9 +291,10 @@ def check_seed(value: Any) -> Any:
 
 
 def check_choice(value: Any, name: str, choices: Any, *, others: str = "") -> str:
-    """Return `value` if it is one of the named `choices`.
+    """Return `value` if it is one of the strings `choices`; otherwise raise a ValueError.
 
-    `others` continues the error with what the caller accepts beside them: ``" or a number"``.
+    `name` is the name of the argument in the error, and `others` names there what the caller
+    accepts besides the choices, such as ``" or a number"``.
     """
     options = tuple(choices)
     if not isinstance(value, str) or value not in options:
@@ -286,10 +307,11 @@ _PACKAGES = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, str(skle
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's code: the first one outside lucidae and scikit-learn.
+    """Issue a warning that points to the user's line of code.
 
-    A fixed ``stacklevel`` would point into the package wherever a value is computed when it is
-    first read, or where scikit-learn calls `fit`.
+    This is the innermost line of the call stack outside lucidae and scikit-learn. A fixed
+    ``stacklevel`` would point into a package if a value is computed when it is first read, or if
+    scikit-learn calls `fit`.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):

@@ -66,7 +66,8 @@ def test_plain_lines_come_after_the_delay_and_not_too_often(clock, capsys, monke
     assert [n_iter for n_iter, line in shown.items() if line] == [20, 40, 60]
     # Twenty steps took two seconds, so the eighty that are left take eight at most.
     assert shown[20] == (
-        "fitting: 20 of at most 100 steps, distance 2.50e-01 (tolerance 1.00e-06), "
+        "fitting: 20 of at most 100 steps, distance to optimality 2.50e-01 "
+        "(tolerance 1.00e-06), "
         "at most 0:00:08 left\n"
     )
 

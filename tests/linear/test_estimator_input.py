@@ -93,8 +93,14 @@ BAD_SETTINGS = {
     "no steps": ({"max_iter": 0}, "at least 1"),
     "negative tolerance": ({"tol": -1e-3}, "at least 0"),
     "seed": ({"random_state": "seed"}, "RandomState or None"),
-    "stream without k": ({"n_components": None, "solver": "stochastic"}, "give an integer"),
-    "stream of a share": ({"n_components": 0.5, "solver": "stochastic"}, "give an integer"),
+    "stream without k": (
+        {"n_components": None, "solver": "stochastic"},
+        "n_components as an integer",
+    ),
+    "stream of a share": (
+        {"n_components": 0.5, "solver": "stochastic"},
+        "n_components as an integer",
+    ),
 }
 
 
@@ -108,7 +114,7 @@ def test_bad_settings_are_refused_and_leave_no_fit(settings, message):
 
 
 BAD_WEIGHTS = {
-    "negative": (-np.ones(50), "not negative"),
+    "negative": (-np.ones(50), "negative entries"),
     "nan": (np.full(50, np.nan), "finite"),
     "short": (np.ones(49), r"expected \(50,\)"),
     "all zero": (np.zeros(50), "not all weights may be zero"),

@@ -18,7 +18,7 @@ from lucidae.linear.objectives import (
     geometric_prior,
     uniform_prior,
 )
-from lucidae.linear.rules import keep_probabilities
+from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights, map_fields
 

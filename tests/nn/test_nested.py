@@ -12,7 +12,7 @@ torch = require("torch")
 
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout
-from lucidae.linear.rules import keep_probabilities
+from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.weights import UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import NestedDropout, order_dimensions, prefix_losses

@@ -1,4 +1,7 @@
-"""Array helpers for NumPy, torch and CuPy; no other subpackage depends on the array library."""
+"""Array functions that behave alike for NumPy, torch and CuPy.
+
+The other subpackages call these functions and need not know the array library of their data.
+"""
 
 from lucidae.arrays.graphs import copied, keeper, leaves, own_stream, replayable
 from lucidae.arrays.helpers import (

@@ -1,4 +1,4 @@
-"""Leading eigenpairs of one symmetric matrix: by a dense solver or by Lanczos iteration."""
+"""Leading eigenpairs of a symmetric matrix, computed by a dense solver or by Lanczos iteration."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from lucidae.arrays import (
 )
 
 ITERATIVE_FEATURES = 2000
-"""Number of features from which few eigenvectors are computed by Lanczos iteration."""
+"""Smallest number of rows of a matrix for which Lanczos iteration is used."""
 
 ITERATIVE_SHARE = 20
-"""Lanczos iteration is used for at most one eigenpair per this many features."""
-
+"""Lanczos iteration is used if the number of rows of the matrix divided by the number of wanted
+eigenpairs is at least this number."""
 
 ROUNDING_ERRORS = 100.0
-"""Eigenvectors count as orthonormal if VᵀV differs from the identity by at most this many m·ε."""
+"""Tolerance for orthonormal eigenvectors V (m × k): no entry of VᵀV may differ from the identity by
+more than this number times m times the machine epsilon."""
 
 
 def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     """Return the `k` largest eigenvalues, descending, and orthonormal eigenvectors as columns.
 
-    An eigenvalue is accurate to the rounding error m·ε times the largest one. Below this error
-    neither the value nor the direction of its eigenvector is determined, but the eigenvectors that
-    are returned are orthonormal in any case.
+    The error of an eigenvalue is about m times the machine epsilon times the largest eigenvalue.
+    Eigenvalues below this error and their eigenvectors are arbitrary, but the returned eigenvectors
+    are always orthonormal.
 
     Parameters
     ----------
@@ -49,7 +50,9 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     Returns
     -------
     values : array of shape (k,)
+        The eigenvalues, largest first.
     vectors : array of shape (m, k)
+        The eigenvectors as columns, in the same order.
     """
     size = matrix.shape[0]
     found = None
@@ -64,18 +67,18 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def are_orthonormal(vectors: Array) -> bool:
-    """Tell whether the columns are orthonormal up to rounding."""
+    """Tell whether the columns of `vectors` are orthonormal up to rounding errors."""
     gram = vectors.mT @ vectors
     allowed = ROUNDING_ERRORS * vectors.shape[0] * machine_epsilon(vectors)
     return bool(largest(gram - eye_like(gram.shape[0], gram)) <= allowed)
 
 
 def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` leading eigenpairs of a NumPy matrix by LAPACK's `evr`.
+    """Return the `k` leading eigenvalues and eigenvectors of a NumPy matrix by LAPACK's ``syevr``.
 
-    It computes only the eigenvectors that are asked for. Where eigenvalues span more decades than
-    the floating-point numbers have digits, its eigenvectors may not be orthogonal: the caller has
-    to test them.
+    Only the `k` eigenvectors are computed. If the eigenvalues span more decades than the
+    floating-point numbers have digits, the eigenvectors may not be orthogonal; the caller has to
+    test them.
     """
     last = matrix.shape[0] - 1
     values, vectors = scipy.linalg.eigh(
@@ -85,10 +88,10 @@ def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def all_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` leading eigenpairs of a decomposition of the whole matrix on the CPU.
+    """Return the `k` leading eigenvalues and eigenvectors from a full decomposition on the CPU.
 
-    LAPACK's `evd` forms the eigenvectors as a product of orthogonal matrices, so that they are
-    orthonormal for every spectrum.
+    LAPACK's ``syevd`` computes the eigenvectors as a product of orthogonal matrices, so that they
+    are orthonormal for every matrix.
     """
     values, vectors = np.linalg.eigh(to_numpy(matrix))
     values, vectors = values[::-1][:k].copy(), vectors[:, ::-1][:, :k].copy()
@@ -96,11 +99,13 @@ def all_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def lanczos_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs by Lanczos iteration, or None if it is not reliable.
+    """Return the `k` leading eigenvalues and eigenvectors of a matrix A by Lanczos iteration.
 
-    A Krylov space of one start vector contains only one eigenvector of a repeated eigenvalue, so
-    that the iteration may miss the others. A second run from another start, on A − Σ λᵢvᵢvᵢᵀ with
-    the found pairs, must therefore not find an eigenvalue above the smallest found one.
+    The result is None if the iteration fails or may have missed an eigenvalue. The Krylov space of
+    one start vector contains only one eigenvector of a repeated eigenvalue, so that the iteration
+    may miss the others. A second iteration from another start vector is therefore run on the
+    deflated matrix A − Σᵢ λᵢvᵢvᵢᵀ, where (λᵢ, vᵢ) are the eigenpairs found. If it finds an
+    eigenvalue above the smallest of these, one was missed.
     """
     try:
         values, vectors = _lanczos(matrix, k, seed=0)
@@ -126,12 +131,12 @@ def _deflated(matrix: Array, values: Array, vectors: Array) -> Any:
 
 
 def fix_signs(vectors: Array) -> Array:
-    """Return `vectors` with the entry of largest magnitude of each column positive."""
+    """Return `vectors` with the entry of largest magnitude of each column made positive."""
     return vectors * column_signs(vectors)
 
 
 def column_signs(vectors: Array) -> Array:
-    """Return the sign of the entry of largest magnitude of each column, 1 where it is 0."""
+    """Return, for each column, the sign of its entry of largest magnitude; 1 for a zero column."""
     xp = namespace(vectors)
     rows = xp.argmax(xp.abs(vectors), axis=0)
     if is_numpy(vectors):

@@ -1,9 +1,9 @@
-"""Steps that are recorded as CUDA graphs and replayed with one launch.
+"""Iteration steps that are recorded as CUDA graphs, so that a step needs one launch.
 
-A small step consists of many short kernels, whose launches take longer than their work. A CUDA
-graph records them once, with the addresses of all arrays, and launches them together. A replay
-therefore always reads and writes the same arrays; `Replay` copies states to them and knows which of
-them it overwrites.
+A step on small arrays consists of many short CUDA kernels, whose launches take longer than their
+work. A CUDA graph records the kernels once, with the addresses of all arrays, and launches them
+together. A replay of the graph therefore always reads and writes the same arrays. `Replay` copies
+states to these arrays and stores which of them are overwritten.
 """
 
 from __future__ import annotations
@@ -19,53 +19,77 @@ from lucidae.arrays.helpers import namespace
 
 Work = Callable[[], Any]
 Recorder = Callable[[Work, Work], Work]
-"""Record `work` on fixed arrays and return its replay; `rehearsal` runs first to warm up."""
+"""A function that takes `rehearsal` and `work`, and returns a function that replays `work`.
+
+It calls `rehearsal` once, so that libraries are initialised, and then records the CUDA kernels of
+`work`, which reads and writes fixed arrays."""
 
 
 def leaves(state: Any) -> list[Any]:
-    """Return the arrays of nested tuples, in order."""
+    """Return a flat list of the arrays in `state`, an array or nested tuples of arrays."""
     if isinstance(state, tuple):
         return [leaf for part in state for leaf in leaves(part)]
     return [state]
 
 
 def copied(state: Any) -> Any:
-    """Return nested tuples with copies of all arrays."""
+    """Return the nested tuples `state` with every array replaced by a copy."""
     return _rebuilt(state, (namespace(x).asarray(x, copy=True) for x in leaves(state)))
 
 
 def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
-    """Return `step` as a recorded step if `example` is a torch array on CUDA, else `step` itself.
+    """Return `step` as a CUDA graph if `example` contains torch arrays on CUDA, else `step` itself.
 
-    A step takes a state (nested tuples of arrays), further arrays if it needs some, and settings by
-    name. It is recorded again for other settings and other shapes. It must be pure, draw no random
-    numbers and not wait for the device. The recorded step overwrites and returns a state of its
-    own; states that are needed later must be copied by its `keeper`.
+    Parameters
+    ----------
+    step : callable
+        Takes a state (nested tuples of arrays), possibly further arrays, and settings by name, and
+        returns the next state. It must have no side effects, draw no random numbers and not wait
+        for the device.
+    example : nested tuples of arrays
+        A state, from which library and device are read.
+
+    Returns
+    -------
+    callable
+        Called as `step`. It is recorded again for other settings and other shapes. A recorded step
+        returns its own arrays, which the next call overwrites; states that are needed later must be
+        copied by the function that `keeper` returns.
     """
     return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
-    """Return the function that copies a state of a recorded step; None for other steps."""
+    """Return the function that copies a state returned by `step` before it is overwritten.
+
+    The result is None if `step` is not recorded as a CUDA graph and overwrites nothing.
+    """
     return step.keep if isinstance(step, Replay) else None
 
 
 class Replay:
-    """A step whose recordings all use the same arrays: its own state and its own inputs.
+    """A step that is recorded, for each of its settings, and then replayed on fixed arrays.
+
+    Parameters
+    ----------
+    step : callable
+        The step from state to state, see `replayable`.
+    record : callable
+        Records a function on fixed arrays and returns its replay, see `Recorder`.
 
     Attributes
     ----------
     own : nested tuples of arrays
-        The state that every replay reads and then overwrites with its result.
+        The fixed state, which every replay reads and then overwrites with its result.
     written : set of int
         Positions of the arrays of `own` that a replay overwrites. A step returns unchanged data as
-        the same array; such arrays are not copied, and not written by the recording.
+        the same array object; such arrays are neither copied nor overwritten.
     lent : bool
-        Whether `keep` has returned a state that shares the arrays of `own` that are not written.
+        Whether `keep` has returned a state that shares arrays with `own`, those not in `written`.
     given : tuple of arrays
-        Copies of the further inputs, at the addresses that the recordings read.
+        The fixed arrays to which further inputs of the step are copied.
     recorded : dict
-        From the settings to the function that replays their recording.
+        Functions that replay a recording, by the settings of the step.
     """
 
     def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
@@ -77,7 +101,10 @@ class Replay:
         self.recorded: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
-        """Copy state and inputs to the arrays of the recording, and replay it."""
+        """Return the next state; the inputs are copied to the fixed arrays before the replay.
+
+        The step is recorded first if it was not yet recorded with these settings.
+        """
         if not self._fits(state, given):
             self.own, self.given, self.recorded = copied(state), copied(given), {}
             self.written, self.lent = set(), False
@@ -90,10 +117,10 @@ class Replay:
         return self.own
 
     def _fits(self, state: Any, given: Any) -> bool:
-        """Tell whether a state may be copied to the arrays of the recordings.
+        """Tell whether a state and further inputs may be copied to the fixed arrays.
 
-        It may not if its shapes differ, or if the copy would overwrite an array that is not in
-        `written` after `keep` has returned a state that shares it. New arrays are made then.
+        They may not if their shapes differ, or if the copy would overwrite an array that a state
+        returned by `keep` shares. In these cases new fixed arrays are made.
         """
         if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
             return False
@@ -109,7 +136,10 @@ class Replay:
         return self.record(rehearsal, work)
 
     def keep(self, state: Any) -> Any:
-        """Return a state that no replay overwrites; it shares the arrays that no replay writes."""
+        """Return a copy of `state` that no replay overwrites.
+
+        Only the arrays that a replay overwrites are copied; the others are shared.
+        """
         if state is not self.own:
             return state
         self.lent = True
@@ -122,7 +152,7 @@ def _shapes(state: Any) -> list[tuple[int, ...]]:
 
 
 def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
-    """Return nested tuples like `state` with the given arrays."""
+    """Return nested tuples of the same structure as `state`, filled with `arrays` in order."""
     if not isinstance(state, tuple):
         return next(arrays)
     parts = [_rebuilt(part, arrays) for part in state]
@@ -130,13 +160,16 @@ def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
 
 
 def _different(mine: Any, given: Any) -> set[int]:
-    """Return the positions at which the two have different arrays."""
+    """Return the positions at which two nested tuples hold different array objects."""
     pairs = zip(leaves(mine), leaves(given), strict=True)
     return {i for i, (target, source) in enumerate(pairs) if source is not target}
 
 
 def _overwrite(mine: Any, given: Any) -> set[int]:
-    """Copy the arrays of `given` into those of `mine`; return the positions of the copied ones."""
+    """Copy the contents of the arrays of `given` into the arrays of `mine`.
+
+    Arrays that are the same object in both are skipped. Return the positions of the copied ones.
+    """
     targets, sources, positions = leaves(mine), leaves(given), _different(mine, given)
     for i in positions:
         targets[i][...] = sources[i]
@@ -144,15 +177,21 @@ def _overwrite(mine: Any, given: Any) -> set[int]:
 
 
 _RECORDING = threading.Lock()
-"""Lock for recordings and for the initialisation of libraries, which synchronise the device."""
+"""Lock that is held while a CUDA graph is recorded or a CUDA library is initialised, because both
+wait for the device."""
 
 _STREAMS = threading.local()
-"""One stream per thread; torch's pool of streams is small, and a recording needs one of its own."""
+"""The CUDA stream of each Python thread. A stream is made once per thread, because torch's pool of
+streams is small."""
 
 
 @contextmanager
 def own_stream(example: Any) -> Iterator[None]:
-    """Use a CUDA stream of this thread's own, so that the work of several threads can overlap."""
+    """Run a ``with`` block on a CUDA stream that belongs to the current Python thread.
+
+    The work of several threads can then overlap on the device. Nothing happens unless `example` is
+    a torch array on CUDA.
+    """
     if not _on_cuda(example):
         yield
         return
@@ -195,7 +234,10 @@ def _cuda_graph(rehearsal: Work, work: Work) -> Work:
 
 
 def _capture(graph: Any, side: Any, work: Work) -> None:
-    """Record on a stream; `torch.cuda.graph` would also empty the memory cache, which is slow."""
+    """Record the CUDA kernels of `work` into `graph`, using the stream `side`.
+
+    The context manager `torch.cuda.graph` would also empty the memory cache, which is slow.
+    """
     import torch
 
     side.synchronize()

@@ -1,7 +1,7 @@
 """Elementary array functions with one behaviour for NumPy, torch, CuPy and array-api-strict.
 
-The rest of the package is written once, against the array API standard and these functions. They
-accept leading batch axes wherever a matrix is expected.
+The rest of the package uses only the array API standard and these functions. A function that takes
+a matrix also takes an array with leading axes, (…, rows, columns), as a batch of matrices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def is_numpy(x: Any) -> bool:
 
 
 def namespace(*arrays: Any) -> Namespace:
-    """Return the array namespace shared by `arrays`; scalars and None are ignored."""
+    """Return the array API namespace (the library's module) of `arrays`.
+
+    Scalars and None are ignored; without any array it is that of NumPy.
+    """
     if len(arrays) == 1 and type(arrays[0]) is np.ndarray:
         return _NUMPY  # a shortcut for the solvers of small problems, which call this very often
     found = [x for x in arrays if is_array(x) and not isinstance(x, np.generic)]
@@ -38,19 +41,20 @@ def namespace(*arrays: Any) -> Namespace:
 
 
 def device(x: Array) -> Any:
-    """Return the device of `x`."""
+    """Return the device on which the array `x` is stored."""
     return "cpu" if type(x) is np.ndarray else compat.device(x)
 
 
 def on_host(x: Array) -> bool:
-    """Tell whether `x` is on the CPU, so that reading a value needs no synchronisation."""
+    """Tell whether the array `x` is on the CPU, so that reading a value does not wait for a GPU."""
     return "cpu" in str(device(x)).lower()
 
 
 def like(x: Any, ref: Array) -> Array:
-    """Convert `x` to the library, the dtype and the device of `ref`.
+    """Return `x` as an array of the library, the dtype and the device of `ref`.
 
-    An array of another library is copied, so that the result never shares its memory.
+    If `x` has all three already, it is returned without a copy. An array of another library is
+    always copied, so that the two libraries never share memory.
     """
     if type(x) is np.ndarray and type(ref) is np.ndarray:
         return x if x.dtype == ref.dtype else x.astype(ref.dtype)
@@ -61,13 +65,19 @@ def like(x: Any, ref: Array) -> Array:
 
 
 def beside(x: Array, ref: Array) -> Array:
-    """Move `x` to the library and the device of `ref`; if it is there, its dtype is unchanged."""
+    """Return `x` as an array of the library and on the device of `ref`.
+
+    An array that is there already is returned unchanged; otherwise it also gets the dtype of `ref`.
+    """
     together = namespace(x) is namespace(ref) and device(x) == device(ref)
     return x if together else like(x, ref)
 
 
 def as_plain(x: Array) -> Array:
-    """Return `x` detached from automatic differentiation; sparse tensors raise an error."""
+    """Return `x`; a torch tensor is detached from automatic differentiation.
+
+    A sparse torch tensor raises a ValueError.
+    """
     if not compat.is_torch_array(x):
         return x
     if x.layout != namespace(x).strided:
@@ -91,23 +101,29 @@ def as_double(x: Array) -> Array:
 
 
 def zeros_like_shape(shape: tuple[int, ...], ref: Array) -> Array:
-    """Return zeros of `shape` with the dtype and on the device of `ref`."""
+    """Return an array of zeros of the given shape, with the dtype and on the device of `ref`."""
     return namespace(ref).zeros(shape, dtype=ref.dtype, device=device(ref))
 
 
 def eye_like(size: int, ref: Array) -> Array:
-    """Return the identity with the dtype and on the device of `ref`."""
+    """Return the identity matrix (size, size) with the dtype and on the device of `ref`."""
     return namespace(ref).eye(size, dtype=ref.dtype, device=device(ref))
 
 
 def arange_like(ref: Array, start: int = 0) -> Array:
-    """Return start, start + 1, … as long as the last axis of `ref`, in its dtype."""
+    """Return the vector start, start + 1, … with as many entries as the last axis of `ref`.
+
+    It has the dtype and the device of `ref`.
+    """
     xp = namespace(ref)
     return xp.arange(start, start + ref.shape[-1], dtype=ref.dtype, device=device(ref))
 
 
 def add_diagonal(A: Array, values: Any) -> Array:
-    """Return A + diag(values); a scalar is added to every diagonal entry."""
+    """Return the matrices `A` with `values` added to their diagonals; `A` is not changed.
+
+    `values` is a number for all diagonal entries, or an array of shape (…, size).
+    """
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
@@ -120,39 +136,46 @@ def add_diagonal(A: Array, values: Any) -> Array:
 
 
 def diagonal(A: Array) -> Array:
-    """Return the diagonals of the trailing matrices of `A`."""
+    """Return the diagonals of a batch of matrices `A` of shape (…, n, n), as an array (…, n)."""
     return namespace(A).linalg.diagonal(A)
 
 
 def trace(A: Array) -> Array:
-    """Return the traces of the trailing matrices of `A`."""
+    """Return the traces of a batch of matrices `A` of shape (…, n, n), as an array (…)."""
     return namespace(A).sum(diagonal(A), axis=-1)
 
 
 def squared_norm(A: Array) -> Array:
-    """Return the squared Frobenius norms of the trailing matrices of `A`."""
+    """Return the squared Frobenius norms of a batch of matrices `A` (…, n, m), as an array (…)."""
     return namespace(A).sum(A * A, axis=(-2, -1))
 
 
 def eigh_descending(A: Array) -> tuple[Array, Array]:
-    """Return eigenvalues, largest first, and eigenvectors as columns of symmetric matrices."""
+    """Return the eigenvalues (…, n) and eigenvectors (…, n, n) of symmetric matrices `A`.
+
+    The eigenvalues are in descending order; the eigenvectors are columns in the same order.
+    """
     xp = namespace(A)
     values, vectors = xp.linalg.eigh(A)
     return xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
 
 
 def svd_thin(A: Array) -> tuple[Array, Array, Array]:
-    """Return the thin singular value decomposition (U, s, Vᵀ), s descending."""
+    """Return the thin singular value decomposition (U, s, Vᵀ) of matrices `A`.
+
+    The singular values s are in descending order.
+    """
     U, s, Vt = namespace(A).linalg.svd(A, full_matrices=False)
     return U, s, Vt
 
 
 def add_gram_(A: Array | None, rows: Array) -> Array:
-    """Add rowsᵀ rows to the lower triangle of `A`, in place; the upper triangle is undefined.
+    """Add ``rows.T @ rows`` to `A` in place, and return it; only its lower triangle is defined.
 
-    NumPy arrays use dsyrk, which computes one triangle (half the operations of a product) and adds
-    it to `A` without a temporary. BLAS is column-major and reads `rows` as rowsᵀ without a copy,
-    and its upper triangle is the lower triangle of the transpose that is returned.
+    `rows` has shape (n, m) and `A` shape (m, m); None stands for a matrix of zeros. For NumPy
+    arrays BLAS's dsyrk is used, which computes one triangle (half the operations of a product) and
+    adds it to `A` without a temporary array. BLAS is column-major: it reads `rows` as its transpose
+    without a copy, and the upper triangle that it writes is the lower one of the returned matrix.
     """
     if is_numpy(rows) and rows.dtype == np.float64:
         into = {} if A is None else {"c": A.T, "overwrite_c": 1, "beta": 1.0}
@@ -165,7 +188,10 @@ def add_gram_(A: Array | None, rows: Array) -> Array:
 
 
 def weighted_sum(weights: Array | None, rows: Array) -> Array:
-    """Return Σ wᵢ xᵢ over the rows, by the BLAS of `add_gram_` to avoid a second thread pool."""
+    """Return the weighted sum of the rows (n, m), a vector of shape (m,); None for weights of 1.
+
+    It uses the same BLAS library as `add_gram_`, to avoid a second pool of threads.
+    """
     if weights is None:
         weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
     if is_numpy(rows) and rows.dtype == np.float64:
@@ -174,13 +200,16 @@ def weighted_sum(weights: Array | None, rows: Array) -> Array:
 
 
 def mirrored(A: Array) -> Array:
-    """Return the symmetric matrix with the lower triangle of `A`."""
+    """Return the symmetric matrix whose lower triangle is that of `A`; its upper one is ignored."""
     xp = namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).mT
 
 
 def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
-    """Add scale · x yᵀ to one matrix `A` in place and return it; `A` must belong to the caller."""
+    """Add scale · x yᵀ to the matrix `A` (n, m) in place, and return `A`.
+
+    `x` has shape (n,) and `y` shape (m,).
+    """
     if is_numpy(A) and A.flags.forc and A.dtype in (np.float32, np.float64):
         ger = scipy.linalg.blas.sger if A.dtype == np.float32 else scipy.linalg.blas.dger
         if A.flags.f_contiguous:
@@ -195,17 +224,23 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
 
 
 def squared_norms(A: Array, axis: int) -> Array:
-    """Return the squared norms of the vectors along an axis, -1 or -2, without a temporary."""
+    """Return the squared Euclidean norms of the vectors of `A` along an axis, -1 or -2.
+
+    No array of the size of `A` is allocated.
+    """
     return namespace(A).vecdot(A, A, axis=axis)
 
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
-    """Return `A` with `value` wherever `mask` is true, in the dtype of `A`."""
+    """Return a copy of `A` with `value` in all entries where `mask` is true; keep its dtype."""
     return namespace(A).where(mask, _unpromoting(value, A), A)
 
 
 def put(A: Array, positions: Any, part: Array) -> Array:
-    """Return `A` with `part` at ascending positions (NumPy integers) of its first axis."""
+    """Return a copy of `A` in which the entries at `positions` of its first axis are `part`.
+
+    `positions` are NumPy integers in ascending order.
+    """
     xp = namespace(A)
     chosen = np.zeros(A.shape[0], dtype=bool)
     chosen[positions] = True
@@ -215,26 +250,30 @@ def put(A: Array, positions: Any, part: Array) -> Array:
 
 
 def _unpromoting(value: Any, ref: Array) -> Any:
-    """Return `value` as a Python float or an array like `ref`, which cannot promote `ref`.
+    """Return `value` in a form that does not change the dtype of `ref` in arithmetic with it.
 
-    NumPy's float64 scalars would promote float32 arrays. A Python float also needs no transfer.
+    A number becomes a Python float, because NumPy's float64 scalars would turn float32 arrays into
+    float64 ones. An array gets the library, dtype and device of `ref`.
     """
     is_number = not is_array(value) or isinstance(value, np.generic)
     return float(value) if is_number else like(value, ref)
 
 
 def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Array) -> Array:
-    """Draw standard normal numbers by NumPy and move them: they depend on the seed only."""
+    """Return an array of standard normal numbers in the library, dtype and device of `ref`.
+
+    NumPy draws them, so that they depend only on the seed and not on library or device.
+    """
     return like(rng.standard_normal(shape), ref)
 
 
 def scalar(x: Any) -> float:
-    """Return `x` as a Python float, which waits for the device if there is one."""
+    """Return `x` as a Python float; if `x` is on a GPU, this waits for its computation."""
     return float(x)
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """Return `x` as a NumPy array, from any device."""
+    """Return `x` as a NumPy array; an array on a GPU is copied to the CPU."""
     if compat.is_torch_array(x):
         return np.asarray(x.detach().cpu().numpy())
     if compat.is_cupy_array(x):
@@ -243,10 +282,10 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
 
 
 def machine_epsilon(x: Array) -> float:
-    """Return the rounding unit of the dtype of `x`."""
+    """Return the machine epsilon of the dtype of `x`: the gap between 1 and the next number."""
     return float(namespace(x).finfo(x.dtype).eps)
 
 
 def largest(x: Array) -> float:
-    """Return the largest absolute entry of `x`, 0 if it is empty."""
+    """Return the largest absolute value of the entries of `x`; 0 if `x` is empty."""
     return scalar(namespace(x).max(abs(x))) if math.prod(x.shape) else 0.0

@@ -1,15 +1,16 @@
-"""Leading eigenpairs of a second moment that is not formed, by block Krylov iteration.
+"""Leading eigenpairs of a second moment by block Krylov iteration, without forming its matrix.
 
-Let Σ be the second moment. The Krylov space of a block B of b random vectors after q steps is the
-span of B, BΣ, …, BΣ^(q−1). The eigenpairs of Σ restricted to it (Ritz pairs) converge to the
-leading eigenpairs of Σ, and all products with b vectors read the data once.
+Let Σ be the second moment of the data (m × m). The Krylov space of a block B of b random row
+vectors after q steps is the span of the rows of B, BΣ, …, BΣ^(q−1). The eigenpairs of Σ restricted
+to this space (Ritz pairs) converge to the leading eigenpairs of Σ. Each product of b vectors with Σ
+reads the data once.
 
-The iteration keeps an orthonormal basis Q of the space (rows) and T = QΣQᵀ. With the newest block N
-and its image NΣ, the part of the image outside of the space, R = NΣ − (NΣQᵀ)Q = βN', gives the next
-block N' and the residual of each Ritz pair (θ, s): ‖sQΣ − θsQ‖ = ‖s_N β‖, where s_N are the entries
-of s that belong to N. When the basis has become too large, it is replaced by its leading Ritz
-vectors (thick restart, Wu & Simon 2000): the residuals of all of them lie in the span of N', so
-that the iteration goes on as before.
+The iteration stores an orthonormal basis Q of the space, as rows, and the matrix T = QΣQᵀ. Let N be
+the newest block, and βN' with orthonormal rows N' the part of NΣ that is outside the space,
+NΣ − (NΣQᵀ)Q. Then N' is the next block, and the residual of a Ritz pair with eigenvalue θ and
+coefficients s is ‖sQΣ − θsQ‖ = ‖s_N β‖, where s_N are the entries of s that belong to N. When the
+basis has become too large, it is replaced by its leading Ritz vectors (thick restart, Wu & Simon
+2000). The residuals of all of these lie in the span of N', so that the iteration goes on as before.
 """
 
 from __future__ import annotations
@@ -26,28 +27,37 @@ from lucidae.arrays.helpers import Array, diagonal, largest, like, namespace, no
 Vector = np.ndarray[Any, Any]
 
 EXTRA = 6
-"""Vectors in a block beyond the number of wanted eigenpairs; they speed up the last ones."""
+"""Number of vectors in a block beyond the number of wanted eigenpairs; they make the last wanted
+eigenpairs converge faster."""
 
 WIDEST = 32
-"""Largest number of vectors in a block: a wider one saves no time per vector."""
+"""Largest number of vectors in a block; products with more vectors are not faster per vector."""
 
 RESIDUAL = 1e-13
-"""An eigenpair has converged when its residual is at most this share of the largest eigenvalue."""
+"""An eigenpair has converged when the norm of its residual is at most this number times the largest
+eigenvalue."""
 
 LAST_RESIDUAL = 1e-6
-"""The same for the pair after the last wanted one: only its eigenvalue is used, whose error is of
-the order of the squared residual."""
+"""Tolerance of the residual of the last eigenpair, divided by the largest eigenvalue. It is larger
+than that of the others, because only the last eigenvalue is used, and its error is of the order of
+the squared residual."""
 
 LARGEST_BASIS = 2**26
-"""Largest number of stored entries of the basis: half a gibibyte."""
+"""Largest number of stored entries of the basis of the Krylov space; they take half a gibibyte."""
 
 FRESH_STEPS = 4
-"""Steps from new random vectors after convergence, which find missed copies of an eigenvalue."""
+"""Number of steps that are made from new random vectors after convergence, to find further
+eigenvectors of a repeated eigenvalue that were missed."""
 
 
 @dataclass
 class _Space:
-    """A Krylov space: orthonormal rows, Σ restricted to them, and the next block."""
+    """A Krylov space of a symmetric matrix Σ.
+
+    `basis` has orthonormal rows Q that span the space, and `restricted` is QΣQᵀ without the rows
+    and columns of the newest block. `block` are the rows of Q that were added last and are to be
+    multiplied with Σ next, and `steps` is the number of products so far.
+    """
 
     basis: Array
     restricted: Vector
@@ -65,13 +75,13 @@ def krylov_eigenpairs(
     apply : callable
         Returns the product of rows of shape (b, m) with the matrix of shape (m, m).
     k : int
-        Number of eigenpairs. All but the last have a residual of at most `RESIDUAL` times the
-        largest eigenvalue, the last one of at most `LAST_RESIDUAL` times it.
+        Number of eigenpairs. The residual of the last one is at most `LAST_RESIDUAL` times the
+        largest eigenvalue, and that of the others at most `RESIDUAL` times it.
     reference : array of shape (m,)
-        An array whose library and device are used.
+        An array whose library, dtype and device are used.
     passes : float
-        Largest number of products with a block. The iteration ends earlier when the convergence
-        rate seen so far predicts that it would take more.
+        Largest number of products with a block of vectors. The iteration ends earlier when its
+        convergence rate so far predicts that it would take more.
 
     Returns
     -------
@@ -110,7 +120,10 @@ def _start(rows: Array) -> _Space:
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
-    """Multiply the newest block with Σ, extend T by it, and return the image outside the space."""
+    """Multiply the newest block with the matrix Σ, and return the part outside the space.
+
+    `space.restricted` is extended by the rows and columns of the newest block.
+    """
     image = apply(space.block)
     across = image @ space.basis.mT  # the new rows of T = QΣQᵀ
     size, old = space.basis.shape[0], space.restricted.shape[0]
@@ -125,9 +138,10 @@ def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
 
 
 def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
-    """Return orthonormal rows N orthogonal to `basis`, and β with rows = βN + a part in the basis.
+    """Return orthonormal rows N for the part of `rows` orthogonal to `basis`, and coefficients β.
 
-    Directions that the projection reduces to rounding errors are left out.
+    `rows` equal βN plus a part in the span of the orthonormal rows `basis`. Directions of which
+    only rounding errors are left outside of that span are left out of N.
     """
     xp, scale = namespace(rows), largest(rows)
     if basis is not None:
@@ -147,7 +161,19 @@ def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
 
 
 def _excess(values: Vector, turn: Vector, coupling: Vector, k: int) -> float:
-    """Return the largest residual divided by its tolerance."""
+    """Return the largest ratio of the residual of an eigenpair to its tolerance.
+
+    Parameters
+    ----------
+    values : ndarray of shape (size,)
+        Eigenvalues of the matrix restricted to the space, in descending order.
+    turn : ndarray of shape (size, size)
+        Its eigenvectors as columns.
+    coupling : ndarray of shape (rows of the newest block, rows of the next block)
+        The coefficients β of the next block, see `_orthonormal`.
+    k : int
+        Number of wanted eigenpairs.
+    """
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0
     rows = coupling.shape[0]
@@ -159,9 +185,11 @@ def _excess(values: Vector, turn: Vector, coupling: Vector, k: int) -> float:
 
 
 def _steps_left(seen: list[tuple[int, float]]) -> float:
-    """Return the number of steps until convergence at the rate of the last three steps.
+    """Return a prediction of the number of steps until convergence.
 
-    Convergence gets faster from step to step, so that half the predicted number is counted.
+    `seen` has, for each step, its number and the largest ratio of a residual to its tolerance. The
+    decay rate over the last three steps is extrapolated, and half of the result is returned,
+    because convergence gets faster. The result is 0 for fewer than three steps.
     """
     if len(seen) < 3:
         return 0.0
@@ -173,7 +201,11 @@ def _steps_left(seen: list[tuple[int, float]]) -> float:
 
 
 def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) -> _Space:
-    """Return the space with one more block, compressed to its Ritz vectors if it is too large."""
+    """Return the space with the rows `block` added.
+
+    If the basis would become too large, it is first replaced by its leading Ritz vectors; their
+    eigenvalues are `values`, and their coefficients in the basis are the columns of `turn`.
+    """
     xp = namespace(block)
     size, m = space.basis.shape
     if (size + block.shape[0]) * m > LARGEST_BASIS and size > 2 * (k + block.shape[0]):

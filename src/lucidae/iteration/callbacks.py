@@ -1,4 +1,4 @@
-"""A progress bar as a callback of the iteration loop."""
+"""A callback of the iteration loop that shows a progress bar."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar:
-    """Show the progress of an iteration and the longest time that it may still take.
+    """Callback that shows the progress of an iteration and the longest time it may still take.
 
-    Nothing is shown for an iteration that ends within `delay` seconds. If rich is installed and
-    standard error is a terminal, a bar is shown; otherwise a line is printed on standard error
-    every `delay` seconds.
+    Nothing is shown for an iteration that ends within `delay` seconds. If the package rich is
+    installed and standard error is a terminal, a bar is shown; otherwise a line is printed on
+    standard error every `delay` seconds.
 
     Parameters
     ----------
     description : str, default="iterating"
-        Text in front of the numbers.
+        Text at the beginning of the bar or line.
     delay : float, default=2.0
-        Seconds before anything is shown, and between two lines.
+        Seconds before anything is shown, and between two printed lines.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class ProgressBar:
         self._display: _Display | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Show `progress` if the delay is over."""
+        """Show `progress` if the iteration has already run for `delay` seconds."""
         now = time.monotonic()
         if self._begun is None:
             self._begun = (now, progress.n_iter)
@@ -55,7 +55,7 @@ class ProgressBar:
         self._display.show(progress, pace * (progress.limit - progress.n_iter))
 
     def close(self) -> None:
-        """Remove the bar and prepare for another iteration."""
+        """Remove the bar; the callback can then be used for another iteration."""
         if self._display is not None:
             self._display.close()
         self._begun = self._display = None
@@ -77,7 +77,7 @@ def _display(description: str, pause: float) -> _Display:
 
 
 class _Lines:
-    """Lines on standard error, at most one every `pause` seconds."""
+    """Display that prints lines on standard error, at most one every `pause` seconds."""
 
     def __init__(self, description: str, pause: float) -> None:
         self.description = description
@@ -92,11 +92,11 @@ class _Lines:
         print(_line(self.description, progress, seconds_left), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Do nothing: printed lines stay."""
+        """Do nothing, because printed lines stay visible."""
 
 
 class _Bar:
-    """A bar of rich on standard error, which disappears at the end of the iteration."""
+    """Display that shows a progress bar of rich on standard error; it disappears at the end."""
 
     def __init__(self, description: str, console: Any) -> None:
         from rich.progress import BarColumn, TextColumn
@@ -124,7 +124,7 @@ def _line(description: str, progress: Progress, seconds_left: float) -> str:
     minutes, seconds = divmod(round(seconds_left), 60)
     hours, minutes = divmod(minutes, 60)
     return (
-        f"{description}: {progress.n_iter} of at most {progress.limit} steps, distance "
-        f"{progress.distance:.2e} (tolerance {progress.tolerance:.2e}), "
+        f"{description}: {progress.n_iter} of at most {progress.limit} steps, distance to "
+        f"optimality {progress.distance:.2e} (tolerance {progress.tolerance:.2e}), "
         f"at most {hours}:{minutes:02}:{seconds:02} left"
     )

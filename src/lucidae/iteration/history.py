@@ -1,4 +1,4 @@
-"""The history of an iteration: which quantities are recorded, and at which iterations."""
+"""The history of an iteration: recorded quantities, and the schedule of the records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lucidae.validation import check_integer
 @saved_as("lucidae.history/1", formerly="lucidae.solution:History")
 @dataclass(frozen=True, slots=True)
 class History:
-    """Values recorded during an iteration.
+    """Quantities recorded during an iteration, such as the loss.
 
     Parameters
     ----------
     iterations : ndarray of shape (n_records,)
-        The iteration at which each record was taken; 0 is the start.
+        Number of steps before each record; 0 is the start.
     values : mapping of str to ndarray
-        One array per recorded quantity, its first axis aligned with `iterations`.
+        One array per recorded quantity, by name. The first axis has one entry per record.
 
     Examples
     --------
@@ -55,13 +55,33 @@ class History:
         return tuple(self.values)
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return JSON-safe lists; infinities and NaN become strings."""
+        """Return the history as a dict of lists that JSON can store.
+
+        Returns
+        -------
+        dict of str to list
+            The iterations under ``"iteration"``, and each quantity under its name. Infinities and
+            NaN become strings.
+        """
         recorded = {name: json_safe(series.tolist()) for name, series in self.values.items()}
         return {"iteration": self.iterations.tolist()} | recorded
 
 
 class Schedule:
-    """The iterations at which the distance is checked, and at which the history is recorded."""
+    """The steps after which the stopping rule is evaluated, and those that are recorded.
+
+    Parameters
+    ----------
+    limit : int
+        Largest number of steps.
+    check_every : int
+        Number of steps between two evaluations of the stopping rule.
+    record_at : int or iterable of int, optional
+        Number of steps between two records, or the steps to record; by default every evaluation of
+        the stopping rule is recorded.
+    first : int
+        Number of steps that were made before, from 0 to `limit`.
+    """
 
     def __init__(
         self,
@@ -81,7 +101,7 @@ class Schedule:
             self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
 
     def after(self, n_iter: int) -> int:
-        """Return the next iteration of a check or a record."""
+        """Return the number of the next step that is checked or recorded, after step `n_iter`."""
         following = [self.limit, _next_multiple(n_iter, self.check_every)]
         if self.record_every is not None:
             following.append(_next_multiple(n_iter, self.record_every))
@@ -91,7 +111,7 @@ class Schedule:
         return min(following)
 
     def records(self, n_iter: int) -> bool:
-        """Tell whether iteration `n_iter` is recorded."""
+        """Tell whether the state after `n_iter` steps is recorded."""
         if self.record_every is not None:
             return n_iter % self.record_every == 0 or n_iter == self.limit
         if self.fixed is not None:
@@ -105,7 +125,10 @@ def _next_multiple(n_iter: int, stride: int) -> int:
 
 
 class Recorder:
-    """Collect the distance and the requested quantities."""
+    """Collects the distance to optimality and further quantities during an iteration.
+
+    `quantities` are functions of the state, by the name under which their values are recorded.
+    """
 
     def __init__(self, quantities: Mapping[str, Callable[[Any], Any]]) -> None:
         self.quantities = quantities
@@ -113,14 +136,14 @@ class Recorder:
         self.values: dict[str, list[Any]] = {name: [] for name in ("distance", *quantities)}
 
     def take(self, n_iter: int, state: Any, distance: float) -> None:
-        """Record the quantities of one state."""
+        """Record the distance and all quantities of the state after `n_iter` steps."""
         self.iterations.append(n_iter)
         self.values["distance"].append(distance)
         for name, quantity in self.quantities.items():
             self.values[name].append(to_numpy(quantity(state)))
 
     def history(self) -> History:
-        """Return the records so far."""
+        """Return everything recorded so far."""
         return History(
             np.array(self.iterations, dtype=int),
             {name: np.array(series) for name, series in self.values.items()},

@@ -1,7 +1,8 @@
-"""The iteration loop of all solvers, for one problem (`iterate`) or a stack (`iterate_batch`).
+"""The iteration loop of all solvers, for one problem (`iterate`) or many (`iterate_batch`).
 
-A solver provides one `step` from state to state. The loop stops on the distance to optimality, not
-on the change of the state; it records quantities, calls the callbacks and returns a `Solution`.
+A solver provides a function `step` that computes the next state. The loop repeats it until the
+distance to optimality (not the change of the state) is below a tolerance. It also records
+quantities, calls the callbacks and returns a `Solution`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,25 @@ State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
 
 SMALL_PROBLEM = 500
-"""Dimension of the matrices below which one BLAS thread is faster than several."""
+"""Number of rows of the largest matrix below which one BLAS thread is faster than several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Argument of a callback: the iteration, its limit, the distance and the state.
+    """The progress of an iteration, with which callbacks are called.
 
-    A step may overwrite the state; a callback that stores it must copy it.
+    Parameters
+    ----------
+    n_iter : int
+        Number of steps so far.
+    limit : int
+        Largest number of steps.
+    distance : float
+        Distance to optimality of the state; of many problems, the largest distance.
+    tolerance : float
+        Distance at which the iteration stops.
+    state : object
+        The current state. A step may overwrite it; a callback that stores it must copy it.
     """
 
     n_iter: int
@@ -58,40 +70,45 @@ def iterate(
     size: int | None = None,
     first: int = 0,
 ) -> Solution[State]:
-    """Repeat `step` until `stop` is met, a callback asks to stop, or `limit` is reached.
+    """Repeat `step` until the stopping rule is met, and return the last state and how it ended.
+
+    The iteration also ends if it diverges, if a callback asks for it, or after `limit` steps.
 
     Parameters
     ----------
     step : callable
-        One step from state to state. It may overwrite its argument if `copy` is given.
+        Takes a state and returns the next one. It may overwrite its argument if `copy` is given.
     start : object
         The first state.
     stop : Below
-        The stopping rule.
+        The stopping rule: a distance to optimality and its tolerance.
     limit : int
         The largest number of steps.
     check_every : int, default=1
-        Number of steps between two evaluations of the distance (each may wait for a device).
+        Number of steps between two evaluations of the stopping rule, below called checks. On a GPU
+        each check waits for the device.
     record : mapping of str to callable, optional
-        Quantities to record in the history, each a function of the state.
+        Quantities to record in the history: functions of the state, by name.
     record_at : int or iterable of int, optional
-        Number of steps between two records, or the iterations to record; by default every check
-        is recorded. The distance is also checked at every record.
+        Number of steps between two records, or the steps to record; by default every check is
+        recorded. The stopping rule is also evaluated at every record.
     callbacks : sequence of callable, optional
-        Called with a `Progress` at every check that has not diverged; a true return value stops
-        the iteration. If a callback has a method ``close``, it is called at the end, also after
-        an exception.
+        Called with a `Progress` at every check at which the iteration has not diverged. If one
+        returns a true value, the iteration stops. If a callback has a method ``close``, it is
+        called at the end, also after an exception.
     copy : callable, optional
-        Returns a copy of a state that `step` would otherwise overwrite.
+        Returns a copy of a state; needed if `step` overwrites states.
     size : int, optional
-        Dimension of the largest matrix in a step; small problems run on one BLAS thread.
+        Number of rows of the largest matrix in a step. If it is below 500, BLAS uses one thread.
     first : int, default=0
-        Number of steps before `start`, if an interrupted run is continued; `limit` includes them.
+        Number of steps that were made before `start`, if an interrupted iteration is continued.
+        They count for `limit`.
 
     Returns
     -------
     Solution
-        After a divergence, its value is the state of the last check that had not diverged.
+        The last state, how the iteration ended, and the history. After a divergence, the state is
+        that of the last check before it.
 
     Examples
     --------
@@ -134,24 +151,29 @@ def iterate_batch(
     copy: Callable[[Any], Any] | None = None,
     size: int | None = None,
 ) -> BatchSolution[Any]:
-    """Iterate a stack of problems at once; a problem leaves the stack when it has finished.
+    """Iterate many problems at once, and return the last state of each and how it ended.
+
+    The states of all problems are stacked along the leading axis of arrays. A problem that has
+    converged or diverged is removed from these arrays, and the others go on.
 
     Parameters
     ----------
     step : callable
-        One pure step for all problems in the stack.
+        Takes the states of some of the problems and returns the next ones. It must not change its
+        argument unless `copy` is given.
     start : NamedTuple of arrays
-        The first states, with the problems along the leading axis of every field. Data of the
-        problems that a step needs must be fields too, so that they leave with their problem.
+        The first states. The leading axis of every field has one entry per problem. Data that
+        differ between the problems must be fields too, so that they are removed with their problem.
     stop : Below
-        Its distance returns one entry per problem.
+        The stopping rule; its distance returns an array with one entry per problem.
     limit, check_every, callbacks, copy, size
-        As in `iterate`; the `Progress` of a callback has the states of the remaining problems and
-        their largest distance, and a true return value stops all of them.
+        As in `iterate`. The `Progress` given to a callback has the states of the remaining problems
+        and their largest distance, and a true return value stops all of them.
 
     Returns
     -------
     BatchSolution
+        The result of every problem, in the order of `start`.
 
     Examples
     --------
@@ -200,7 +222,10 @@ def _advance(step: Callable[[State], State], state: State, steps: int) -> State:
 
 @contextmanager
 def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
-    """Limit BLAS, silence the warnings of a divergence, and close the callbacks at the end."""
+    """Run a ``with`` block under the conditions of an iteration, and close the callbacks after it.
+
+    BLAS uses one thread if matrices have few rows (`size`), and NumPy does not warn of overflow.
+    """
     with ExitStack() as stack:
         for callback in callbacks:
             stack.callback(getattr(callback, "close", lambda: None))
@@ -215,7 +240,17 @@ def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
 
 
 class Ledger:
-    """Collect the results of a stack of problems as they finish, and restore their order."""
+    """Collects the results of many problems as they finish, and returns them in their order.
+
+    Attributes
+    ----------
+    running : ndarray of int
+        Numbers of the problems that have not finished.
+    pieces : list of (ndarray, state)
+        Numbers of problems that finished together, with their last states.
+    status, n_iter, distance : ndarrays of shape (count,)
+        How each problem ended, after how many steps, and at which distance to optimality.
+    """
 
     def __init__(self, count: int) -> None:
         self.running = np.arange(count)
@@ -227,7 +262,10 @@ class Ledger:
     def close(
         self, mask: Array, n_iter: int, state: Any, distances: Array, verdicts: Array
     ) -> None:
-        """Store the results of the running problems in `mask`."""
+        """Store the results of some of the running problems: those where `mask` is true.
+
+        `state`, `distances` and `verdicts` have one entry per running problem.
+        """
         if not mask.any():
             return
         problems = self.running[mask]
@@ -237,7 +275,7 @@ class Ledger:
         self.status[problems] = verdicts[mask]
 
     def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
-        """Store the results of all running problems with the same verdict."""
+        """Store the results of all running problems; `verdict` says how all of them ended."""
         everything = np.ones(self.running.size, dtype=bool)
         self.close(
             everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)
@@ -245,11 +283,14 @@ class Ledger:
         self.drop(everything)
 
     def drop(self, finished: Array) -> None:
-        """Remove the finished problems from the running ones."""
+        """Remove the problems where the mask `finished` is true from the running ones."""
         self.running = self.running[~finished]
 
     def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:
-        """Return all problems in their original order; `start` is the value of an empty stack."""
+        """Return the results of all problems in their original order.
+
+        `start` are the first states, which are returned if there are no problems.
+        """
         if not self.pieces:
             return BatchSolution(start, (), self.n_iter, self.distance, tolerance)
         order = np.argsort(np.concatenate([problems for problems, _ in self.pieces]))
@@ -262,7 +303,10 @@ class Ledger:
 
 
 def take_problems(state: Any, mask: Array) -> Any:
-    """Return the NamedTuple `state` restricted to the problems of `mask` on its leading axis."""
+    """Return the states of the problems where `mask` is true.
+
+    `state` is a NamedTuple of arrays whose leading axis has one entry per problem.
+    """
     if mask.all():
         return state
     index = _index(np.flatnonzero(mask), state[0])
@@ -270,7 +314,7 @@ def take_problems(state: Any, mask: Array) -> Any:
 
 
 def _index(positions: Array, reference: Array) -> Array:
-    """Move positions to the device of the states, once for all fields."""
+    """Return the NumPy array `positions` in the library and on the device of `reference`."""
     return namespace(reference).asarray(positions, device=device(reference))
 
 
@@ -280,17 +324,17 @@ def _controller() -> ThreadpoolController:
 
 
 _LIMITED = Lock()
-"""Held while BLAS is limited to one thread."""
+"""Lock that is held while BLAS is limited to one thread."""
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread, unless it is limited already by this or another Python thread.
+    """Run a ``with`` block in which BLAS uses one thread.
 
     Most BLAS libraries have one number of threads for the whole process. If each Python thread
-    stored and restored it by itself, one that enters while another is inside would store the limit
-    as the original number, and leave the process at one thread. So whoever comes first sets the
-    limit and restores the number, and the others change nothing.
+    stored and restored this number by itself, one that enters while another is inside would store
+    1 as the original number, and leave the process at one thread. So the Python thread that enters
+    first sets the limit and restores the number, and the others change nothing.
     """
     if not _LIMITED.acquire(blocking=False):
         yield
@@ -303,12 +347,18 @@ def _one_thread() -> Iterator[None]:
 
 
 def limited_blas(size: int | None) -> AbstractContextManager[None]:
-    """Return a context in which BLAS has one thread if a problem of dimension `size` is small."""
+    """Return a context manager in which BLAS uses one thread for small problems.
+
+    A problem is small if its largest matrix has fewer than 500 rows (`size`). Otherwise, and if
+    `size` is None, nothing is changed.
+    """
     return nullcontext() if size is None or size >= SMALL_PROBLEM else _one_thread()
 
 
 def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
-    """Return iterations from 0 to `limit`, spaced evenly in their logarithm.
+    """Return the numbers of steps 0, 1, …, `limit` to record, evenly spaced in their logarithm.
+
+    There are about `per_decade` numbers between a number and its tenfold.
 
     Examples
     --------

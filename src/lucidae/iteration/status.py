@@ -1,4 +1,4 @@
-"""The result of an iteration: the value, the status and the history."""
+"""The result of an iteration: the last state, how the iteration ended, and the history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ State = TypeVar("State")
 
 @saved_as("lucidae.status/1", formerly="lucidae.solution:Status")
 class Status(StrEnum):
-    """How an iteration ended; each member has advice on what to do.
+    """How an iteration ended, with advice to the user for each case.
+
+    CONVERGED: the distance to optimality is within the tolerance. ITERATION_LIMIT: the largest
+    number of steps was made first. DIVERGED: the distance became huge or NaN. STALLED: the distance
+    no longer decreased. STOPPED: a callback stopped the iteration.
 
     Examples
     --------
@@ -34,11 +38,17 @@ class Status(StrEnum):
 
     @property
     def ok(self) -> bool:
-        """Whether the distance to optimality fell below the tolerance."""
+        """Whether the iteration converged: the distance to optimality is within the tolerance."""
         return self is Status.CONVERGED
 
     def advice(self, solution: Solution[Any]) -> str:
-        """Describe in one or two sentences what happened in `solution` and what to do next."""
+        """Return one or two sentences on how the iteration ended and what the user can do.
+
+        Parameters
+        ----------
+        solution : Solution
+            The result of the iteration, whose numbers are quoted.
+        """
         return _ADVICE[self].format(
             n_iter=solution.n_iter, distance=solution.distance, tolerance=solution.tolerance
         )
@@ -54,7 +64,7 @@ _ADVICE = {
         "above the tolerance {tolerance:.3g}. Raise max_iter, or tol if this accuracy is enough."
     ),
     Status.DIVERGED: (
-        "Diverged after {n_iter} iterations. The result is the last state that had not diverged, "
+        "Diverged after {n_iter} iterations. The result is the last state before the divergence, "
         "at distance to optimality {distance:.3g}. Lower the learning rate, if the solver has one, "
         "or rescale the data."
     ),
@@ -76,7 +86,7 @@ class Solution(Generic[State]):
     Parameters
     ----------
     value : object
-        The last state, or the last finite one after a divergence.
+        The last state; after a divergence, the last state before it.
     status : Status
         How the iteration ended.
     n_iter : int
@@ -84,9 +94,9 @@ class Solution(Generic[State]):
     distance : float
         Distance to optimality of `value`.
     tolerance : float
-        The distance at which the problem counts as solved.
+        The distance to optimality at which the problem counts as solved.
     history : History
-        The recorded quantities.
+        The quantities recorded during the iteration.
 
     Examples
     --------
@@ -104,28 +114,28 @@ class Solution(Generic[State]):
 
     @property
     def advice(self) -> str:
-        """What happened, and what to do next."""
+        """One or two sentences on how the iteration ended and what the user can do."""
         return self.status.advice(self)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSolution(Generic[State]):
-    """The result of an iteration over a stack of problems, each of which ends on its own.
+    """The results of an iteration over many problems at once, each of which ends on its own.
 
     Indexing by the number of a problem returns the `Solution` of that problem.
 
     Parameters
     ----------
     value : tuple of arrays
-        The final states, stacked along the leading axis in the order of the problems.
+        The last states. The leading axis of each array has one entry per problem.
     status : tuple of Status
-        How each problem ended.
+        How the iteration ended for each problem.
     n_iter : ndarray of int
         Number of steps that each problem took.
     distance : ndarray of float
         Distance to optimality of each problem.
     tolerance : float
-        The distance at which the problem counts as solved.
+        The distance to optimality at which a problem counts as solved.
 
     Examples
     --------
@@ -150,7 +160,7 @@ class BatchSolution(Generic[State]):
         return len(self.status)
 
     def __getitem__(self, problem: int) -> Solution[Any]:
-        """Return the result of one problem."""
+        """Return the result of the problem with the given number, counted from 0."""
         stacks: Any = self.value
         value = type(stacks)(*(stack[problem, ...] for stack in stacks))
         return Solution(
@@ -163,5 +173,5 @@ class BatchSolution(Generic[State]):
 
     @property
     def converged(self) -> np.ndarray[Any, Any]:
-        """Mask of the problems that converged."""
+        """Boolean array with one entry per problem: whether it converged."""
         return np.array([status.ok for status in self.status], dtype=bool)

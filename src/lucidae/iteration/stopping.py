@@ -1,4 +1,4 @@
-"""Stopping rules: distance to optimality, divergence, stalling and the iteration limit."""
+"""The rules by which an iteration stops: convergence, divergence, stalling and the step limit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from lucidae.iteration.status import Status
 from lucidae.validation import check_integer
 
 DIVERGENCE_FACTOR = 1e10
-"""Growth of the distance, relative to its first value or to 1, that counts as divergence."""
+"""An iteration has diverged when its distance to optimality exceeds this number times the larger
+one of 1 and the first distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """Stop when a distance to optimality is at most `tolerance`.
+    """Stopping rule: the distance to optimality is at most `tolerance`.
 
     Parameters
     ----------
     distance : callable
-        From a state to its dimensionless distance to optimality: a number for one problem,
-        an array with one entry per problem for a stack.
+        Takes a state and returns its distance to optimality, which has no unit: a number for one
+        problem, an array with one entry per problem for many.
     tolerance : float
-        The distance at which the problem counts as solved.
+        The distance to optimality at which the problem counts as solved.
     patience : int, optional
-        Number of checks without a new smallest distance after which the iteration has stalled.
+        Number of evaluations without a new smallest distance after which the iteration ends as
+        stalled. By default it never does.
 
     Examples
     --------
@@ -43,13 +45,25 @@ class Below:
 
     def __post_init__(self) -> None:
         if math.isnan(self.tolerance):
-            raise ValueError("tolerance=nan was given, expected a number.")
+            raise ValueError("tolerance=nan was given, expected a number that is not NaN.")
         if self.patience is not None:
             check_integer(self.patience, "patience", low=1)
 
 
 class Judge:
-    """Decide for each running problem how it ended: by a Status, or None if it continues."""
+    """Decides after each evaluation of the stopping rule which problems have ended, and how.
+
+    Attributes
+    ----------
+    stop : Below
+        The stopping rule.
+    best, latest : ndarrays with one entry per running problem
+        Smallest and last distance to optimality.
+    waited : ndarray of int
+        Number of evaluations since the smallest distance.
+    ceiling : ndarray or None
+        Distance above which a problem has diverged; None before the first evaluation.
+    """
 
     def __init__(self, stop: Below, count: int) -> None:
         self.stop = stop
@@ -59,11 +73,15 @@ class Judge:
         self.ceiling: Array | None = None
 
     def __call__(self, distances: Array, exhausted: bool) -> Array:
-        """Return one verdict per running problem from their distances."""
+        """Return for each running problem the `Status` with which it ended, or None if it goes on.
+
+        `distances` are the distances to optimality of the running problems, and `exhausted` tells
+        whether the largest number of steps has been made.
+        """
         if distances.shape != self.latest.shape:
             raise ValueError(
-                f"the distance has shape {distances.shape}, expected {self.latest.shape}: "
-                "one entry per problem."
+                f"the distance function of the stopping rule returned shape {distances.shape}, "
+                f"expected {self.latest.shape}: one entry per problem."
             )
         if self.ceiling is None:
             self.ceiling = DIVERGENCE_FACTOR * np.maximum(distances, 1.0)
@@ -74,7 +92,10 @@ class Judge:
         return self._verdicts(exhausted)
 
     def _verdicts(self, exhausted: bool) -> Array:
-        """Return one verdict per problem; later assignments have precedence over earlier ones."""
+        """Return the status of each problem, or None if it goes on, from the latest distances.
+
+        If several apply, the last one assigned below counts.
+        """
         verdicts = np.full(self.latest.shape, None, dtype=object)
         if self.stop.patience is not None:
             verdicts[self.waited >= self.stop.patience] = Status.STALLED
@@ -86,6 +107,6 @@ class Judge:
         return verdicts
 
     def drop(self, finished: Array) -> None:
-        """Remove the finished problems."""
+        """Forget the problems where the mask `finished` is true."""
         for name in ("best", "waited", "latest", "ceiling"):
             setattr(self, name, getattr(self, name)[~finished])

@@ -1,4 +1,8 @@
-"""Products with the second moment Σ, and the sources from which a fit takes Σ."""
+"""Products of row vectors with the second moment Σ of the data, and the data passed to `fit`.
+
+The classes ending in ``Covariance`` compute these products; the classes ending in ``Source`` store
+the data passed to `fit` and return the products, the mean and the eigenpairs of Σ.
+"""
 
 from __future__ import annotations
 
@@ -39,50 +43,56 @@ from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covarian
 from lucidae.validation import check_rows
 
 PLAIN_ROWS = 2**18
-"""Number of rows per product if the rows need no copy; their codes take memory."""
+"""Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
 
 SMALL_MEAN = 1.0
-"""Largest squared length of the mean, in units of the total variance, that is subtracted from the
-products instead of from the rows: at most one bit is lost."""
+"""Largest ratio of the squared length of the mean to the total variance for which the mean is
+subtracted from the products instead of from the rows: at most one bit of accuracy is lost."""
 
 
 class Covariance(Protocol):
-    """Interface of products with the second moment Σ of centred rows, a matrix of shape (m, m)."""
+    """Interface of classes that multiply by the second moment Σ of centred rows.
+
+    Σ is a matrix of shape (m, m), m being the number of features; a class need not store it.
+    """
 
     @property
     def trace(self) -> Any:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows`, of shape (…, k, m), with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseCovariance:
-    """The second moment Σ as a matrix, with which a product of k rows costs O(m²k)."""
+    """The second moment Σ stored as a matrix of shape (m, m).
+
+    A product with k rows costs O(m²k) operations.
+    """
 
     matrix: Array
 
     @property
     def trace(self) -> Array:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         return trace(self.matrix)
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.matrix.shape[0])
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return rows @ self.matrix
 
     def in_units(self, unit: float) -> DenseCovariance:
-        """Return the second moment Σ of the same data divided by the number `unit`."""
+        """Return the second moment of the data after these are divided by the number `unit`."""
         return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
 
 
@@ -90,34 +100,43 @@ class DenseCovariance:
 class EigenbasisCovariance:
     """The second moment Σ in the basis of its eigenvectors, where it is diagonal.
 
-    A product with k rows costs O(mk).
+    `values` are the m eigenvalues. A product with k rows costs O(mk) operations.
     """
 
     values: Array
 
     @property
     def trace(self) -> Array:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         return namespace(self.values).sum(self.values)
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.values.shape[-1])
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return rows * self.values
 
 
 @dataclass(frozen=True, slots=True)
 class RowsCovariance:
-    """The second moment Σ of n weighted rows, without the m × m matrix.
+    """The second moment Σ of n weighted rows with m features; the m × m matrix is not formed.
 
-    A product with k rows costs O(nmk) operations and O(nk) memory.
+    A product of k row vectors with Σ costs O(nmk) operations and O(nk) memory. The contribution of
+    the mean is subtracted from the products and not from the rows, so that sparse rows stay sparse.
 
-    The rows are not centred; the contribution of the mean is subtracted from the products, so that
-    sparse rows stay sparse.
+    Parameters
+    ----------
+    rows : array or sparse matrix of shape (n, m)
+        The rows, not centred.
+    mean : array of shape (m,)
+        The vector that is subtracted from every row.
+    weights : array of shape (n,)
+        Weights of the rows.
+    total : float
+        Sum of `weights`.
     """
 
     rows: Any
@@ -127,7 +146,7 @@ class RowsCovariance:
 
     @property
     def trace(self) -> float:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         xp = namespace(self.mean)
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
         # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
@@ -143,29 +162,29 @@ class RowsCovariance:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.rows.shape[1])
 
     def codes(self, encoder: Array) -> Array:
-        """Return the centred codes of the rows, shape (…, n, k)."""
+        """Return (X − mean) Wᵀ of shape (…, n, k) for the rows X and `encoder` W, (…, k, m)."""
         return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
 
     def centred_products(self, codes: Array) -> Array:
-        """Return the product of `codes`, transposed from (…, n, k), with the centred rows."""
+        """Return codesᵀ(X − mean), shape (…, k, m), for the rows X and codes of shape (…, n, k)."""
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
         return raw - spread[..., :, None] * self.mean
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return self.centred_products(self.codes(rows) * (self.weights / self.total)[:, None])
 
 
 def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
-    """Return the second moment Σ of rows about a given mean.
+    """Return the second moment of weighted rows X (n, m) about a given mean, without a matrix.
 
-    Dense rows are centred in a copy; sparse rows are not changed.
+    Dense rows are copied and centred as float64; sparse rows are not changed.
     """
     total = scalar(namespace(weights).sum(weights))
     if scipy.sparse.issparse(X):
@@ -175,28 +194,40 @@ def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
 
 @dataclass(frozen=True, slots=True)
 class StreamCovariance:
-    """The second moment Σ of all rows, whose products are computed in blocks of rows.
+    """The second moment Σ of many weighted rows with m features; the m × m matrix is not formed.
 
-    The m × m matrix is not formed.
+    Each product with Σ reads the rows block by block and adds up the products of the blocks.
+
+    Parameters
+    ----------
+    rows : array or sparse matrix of shape (n, m)
+        The rows, not centred.
+    mean : array of shape (m,)
+        Mean of the rows.
+    weights : array of shape (n,)
+        Weights of the rows.
+    small_mean : bool
+        Whether the squared mean is at most `SMALL_MEAN` times the total variance. The mean may
+        then be subtracted from the products instead of from a copy of the rows.
     """
 
     rows: Any
     mean: Array
     weights: Array
-    small_mean: bool = False  # against the deviations: it may be subtracted from the products
+    small_mean: bool = False
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.rows.shape[1])
 
     @property
     def trace(self) -> float:
-        """Total variance, the trace of the second moment Σ."""
+        """Total variance of the data: the trace of the second moment."""
         return sum(block.trace * share for block, share in self._blocks())
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ; the data are read once."""
+        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
         total: Any = None
         for block, share in self._blocks():
             part = block.apply(rows)
@@ -208,19 +239,22 @@ class StreamCovariance:
         return total
 
     def in_units(self, unit: float) -> StreamCovariance:
-        """Return the second moment Σ of the same data divided by the number `unit`."""
+        """Return the second moment of the data after these are divided by the number `unit`."""
         if unit == 1.0:
             return self
         return replace(self, rows=self.rows / unit, mean=self.mean / unit)
 
     @property
     def _as_they_are(self) -> bool:
-        """Whether the rows are multiplied without a centred copy in double precision."""
+        """Whether the rows are multiplied as they are, without making a centred float64 copy."""
         double = namespace(self.mean).float64
         return scipy.sparse.issparse(self.rows) or (self.small_mean and self.rows.dtype == double)
 
     def batch(self, index: Any) -> RowsCovariance:
-        """Return the second moment of the rows with the positions `index`, a NumPy array."""
+        """Return the second moment of a batch: the rows at the positions `index` (NumPy array).
+
+        It is taken about the mean of all rows, not about that of the batch.
+        """
         xp = namespace(self.weights)
         chosen = xp.asarray(index, device=device(self.weights))
         sparse = scipy.sparse.issparse(self.rows)
@@ -244,11 +278,11 @@ class StreamCovariance:
 
 
 class Products(NamedTuple):
-    """The products that full-batch objectives and rules need from the data.
+    """The matrix products from which full-batch losses and their gradients are computed.
 
-    With the encoder W₁ and the decoder W₂, `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape
-    (…, k, m). The second moment of the codes, `code_moment`, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both
-    have shape (…, k, k).
+    Let Σ be the second moment of the data (m × m), W₁ the encoder (k × m) and W₂ the decoder
+    (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape (…, k, m). `code_moment`, the
+    second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both have shape (…, k, k).
     """
 
     encoded: Array
@@ -258,7 +292,10 @@ class Products(NamedTuple):
 
 
 def products(weights: AnyWeights, covariance: Covariance) -> Products:
-    """Return the products of both layers with the second moment Σ, computed as one product."""
+    """Return the `Products` of the encoder and the decoder with the second moment of the data.
+
+    Both layers are multiplied in one product, so that the data are read once.
+    """
     encoder, atoms = weights.encoder, weights.atoms
     if atoms is encoder:  # tied weights
         encoded = decoded = covariance.apply(encoder)
@@ -270,9 +307,11 @@ def products(weights: AnyWeights, covariance: Covariance) -> Products:
 
 
 def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:
-    """Estimate the leading `k` eigenpairs of the second moment by `n_iter` block power iterations.
+    """Estimate the `k` largest eigenvalues of the second moment and their eigenvectors.
 
-    The matrix is not factorised. The estimates (Ritz values) never exceed the true eigenvalues.
+    `n_iter` block power iterations are made, so that only products with the second moment are
+    needed. The estimated eigenvalues (Ritz values) never exceed the true ones. `like` is an array
+    whose library, dtype and device are used.
     """
     xp = namespace(like)
     width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate
@@ -286,42 +325,62 @@ def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 
 
 
 STORED_FEATURES = 1024
-"""Largest number of features whose second moment is stored after `fit`, for `partial_fit`.
-
-It takes eight mebibytes."""
+"""Largest number of features for which `fit` stores the second moment, so that `partial_fit` can
+continue; the matrix then takes at most eight mebibytes."""
 
 
 @dataclass(frozen=True)
 class MomentSource:
-    """The data of a fit as their second moment."""
+    """The data passed to `fit`, stored as their mean and second moment.
+
+    `affordable` tells whether all eigenpairs of the second moment can be computed.
+    """
 
     moment: SecondMoment
 
-    affordable = True  # whether the spectrum can be computed
+    affordable = True
 
     @property
     def mean(self) -> Array:
-        """Mean of the rows."""
+        """Weighted mean of the rows, shape (m,)."""
         return self.moment.mean
 
     @property
     def weight(self) -> float:
-        """Total weight of the rows."""
+        """Sum of the weights of the rows."""
         return self.moment.weight
 
     @cached_property
     def covariance(self) -> DenseCovariance:
-        """Products with the second moment."""
+        """The second moment of the centred rows as a matrix, by which rows are multiplied."""
         return DenseCovariance(self.moment.covariance)
 
     def spectrum(self, k: int | None) -> Spectrum:
-        """Return the leading `k` eigenpairs, all by default."""
+        """Return the `k` leading eigenpairs of the second moment; all of them if `k` is None."""
         return Spectrum(*covariance_spectrum(self.covariance.matrix, k), self.moment.trace)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsSource:
-    """The data of a fit as rows, for few rows or for too many features for an m × m matrix."""
+    """The data passed to `fit`, stored as rows.
+
+    It is used if there are few rows, or too many features m for an m × m matrix.
+
+    Parameters
+    ----------
+    rows : array or sparse matrix of shape (n, m)
+        The rows.
+    weights : array of shape (n,)
+        Weights of the rows.
+    mean : array of shape (m,)
+        Weighted mean of the rows.
+    weight : float
+        Sum of `weights`.
+    trace : float
+        Total variance of the rows: the trace of their second moment.
+    moment : SecondMoment or None
+        The second moment of the rows if it was computed as well, otherwise None.
+    """
 
     rows: Any
     weights: Array
@@ -332,7 +391,10 @@ class RowsSource:
 
     @classmethod
     def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
-        """Return the source of rows X, with their second moment where it was computed too."""
+        """Return the source for rows X (n, m); compute their mean and total variance.
+
+        Without `weights`, each row has weight 1. `moment` is the second moment of X if it is known.
+        """
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp = namespace(reference)
         if weights is None:
@@ -346,19 +408,21 @@ class RowsSource:
 
     @property
     def covariance(self) -> StreamCovariance:
-        """Products with the second moment."""
+        """The second moment of the centred rows, by which row vectors are multiplied."""
         small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
         return StreamCovariance(self.rows, self.mean, self.weights, small)
 
     @property
     def affordable(self) -> bool:
-        """Whether all eigenpairs can be computed, through a matrix of at most 8192 columns."""
+        """Whether all eigenpairs can be computed: there are at most 8192 rows or features."""
         return bool(min(self.rows.shape) <= EXACT_FEATURES)
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading `k` eigenpairs, by default all, by the cheapest route.
+        """Return the `k` leading eigenpairs of the second moment; all of them if `k` is None.
 
-        None where all are asked for, but there are too many rows and features.
+        The algorithm that is cheapest for the shape of the rows is used (`lucidae.linear.routes`).
+        The result is None if all eigenpairs are asked for, but there are more than 8192 rows and
+        more than 8192 features.
         """
         n, m = self.rows.shape
         if k is not None and k < min(n, m):
@@ -388,25 +452,28 @@ class RowsSource:
 
 
 def _check_squares(source: RowsSource) -> None:
-    """Raise an error if rows are not finite, or if their squares overflow or underflow."""
+    """Raise a ValueError if rows contain NaN or infinity, or if squares overflow or underflow."""
     total = source.trace * source.weight
     peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
     if not math.isfinite(total):
         check_rows(source.rows)
         raise ValueError(
-            f"the largest entry of X is {peak:.3g}, so that the squares of X overflow double "
-            "precision. Divide X by a constant first."
+            f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X overflow "
+            "double precision. Divide X by a constant first."
         )
     # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
     if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
         raise ValueError(
-            f"the largest entry of X is {peak:.3g}, so that the squares of X underflow double "
-            "precision. Multiply X, or its weights, by a constant first."
+            f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X "
+            "underflow double precision. Multiply X, or sample_weight, by a constant first."
         )
 
 
 def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]:
-    """Return the mean of weighted rows and their total variance, reading dense rows twice."""
+    """Return the mean (m,) of weighted rows X (n, m) and their total variance.
+
+    `total` is the sum of the weights. Dense rows are read twice.
+    """
     if scipy.sparse.issparse(X):
         mean = np.asarray(weights @ X.astype(np.float64)).ravel() / total
         return mean, StreamCovariance(X, mean, weights).trace
@@ -424,7 +491,11 @@ def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]
 
 
 def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
-    """Return `k` eigenpairs; where there are fewer, add eigenvectors of the eigenvalue 0."""
+    """Return the `k` leading eigenpairs of `spectrum`; all that it has if `k` is None.
+
+    If `spectrum` has fewer than `k`, the missing eigenvalues are 0, and their eigenvectors are
+    arbitrary orthonormal vectors orthogonal to the others.
+    """
     found = int(spectrum.values.shape[0])
     if k is None or k <= found:
         return spectrum if k is None else spectrum.leading(k)
@@ -438,21 +509,22 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
 
 
 Source = MomentSource | RowsSource
-"""The data of a fit: mean, total weight, products with the second moment, and its spectrum."""
+"""The data passed to `fit`: their mean, total weight, second moment and its eigenpairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSolver:
-    """What a solver reads of the data, and which solver replaces it.
+    """Properties of one of the solvers of `LinearAutoencoder`.
 
     Parameters
     ----------
     closed_form : bool
-        Whether it computes the optimum from the leading eigenpairs of Σ.
+        Whether the solver computes the optimum from the leading eigenpairs of the second moment.
     batches : bool
-        Whether it draws batches of rows. The other solvers read the data through Σ.
+        Whether the solver draws batches of rows. The other solvers use only the second moment.
     if_unknown : str, optional
-        The solver that replaces it for objectives whose minimum is not known in closed form.
+        Name of the solver that is used instead if no closed form of the minimum is known. Without
+        a name, an error is raised in this case.
     """
 
     closed_form: bool
@@ -466,24 +538,28 @@ SOLVERS = {
     "gradient": LinearSolver(closed_form=False),
     "stochastic": LinearSolver(closed_form=False, batches=True),
 }
-"""The solvers of `LinearAutoencoder` by name."""
+"""Properties of the solvers of `LinearAutoencoder`, by the name of the solver."""
 
 
 def source_of(
     X: Any, weights: Array | None, solver: LinearSolver = SOLVERS["auto"], wanted: Any = None
 ) -> Source:
-    """Return the source of the second moment that suits the shape of the rows and the solver.
+    """Return the data as a `MomentSource` or as a `RowsSource`, whichever the solver needs.
+
+    A solver that draws batches needs rows. For the others, the cheaper form for the shape of X is
+    chosen.
 
     Parameters
     ----------
     X : array or sparse matrix of shape (n, m)
-        Checked rows.
+        Validated rows.
     weights : array of shape (n,) or None
-        Frequencies of the rows.
+        Weights (frequencies) of the rows; None for 1 each.
     solver : LinearSolver
-        What the solver reads.
+        Properties of the solver.
     wanted : int, float or None
-        The argument `n_components`; for other values than integers all eigenpairs are needed.
+        The argument `n_components` of the estimator; unless it is an integer, all eigenpairs are
+        needed.
     """
     n, m = X.shape
     if solver.batches:

@@ -1,4 +1,4 @@
-"""The estimator `LinearAutoencoder`: ordered, axis-aligned principal components."""
+"""The estimator `LinearAutoencoder`, whose latents are the ordered principal components."""
 
 from __future__ import annotations
 
@@ -49,66 +49,77 @@ class LinearAutoencoder(
 ):
     """Linear autoencoder that recovers the ordered principal components.
 
-    With the default arguments it is principal component analysis: exact, streaming through
-    `partial_fit`, with sample weights and a certificate. Every objective and learning rule of Bao
-    et al. (2020) is a `method`, and each can be solved in closed form, by full-batch descent
-    through the second moment, or by mini-batches.
+    With the default arguments it is an exact principal component analysis, which accepts sample
+    weights, can be fitted batch by batch (`partial_fit`) and has a certificate of its optimality.
+    Every objective and learning rule of Bao et al. (2020) is a `method`. A method is solved in
+    closed form if one is known, by full-batch descent on the second moment of the data, or by
+    descent on mini-batches of rows.
 
     Parameters
     ----------
     n_components : int, float in (0, 1) or None, default=None
-        Number of latents, the share of the variance that they should explain, or None for the
-        numerical rank (eigenvalues above m·eps times the largest).
+        Number of latents k, or the share of the variance that they should explain, or None for the
+        numerical rank: the number of eigenvalues of the covariance above m times the machine
+        epsilon times the largest one, where m is the number of features.
     method : str, default="rag"
-        ``"rag"`` (rotation augmented gradient), ``"gha"`` (Sanger's rule; Oja's for one latent),
-        ``"brockett"``, ``"plain"``, ``"uniform_l2"``, ``"nonuniform_l2"``, ``"nested_dropout"``,
-        ``"expected_nested_dropout"``, ``"linear_vae"``, or a name given to
-        `lucidae.linear.register_method`.
+        ``"rag"`` (rotation augmented gradient), ``"gha"`` (generalized Hebbian algorithm: Sanger's
+        rule, which is Oja's rule for one latent), ``"brockett"`` (Riemannian ascent of Brockett's
+        cost), ``"plain"`` (reconstruction loss alone), ``"uniform_l2"`` (the same ℓ₂ penalty for
+        all latents), ``"nonuniform_l2"`` (one ℓ₂ penalty per latent), ``"nested_dropout"`` (with
+        random masks), ``"expected_nested_dropout"`` (its expectation), ``"linear_vae"``, or a name
+        that was registered by `lucidae.linear.register_method`.
     solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
-        Closed form of the method's optimum; full-batch descent through the second moment of the
-        data; mini-batches with O(mk) memory. ``"auto"`` is exact: the leading
-        eigenpairs come from the second moment of the features, from the Gram matrix of the rows or
-        from block Krylov iteration, whichever is cheapest for the shape of the data. The direction
-        of a mini-batch is corrected by the direction of all rows at the last check (Johnson &
-        Zhang 2013), so that the noise vanishes at the optimum and the step size need not decrease.
+        ``"exact"`` computes the method's optimum in closed form. The leading eigenpairs of the
+        covariance come from the second moment of the features, from the Gram matrix of the rows or
+        from block Krylov iteration, whichever is cheapest for the shape of the data.
+        ``"gradient"`` is full-batch descent, which uses only the second moment of the data.
+        ``"stochastic"`` is descent on mini-batches of rows with O(mk) memory. The direction of a
+        mini-batch is corrected by the direction of all rows at the last evaluation of the stopping
+        rule (Johnson & Zhang 2013), so that the noise vanishes at the optimum and the step size
+        need not decrease. ``"auto"`` is ``"exact"`` if the method has a closed form, otherwise
+        ``"gradient"``.
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
-        For the gradient and stochastic solvers. Adam is refused for the rules ``"rag"``, ``"gha"``
-        and ``"brockett"``.
+        How the gradient and stochastic solvers update the weights. Adam is refused for the methods
+        ``"rag"``, ``"gha"`` and ``"brockett"``.
     learning_rate : float or "auto", default="auto"
-        Step size; ``"auto"`` takes half of the largest step that is stable at the optimum, from a
-        bound on the curvature by a few power iterations (for Adam: 3e-3). With ``"auto"``, the
-        full-batch gradient of ``"linear_vae"`` is also divided, block by block, by its curvature.
+        Step size of the gradient and stochastic solvers. ``"auto"`` takes half of the largest step
+        that is stable at the optimum; the curvature there is bounded by a few power iterations.
+        For Adam, ``"auto"`` is 3e-3. With ``"auto"``, the full-batch gradient of ``"linear_vae"``
+        for each group of parameters is also divided by a bound on the curvature in that group.
     momentum : float in [0, 1), default=0.9
-        For Nesterov and heavy ball.
+        Momentum of the optimizers ``"nesterov"`` and ``"heavy_ball"``; the others ignore it.
     l2 : "auto", float or array of shape (n_components,), default="auto"
-        Penalties of the ℓ₂ methods, in any order. ``"auto"`` minimises the condition number of
-        the Hessian at the optimum.
+        Penalties of the methods ``"uniform_l2"`` and ``"nonuniform_l2"``: one number for all
+        latents, or one per latent in any order. ``"auto"`` chooses the penalties that minimise the
+        condition number of the Hessian at the optimum.
     prior : {"geometric", "uniform"} or array of shape (n_components,), default="geometric"
-        Distribution of the prefix length in nested dropout, the number of latents that are kept.
+        Probabilities of the prefix lengths 1 … k in nested dropout. The prefix length is the number
+        of latents that are kept.
     whiten : bool, default=False
-        Whether `transform` scales every code to unit variance.
+        Whether `transform` divides every code by its standard deviation.
     batch_size : int, optional
-        Rows per step of the stochastic solver, 256 by default.
+        Number of rows per step of the stochastic solver, 256 by default.
     tied : bool or "auto", default="auto"
-        Whether the decoder is the encoder's transpose throughout. ``"auto"`` ties the rules,
-        which need it, and leaves the objectives free.
+        Whether the decoder is the transpose of the encoder during all of the training. ``"auto"``
+        ties the layers for the methods ``"rag"``, ``"gha"`` and ``"brockett"`` and trains them
+        separately for the others.
     init_scale : float, default=1e-2
-        Standard deviation of the first weights.
+        Standard deviation of the random first weights.
     max_iter : int, default=10000
         Largest number of steps of the gradient and stochastic solvers.
     tol : float, default=1e-6
         The gradient and stochastic solvers stop when ‖D‖ ≤ tol · c · ‖W‖, where W are all weights
-        as one vector, D is the method's direction at W (for an objective, its gradient) and c a
-        bound on the curvature at the optimum (4σ₁² for most methods, σ₁² being the largest
-        eigenvalue; for ``"linear_vae"`` the number of features). The full-batch solver tests this
-        every 20 steps; the stochastic solver tests it on all rows after each pass, or after 20
-        steps if that is later.
+        as one vector, D is the method's update direction at W (for an objective, its gradient) and
+        c a bound on the curvature at the optimum (for most methods 4σ₁², where σ₁² is the largest
+        eigenvalue of the second moment; for ``"linear_vae"`` the number of features). The gradient
+        solver tests this every 20 steps. The stochastic solver tests it on all rows after each pass
+        over the rows, or after 20 steps if that is later.
     random_state : int, RandomState or None, default=None
         Seed of the first weights, of the order of mini-batches and of the masks of nested dropout.
         The exact solver does not use it.
     warm_start : bool, default=False
-        Whether the gradient and stochastic solvers start from the weights of the last `fit`, which
-        may come from any solver or method: weights are converted between tied and untied. If their
+        Whether the gradient and stochastic solvers start from the weights of the last `fit`. These
+        may come from any solver and method: weights are converted between tied and untied. If their
         shape differs from the one that is needed, a warning says so and random weights are used.
     verbose : bool, default=False
         Whether the gradient and stochastic solvers print a progress bar.
@@ -122,24 +133,31 @@ class LinearAutoencoder(
     decoder_ : array of shape (m, k)
         Decoder W₂.
     components_ : array of shape (k, m)
-        Decoder columns at unit length, ordered by variance, the largest entry of each positive;
-        rows of zeros for zero latents.
-    explained_variance_, explained_variance_ratio_, singular_values_ : arrays of shape (k,)
-        Variance along each component (divisor Σw − 1), its share, and the singular values.
+        Decoder columns scaled to unit length, one per row, in descending order of variance. The
+        entry of largest magnitude of each is positive. A latent that is zero has a row of zeros.
+    explained_variance_ : array of shape (k,)
+        Variance of the data along each component. The divisor is the total weight of the samples
+        minus 1.
+    explained_variance_ratio_ : array of shape (k,)
+        `explained_variance_` divided by the total variance.
+    singular_values_ : array of shape (k,)
+        Square roots of `explained_variance_` times its divisor. For a fit without weights these
+        are the leading singular values of the centred data.
     noise_variance_ : float
-        Mean variance outside the components.
+        Mean variance of the data per dimension outside the span of the components.
     n_components_ : int
         Number of latents.
     n_iter_ : int
-        Number of steps, 1 for the exact solver.
+        Number of steps that the solver took; 1 for the exact solver.
     n_samples_seen_ : int or float
-        Total weight of the samples.
+        Sum of the sample weights of all rows seen; without weights, the number of rows.
     status_ : Status
-        How the solver ended.
+        How the solver ended: converged, diverged, stopped, or at the limit of steps.
     history_ : History
-        The loss during descent.
+        The loss at some of the steps of the gradient and stochastic solvers; empty for the exact
+        solver.
     certificate_ : Certificate
-        Distance of the fit to the optimum, claim by claim.
+        Checked statements (claims) on how far the fitted weights are from the optimum.
     n_features_in_ : int
         Number of features m.
 
@@ -223,21 +241,21 @@ class LinearAutoencoder(
 
     @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
-        """Fit to the rows of `X`.
+        """Fit the autoencoder to the rows of `X`.
 
         Parameters
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-            The data, at least two rows.
+            The data: n ≥ 2 samples with m features.
         y : ignored
-            For scikit-learn's pipelines.
+            Accepted for scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
-            Frequencies of the rows.
+            Weights of the rows as frequencies: weight 2 counts a row twice. By default 1 each.
 
         Returns
         -------
         LinearAutoencoder
-            Itself.
+            The fitted estimator itself.
         """
         options = self._options()
         X = validated_rows(self, X, reset=True, least=2, finite=False)
@@ -254,26 +272,27 @@ class LinearAutoencoder(
 
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
-        """Fit to one more batch of rows, of any size.
+        """Update the fit with one more batch of rows, of any size.
 
-        Up to m = 8192 features the second moment is updated, and after the last batch the result
-        equals `fit` on all rows. With more features, or with ``solver="stochastic"``, the rule
-        takes one step per batch, starting from the weights of an earlier `fit` if there was one.
-        Attributes that need an eigendecomposition are computed when they are first read.
+        Up to m = 8192 features the second moment of all batches is updated, and after the last
+        batch the result equals `fit` on all rows. With more features, or with
+        ``solver="stochastic"``, each batch is used for one step of descent, which starts from the
+        weights of an earlier `fit` if there was one and otherwise from random weights. Attributes
+        that need an eigendecomposition are computed when they are first read.
 
         Parameters
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-            The batch, at least one row.
+            The batch: n ≥ 1 samples with m features.
         y : ignored
-            For scikit-learn's pipelines.
+            Accepted for scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
-            Frequencies of the rows.
+            Weights of the rows as frequencies: weight 2 counts a row twice. By default 1 each.
 
         Returns
         -------
         LinearAutoencoder
-            Itself.
+            The fitted estimator itself.
         """
         options = self._options()
         first = not hasattr(self, "_state")
@@ -287,22 +306,25 @@ class LinearAutoencoder(
         return self
 
     def _options(self) -> Options:
-        """Return the checked arguments."""
+        """Return the constructor's arguments after checking them; wrong ones raise a ValueError."""
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     @finite("the codes")
     def transform(self, X: Any) -> Array:
-        """Return the codes (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
+        """Return the codes (X − mean) W₁ᵀ of the rows of `X`, where W₁ is the encoder.
+
+        With ``whiten=True``, each code is divided by its standard deviation on the training rows.
 
         Parameters
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-            The data.
+            The rows to encode, with m features.
 
         Returns
         -------
         array of shape (n, k)
+            One row of k codes per row of `X`.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
@@ -317,16 +339,17 @@ class LinearAutoencoder(
 
     @finite("the decoded rows")
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows X W₂ᵀ + mean that codes X reconstruct.
+        """Return the rows X W₂ᵀ + mean decoded from the codes `X`, where W₂ is the decoder.
 
         Parameters
         ----------
         X : array-like of shape (n, k)
-            Codes as `transform` returns them.
+            Codes as `transform` returns them: whitened ones if ``whiten=True``.
 
         Returns
         -------
         array of shape (n, m)
+            One reconstructed row of m features per row of codes.
         """
         check_is_fitted(self)
         model = self._state.model
@@ -338,16 +361,17 @@ class LinearAutoencoder(
 
     @finite("the log-likelihoods")
     def score_samples(self, X: Any) -> Array:
-        """Return the log-likelihood of each row under probabilistic PCA.
+        """Return the log-likelihood of each row of `X` under probabilistic PCA.
 
         Parameters
         ----------
         X : array-like of shape (n, m)
-            The data.
+            The rows to score, with m features.
 
         Returns
         -------
         array of shape (n,)
+            One log-likelihood per row, in nats.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
@@ -355,36 +379,51 @@ class LinearAutoencoder(
         return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        """Return the mean log-likelihood of the rows under probabilistic PCA.
+        """Return the mean log-likelihood of the rows of `X` under probabilistic PCA.
 
         Parameters
         ----------
         X : array-like of shape (n, m)
-            The data.
+            The rows to score, with m features.
         y : ignored
-            For scikit-learn's model selection.
+            Accepted for scikit-learn's model selection.
 
         Returns
         -------
         float
+            The mean over the rows, in nats.
         """
         likelihoods = self.score_samples(X)
         return float(namespace(likelihoods).mean(likelihoods))
 
     def get_covariance(self) -> Array:
-        """Return the covariance that the model implies, shape (m, m)."""
+        """Return the covariance of the data under the fitted probabilistic PCA model.
+
+        Returns
+        -------
+        array of shape (m, m)
+            The covariance of the training rows in the span of the components, and
+            `noise_variance_` in every direction orthogonal to it.
+        """
         check_is_fitted(self)
         return self._state.returned(self._state.model.covariance())
 
     @finite("the entries of the precision matrix")
     def get_precision(self) -> Array:
-        """Return the inverse of the covariance that the model implies, shape (m, m)."""
+        """Return the inverse of the covariance of the fitted probabilistic PCA model.
+
+        Returns
+        -------
+        array of shape (m, m)
+            The inverse of `get_covariance`; variances of zero are first replaced by the machine
+            epsilon times the largest variance.
+        """
         check_is_fitted(self)
         return self._state.returned(self._state.model.precision())
 
     @property
     def n_samples_seen_(self) -> int | float:
-        """Total weight of the samples, an integer where it is whole."""
+        """Sum of the sample weights of all rows seen; an integer if it is a whole number."""
         check_is_fitted(self)
         weight = self._state.weight
         return int(weight) if weight == int(weight) else weight
@@ -395,7 +434,7 @@ class LinearAutoencoder(
 
     @property
     def certificate_(self) -> Certificate:
-        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        """Checked statements (claims) on how far the fitted weights are from the optimum."""
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
@@ -403,7 +442,10 @@ class LinearAutoencoder(
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _with_changes(self, found: Certificate) -> Certificate:
-        """Return the certificate, which fails where fitted attributes were changed by a user."""
+        """Return `found` with a failed claim added if a user changed fitted attributes.
+
+        Without changes, `found` is returned as it is.
+        """
         names = fitted_names(type(self))  # type: ignore[arg-type]
         assigned = {name: vars(self)[name] for name in names & vars(self).keys()}
         return with_changes(found, self._state.changed_attributes(assigned))
@@ -421,6 +463,6 @@ _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)
 def _check_weight(weight: float) -> None:
     if weight <= 1.0:
         raise ValueError(
-            f"sample_weight sums to {weight:g}, expected more than 1: weights are frequencies. "
-            "Multiply them so that they sum to the number of samples."
+            f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
+            "frequencies. Multiply the weights so that they sum to the number of samples."
         )

@@ -1,4 +1,4 @@
-"""Methods by name: the table, its registration, and the checked arguments of an estimator."""
+"""Training methods of `LinearAutoencoder` by name, their registration, and checked arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ from lucidae.validation import (
 Vector = np.ndarray[Any, Any]
 
 SMALLEST_NORM = 1e-8
-"""Norms of the weights below this are replaced by it in the stopping rule."""
+"""Smallest norm of the weights by which the stopping rule divides; a smaller norm is replaced by
+this number."""
 
 
 @saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
@@ -57,14 +58,15 @@ class Method:
     Parameters
     ----------
     name : str
-        The public name.
+        The name by which users choose the method.
     rule : Rule
-        The direction that is followed; the objective itself for gradient descent.
+        Gives the direction of each update. For gradient descent this is the objective itself: an
+        `Objective` is a `Rule` whose direction is its gradient.
     objective : Objective
-        The loss whose global minimum is the method's optimum; for rules that are not the gradient
-        of any loss, the reconstruction loss, which their fixed points minimise.
+        The loss whose global minimum is the method's optimum. For rules that are not the gradient
+        of any loss it is the reconstruction loss, which their fixed points minimise.
     tied : bool
-        Whether both layers share one array.
+        Whether encoder and decoder share one array, so that the decoder is the encoder's transpose.
     """
 
     name: str
@@ -73,15 +75,24 @@ class Method:
     tied: bool = False
 
     def expected(self) -> Rule:
-        """Return the rule that is followed in expectation: `rule` itself unless it samples."""
+        """Return the rule whose direction is the expectation of the direction of `rule`.
+
+        It is `rule` itself unless `rule` draws random masks.
+        """
         return self.rule.expected(self.objective)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
-        """Return first weights, of the type that the method trains, from rows of both layers."""
+        """Return the first weights, of the type that the method trains, from both layers.
+
+        `encoder` and `atoms` have shape (k, m); the rows of `atoms` are the decoder's columns.
+        """
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return weights of the type that the method trains from those of another method."""
+        """Return the weights of another method, converted to the type that this method trains.
+
+        If the layers are tied here, a mean of the encoder and the transposed decoder is taken.
+        """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
             encoder = atoms = balanced_mean(encoder, atoms)
@@ -90,16 +101,31 @@ class Method:
 
 
 def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) -> Array:
-    """Return ‖direction‖ / (scale · ‖weights‖), Frobenius norms over all weights.
+    """Return the norm of a rule's direction divided by `scale` and by the norm of the weights.
 
-    It is 0 at a fixed point and of order 1 at a random start. A norm of the weights below
-    `SMALLEST_NORM` is replaced by it, because all latents may be zero at the optimum.
+    Both are Frobenius norms over all weights. The ratio is 0 at a fixed point and of order 1 at a
+    random start. If the norm of the weights is below `SMALLEST_NORM`, it is replaced by
+    `SMALLEST_NORM`, because all latents may be zero at the optimum.
+
+    Parameters
+    ----------
+    rule : Rule
+        Gives the direction.
+    weights : weights
+        The weights at which the direction is computed.
+    covariance : Covariance
+        Products with the second moment of the data.
+    scale : float or array
+        The curvature at the optimum, which makes the ratio dimensionless.
     """
     return relative_norm(rule.direction(weights, covariance), weights, scale)
 
 
 def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
-    """Return ‖direction‖ / (scale · ‖weights‖) for a direction that was computed already."""
+    """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
+
+    As `relative_direction`, for a direction that was computed already.
+    """
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
     return frobenius(direction) / (scale * size)
@@ -107,18 +133,19 @@ def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class MethodSettings:
-    """Settings from which a method is made.
+    """Settings from which the objective and the rule of a method are made, for k latents.
 
     Parameters
     ----------
     penalties : array of shape (k,)
         One ℓ₂ penalty per latent; zeros for methods without penalties.
     prior : array of shape (k,)
-        Probabilities of the prefix lengths 1 … k of nested dropout.
+        Probabilities of the prefix lengths 1 … k of nested dropout. The prefix length is the number
+        of latents that are kept.
     rng : numpy.random.Generator
-        For rules that sample.
+        Generator for rules that draw random masks.
     tied : bool or "auto"
-        Whether the layers are tied; ``"auto"`` leaves it to the rule.
+        Whether encoder and decoder share one array; ``"auto"`` leaves it to the rule.
     """
 
     penalties: Array
@@ -128,7 +155,7 @@ class MethodSettings:
 
     @property
     def k(self) -> int:
-        """Number of latents."""
+        """Number of latents k."""
         return len(self.prior)
 
 
@@ -139,7 +166,10 @@ ReadPenalties = Callable[[Any, Vector | None, int], Vector]
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """A registered method: how its objective, its rule and its penalties are made."""
+    """A registered method, as the functions that make its objective, rule and penalties.
+
+    The fields are the arguments of `register_method`; None stands for the default.
+    """
 
     objective: MakeObjective
     rule: MakeRule | None = None
@@ -147,7 +177,7 @@ class MethodEntry:
 
 
 METHODS: dict[str, MethodEntry] = {}
-"""The methods of `LinearAutoencoder` by name."""
+"""The registered training methods of `LinearAutoencoder`, by name."""
 
 
 def register_method(
@@ -157,24 +187,27 @@ def register_method(
     rule: MakeRule | None = None,
     penalties: ReadPenalties | None = None,
 ) -> None:
-    """Register a method, after which ``LinearAutoencoder(method=name)`` can be fitted.
+    """Register a training method, so that ``LinearAutoencoder(method=name)`` can be fitted.
+
+    At least one of `objective` and `rule` must be given.
 
     Parameters
     ----------
     name : str
-        The public name; it must not be in use.
+        The name of the method; it must not be in use.
     objective : callable, optional
-        Returns the `Objective` for given `MethodSettings`; the reconstruction loss by default.
+        Takes `MethodSettings` and returns the `Objective`; the reconstruction loss by default.
     rule : callable, optional
-        Returns the `Rule` for given `MethodSettings`; gradient descent on the objective by default.
+        Takes `MethodSettings` and returns the `Rule`; gradient descent on the objective by default.
     penalties : callable, optional
-        Returns one penalty per latent from the argument `l2`, the eigenvalues (None where they are
-        not needed or not computed) and the number of latents, such as
-        `lucidae.linear.penalties.nonuniform_penalties`. Without it `l2` is ignored.
+        Takes the estimator's argument `l2`, the eigenvalues of the second moment (None if they
+        were not computed) and the number of latents, and returns one penalty per latent. An
+        example is `lucidae.linear.penalties.nonuniform_penalties`. By default `l2` is ignored and
+        the penalties are 0.
 
     See Also
     --------
-    unregister_method : Remove a method again.
+    unregister_method : Remove a registered method.
 
     Examples
     --------
@@ -186,25 +219,31 @@ def register_method(
     >>> unregister_method("fixed_l2")
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name={name!r} was given, expected a text that is not empty.")
+        raise ValueError(f"name={name!r} was given, expected a string that is not empty.")
     if name in METHODS:
         raise ValueError(
-            f"a method named {name!r} is registered already; choose another name, or remove it "
-            "by unregister_method first."
+            f"a method named {name!r} is registered already. Choose another name, or call "
+            f"unregister_method({name!r}) first."
         )
     if objective is None and rule is None:
-        raise ValueError("expected an objective, a rule or both; neither was given.")
+        raise ValueError("register_method expects an objective, a rule or both; neither was given.")
     METHODS[name] = MethodEntry(objective or (lambda _: Reconstruction()), rule, penalties)
 
 
 def unregister_method(name: str) -> None:
-    """Remove a registered method."""
+    """Remove a registered method.
+
+    Parameters
+    ----------
+    name : str
+        The name that was given to `register_method`.
+    """
     method_entry(name)
     del METHODS[name]
 
 
 def method_entry(name: Any) -> MethodEntry:
-    """Return what is registered under `name`; unknown names are refused."""
+    """Return the `MethodEntry` registered under `name`; raise a ValueError if there is none."""
     if not isinstance(name, str) or name not in METHODS:
         known = ", ".join(repr(other) for other in METHODS)
         raise ValueError(
@@ -234,18 +273,20 @@ register_method("linear_vae", objective=lambda _: LinearVAE())
 
 
 def make_method(name: str, settings: MethodSettings) -> Method:
-    """Return a method by name; a tying that contradicts its rule is refused.
+    """Return the training method registered under `name`, made with the given settings.
 
     Parameters
     ----------
     name : str
-        A key of `METHODS`.
+        Name of the method, a key of `METHODS`.
     settings : MethodSettings
-        Penalties, prior, generator and tying.
+        Penalties, prefix probabilities, random generator, and whether the layers are tied. A value
+        of ``settings.tied`` that contradicts the rule raises a ValueError.
 
     Returns
     -------
     Method
+        The rule, the objective and whether the layers are tied.
 
     Examples
     --------
@@ -265,19 +306,19 @@ def _tied(name: str, rule: Rule, given: bool | str) -> bool:
         return tying in ("default", "required")
     if tying == "required" and not given:
         raise ValueError(
-            f"tied=False was given with method={name!r}, whose rule has one set of weights. "
-            "Leave tied='auto'."
+            f"tied=False was given with method={name!r}, which has one set of weights for encoder "
+            "and decoder. Use tied='auto' or tied=True."
         )
     if tying == "refused" and given:
         raise ValueError(
             f"tied=True was given with method={name!r}, whose encoder and decoder differ at "
-            "the optimum. Leave tied='auto'."
+            "the optimum. Use tied='auto' or tied=False."
         )
     return bool(given)
 
 
 def check_optimizer(method: Method, optimizer: str) -> None:
-    """Refuse an optimizer with which the rule does not work, and state the reason."""
+    """Raise a ValueError, with the reason, if the method's rule does not work with `optimizer`."""
     refused = method.rule.refused_optimizers
     if optimizer in refused:
         others = ", ".join(repr(name) for name in OPTIMIZERS if name not in refused)
@@ -293,7 +334,12 @@ PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 @saved_as("lucidae.linear.options/1", formerly="lucidae.linear.options:Options")
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked arguments of a `LinearAutoencoder`."""
+    """Checked arguments of a `LinearAutoencoder`.
+
+    The fields are named as the arguments. `solver` is never ``"auto"`` for an objective without a
+    closed form, and `training` contains the arguments of descent: optimizer, learning_rate,
+    momentum, max_iter, tol and verbose.
+    """
 
     n_components: Any
     method: str
@@ -328,7 +374,10 @@ class Options:
         warm_start: Any = False,
         verbose: Any = False,
     ) -> Options:
-        """Check the arguments of `LinearAutoencoder`, which has the same defaults."""
+        """Return the checked arguments; a wrong one raises a ValueError.
+
+        The arguments and their defaults are those of `LinearAutoencoder`.
+        """
         verbose = check_verbose(verbose)
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         tied = _check_tied(tied)
@@ -351,39 +400,54 @@ class Options:
 
     @property
     def reads(self) -> LinearSolver:
-        """What the solver reads of the data: descent reads rows if the rule needs them."""
+        """Properties of the chosen solver on these arguments.
+
+        They are those of `SOLVERS`, except that descent draws batches of rows if the rule needs
+        rows instead of their second moment.
+        """
         solver = SOLVERS[self.solver]
         if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:
             return replace(solver, batches=True)
         return solver
 
     def rng(self, *, draws: bool = True) -> np.random.Generator:
-        """Return a new generator for one fit; a shared one where nothing is drawn from it."""
+        """Return a random generator for one fit, seeded by `random_state`.
+
+        If nothing will be drawn (`draws` is false and the rule does not sample masks), a shared
+        generator is returned, because making a new one takes time.
+        """
         if not draws and not _trial_method(self.method, self.tied).rule.needs_rows:
             return _RNG  # a new one would take a twentieth of the time of a small fit
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
 
     def make(self, k: int, spectrum: Spectrum | None, rng: np.random.Generator) -> Method:
-        """Return the method for `k` latents; `spectrum` is needed by ``l2="auto"`` alone."""
+        """Return the training method for `k` latents.
+
+        `spectrum`, the eigenpairs of the second moment, is needed only for ``l2="auto"``.
+        """
         settings = MethodSettings(self.penalties(k, spectrum), self.prefix_prior(k), rng, self.tied)
         return make_method(self.method, settings)
 
     @property
     def needs_spectrum(self) -> bool:
-        """Whether the penalties are chosen from the eigenvalues."""
+        """Whether the penalties are chosen from the eigenvalues of the second moment."""
         return isinstance(self.l2, str) and method_entry(self.method).penalties is not None
 
     def penalties(self, k: int, spectrum: Spectrum | None) -> Vector:
-        """Return one penalty per latent."""
+        """Return one ℓ₂ penalty per latent, shape (k,); zeros for methods without penalties.
+
+        `spectrum`, the eigenpairs of the second moment, is needed only for ``l2="auto"``.
+        """
         read = method_entry(self.method).penalties
         if read is None:
             return np.zeros(k)
         return read(self.l2, None if spectrum is None else spectrum.resolved(k + 1), k)
 
     def check_before_solving(self, m: int) -> None:
-        """Refuse numbers of latents, penalties or probabilities that cannot fit `m` features.
+        """Raise a ValueError if the arguments contradict each other or the `m` features.
 
-        `partial_fit` calls it, because its model is computed only when it is read.
+        The number of latents, of penalties and of prefix probabilities is checked. `partial_fit`
+        calls this, because its model is computed later, when it is first read.
         """
         k = self.n_components
         if isinstance(k, int):
@@ -396,23 +460,24 @@ class Options:
             if not isinstance(value, str) and value.ndim == 1:
                 raise ValueError(
                     f"{name} has {value.size} entries, one per latent, but n_components={k!r} does "
-                    "not say how many latents there will be after the last batch: give "
+                    "not fix the number of latents. For partial_fit, give "
                     f"n_components={value.size}."
                 )
 
     def prefix_prior(self, k: int) -> Vector:
-        """Return the probabilities of the prefix lengths 1 … k."""
+        """Return the probabilities of the prefix lengths 1 … k of nested dropout, shape (k,)."""
         if isinstance(self.prior, str):
             return PRIORS[self.prior](k)
         if self.prior.shape != (k,):
             raise ValueError(
-                f"prior has {self.prior.size} probabilities, expected {k}: one per prefix length."
+                f"prior has {self.prior.size} probabilities, expected {k}: one for each number of "
+                "latents that nested dropout may keep."
             )
         return np.asarray(self.prior / self.prior.sum())
 
 
 def check_features(k: int, m: int) -> None:
-    """Refuse more latents than features."""
+    """Raise a ValueError if the number of latents k exceeds the number of features m."""
     if k > m:
         raise ValueError(
             f"n_components={k} was given, but X has {m} features: expected at most {m}."
@@ -420,7 +485,7 @@ def check_features(k: int, m: int) -> None:
 
 
 def _trial_method(name: str, tied: bool | str) -> Method:
-    """Return the method for one latent, whose properties are known before the data are."""
+    """Return the method for one latent, to read its properties before the data are known."""
     return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
 
 
@@ -428,7 +493,11 @@ _ONE, _RNG = np.ones(1), np.random.default_rng(0)
 
 
 def _check_solver(solver: Any, method: Method) -> str:
-    """Return a solver for the method: the exact one needs a closed form of the optimum."""
+    """Return the name of the solver that will be used for the method.
+
+    For an objective without a closed form of the minimum, ``"auto"`` becomes ``"gradient"``, and
+    ``"exact"`` raises a ValueError.
+    """
     check_choice(solver, "solver", SOLVERS)
     chosen = SOLVERS[solver]
     if method.objective.has_minimizer or not chosen.closed_form:
@@ -477,7 +546,10 @@ def _check_penalty(value: Any) -> Any:
 
 
 def _check_prior(value: Any) -> Any:
-    expected = "'geometric', 'uniform', or one probability of at least 0 per prefix length"
+    expected = (
+        "'geometric', 'uniform', or one probability of at least 0 for each number of latents that "
+        "nested dropout may keep"
+    )
     if isinstance(value, str) and value in PRIORS:
         return value
     prior = check_vector(value, "prior", expected=expected)

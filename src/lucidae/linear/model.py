@@ -1,4 +1,7 @@
-"""A fitted linear autoencoder: ordered latents, their variances, and the Gaussian model."""
+"""The fitted linear autoencoder: ordered latents, their variances, and the Gaussian model.
+
+The Gaussian model is that of probabilistic PCA, from which likelihoods are computed.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,30 @@ from lucidae.linear.spectrum import TINY
 from lucidae.linear.weights import orthonormal_rows
 
 ZERO_LATENT = 1e-8
-"""A latent counts as zero when the product of the lengths of its encoder row and its decoder column
-is at most this number. The product does not change when a scale moves from one to the other."""
+"""A latent counts as zero if the length of its encoder row times the length of its decoder column
+is at most this number. The product is the same if a factor is moved from one layer to the other."""
 
 
 @saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:
-    """The trained weights, and how the solver found them."""
+    """The weights that a solver returned, and how the solver found them.
+
+    Parameters
+    ----------
+    weights : weights
+        Encoder and decoder, latents in the order of training.
+    method : Method
+        The training method.
+    status : Status
+        How the solver ended.
+    n_iter : int
+        Number of steps; 1 for a closed form.
+    history : History
+        The recorded loss; empty for a closed form.
+    learning_rate : float or None
+        The step size; None for a closed form.
+    """
 
     weights: Any
     method: Method
@@ -52,26 +71,35 @@ class TrainedWeights:
 @saved_as("lucidae.linear.model/1", formerly="lucidae.linear.model:Model")
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The fitted model in double precision; latents ordered by variance, signs fixed.
+    """The fitted linear autoencoder as float64 arrays, for m features and k latents.
+
+    The latents are in descending order of variance, and the entry of largest magnitude of each
+    component is positive.
 
     Parameters
     ----------
     mean : array of shape (m,)
-        Mean of the data.
-    encoder, atoms, components : arrays of shape (k, m)
-        Encoder rows, decoder columns, and decoder columns at unit length (0 for zero latents).
+        Mean of the training rows.
+    encoder : array of shape (k, m)
+        Rows of the encoder.
+    atoms : array of shape (k, m)
+        Columns of the decoder, as rows.
+    components : array of shape (k, m)
+        Columns of the decoder scaled to unit length, as rows; 0 for zero latents.
     variances : array of shape (k,)
         Variance of the data along each component; the divisor is the total weight minus 1.
     code_deviations : array of shape (k,)
-        Standard deviation of each code, 1 where it is 0.
+        Standard deviation of each code; 1 for a code without variance.
     total_variance : float
         Trace of the covariance; the divisor is the total weight minus 1.
-    basis, inside : arrays of shape (m, r), (r, r)
-        Orthonormal basis of the decoder's span and the covariance in it.
+    basis : array of shape (m, r)
+        Orthonormal basis of the span of the decoder's columns.
+    inside : array of shape (r, r)
+        Covariance of the data in that basis.
     noise_variance : float
-        Mean variance outside of the basis, 0 when the basis is complete.
+        Mean variance of the data per dimension orthogonal to the basis; 0 if r equals m.
     weight : float
-        Total weight of the data.
+        Sum of the weights of the training rows.
     outcome : TrainedWeights
         The weights as trained, before ordering, and how they were found.
     """
@@ -91,11 +119,14 @@ class Model:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom: the total weight minus 1, and at least the machine epsilon."""
+        """Divisor of the variances: the total weight minus 1, but at least the machine epsilon."""
         return max(self.weight - 1.0, np.finfo(float).eps)
 
     def precision(self) -> Array:
-        """Return the inverse of the model covariance, of shape (m, m); see `covariance`."""
+        """Return the inverse of the covariance of the Gaussian model, shape (m, m).
+
+        Variances of zero are first replaced by the machine epsilon times the largest variance.
+        """
         # Q and its complement are invariant: M is inverted inside and s² outside, so that the
         # inverse is Q(M⁻¹ − s⁻²I)Qᵀ + s⁻²I.
         inside, noise = self._floored()
@@ -105,16 +136,20 @@ class Model:
         return precision if noise is None else _minus_diagonal(precision, -1 / noise)
 
     def covariance(self) -> Array:
-        """Return the model covariance Q(M − s²I)Qᵀ + s²I, of shape (m, m).
+        """Return the covariance Q(M − s²I)Qᵀ + s²I of the Gaussian model, shape (m, m).
 
-        Q is the basis of the components' span, M the covariance in it and s² the noise variance.
+        Q (m × r) is an orthonormal basis of the span of the components, M (r × r) the covariance
+        of the data in this basis, and s² the noise variance.
         """
         noise = self.noise_variance
         inner = self.basis @ _minus_diagonal(self.inside, noise) @ self.basis.mT
         return _minus_diagonal(inner, -noise)
 
     def log_likelihood(self, centred: Array) -> Array:
-        """Return the Gaussian log-likelihood of centred rows (probabilistic PCA)."""
+        """Return the log-likelihood of each row under probabilistic PCA, shape (n,).
+
+        `centred` are rows minus the mean, shape (n, m).
+        """
         xp, m = namespace(centred), centred.shape[1]
         inside, noise = self._floored()
         factor, _ = cholesky(inside)
@@ -129,10 +164,11 @@ class Model:
         return -(misfit + log_determinant + m * math.log(2 * math.pi)) / 2
 
     def _floored(self) -> tuple[Array, float | None]:
-        """Return the covariance in the basis and the noise variance, with a lower bound on both.
+        """Return the covariance in the basis (r × r) and the noise variance, both bounded below.
 
-        The bound is the machine epsilon times the largest variance: without it, data of deficient
-        rank would have an infinite likelihood. The second value is None if the basis is complete.
+        Variances smaller than the machine epsilon times the largest variance are raised to this
+        number; without it, data of deficient rank would have an infinite likelihood. The noise
+        variance is None if the basis is complete (r = m), so that no dimension is outside.
         """
         values, vectors = eigh_descending(self.inside)
         floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, TINY)
@@ -150,7 +186,19 @@ def _minus_diagonal(A: Array, value: float) -> Array:
 def build_model(
     outcome: TrainedWeights, mean: Array, weight: float, covariance: Covariance
 ) -> Model:
-    """Order the latents of `outcome`, fix their signs and measure them on the data."""
+    """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
+
+    Parameters
+    ----------
+    outcome : TrainedWeights
+        The weights as the solver returned them.
+    mean : array of shape (m,)
+        Mean of the training rows.
+    weight : float
+        Sum of the weights of the training rows.
+    covariance : Covariance
+        Products with the second moment of the training rows, from which variances are computed.
+    """
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp = namespace(atoms)
     components, nonzero = _unit_rows(encoder, atoms)
@@ -198,7 +246,11 @@ def _negligible(codes: Array, encoder: Array) -> Array:
 
 
 def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return decoder columns as unit rows (0 for zero latents), and which latents are not zero."""
+    """Return the decoder columns scaled to unit length, and a mask of the latents that are not 0.
+
+    The columns are returned as rows of an array (k, m); those of zero latents are 0. The mask is a
+    boolean NumPy array of shape (k,).
+    """
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
     reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
@@ -209,9 +261,9 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
 
 
 def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
-    """Return orthonormal rows with the span of the latents that are not zero.
+    """Return orthonormal rows (r, m) that span the components of the latents that are not zero.
 
-    Where all are zero, the span is that of one arbitrary direction.
+    `nonzero` is the mask of these latents. If all latents are zero, one arbitrary row is returned.
     """
     if nonzero.all():
         gram = components @ components.mT
@@ -227,7 +279,11 @@ def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
 def _measured(
     covariance: Covariance, components: Array, encoder: Array, basis: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the variances along components and of codes, and the covariance in the basis."""
+    """Return three quantities computed from products with the second moment of the data.
+
+    These are the variances along the components (k,), the variances of the codes (k,), and the
+    covariance in the orthonormal rows `basis` (r, r). The divisor is the total weight.
+    """
     xp, k = namespace(basis), components.shape[0]
     factors = xp.sum(encoder * components, axis=-1)
     bent = largest(encoder - factors[:, None] * components)

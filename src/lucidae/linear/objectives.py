@@ -31,7 +31,8 @@ from lucidae.arrays import (
 from lucidae.io.models import reads, saved_as
 from lucidae.linear.data import Covariance, Products, products
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
-from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradient
+from lucidae.linear.prefixes import keep_probabilities
+from lucidae.linear.rules import Rule, reconstruction_gradient
 from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.theory import zero_latents
 from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights

@@ -1,6 +1,7 @@
-"""First-order optimizers, each a pure update from state to state, and their settings.
+"""First-order optimizers of linear autoencoders, and their settings.
 
-A learning rate is a number, or an array that broadcasts over (runs, k, m), one rate per run.
+An optimizer does not change itself or its state: `update` returns a new state. A learning rate is a
+number, or an array that broadcasts over weights of shape (runs, k, m), with one rate per run.
 """
 
 from __future__ import annotations
@@ -16,29 +17,30 @@ from lucidae.iteration import Callback, ProgressBar
 from lucidae.linear.weights import map_fields
 
 SAFETY = 0.5
-"""Share of the largest stable step that `learning_rate="auto"` takes."""
+"""Ratio of the step size of `learning_rate="auto"` to the largest stable step size."""
 
 ADAM_RATE = 3e-3
-"""Automatic step of Adam, which does not depend on the scale of the loss."""
+"""Step size of Adam with `learning_rate="auto"`; it does not depend on the scale of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(ABC):
-    """An update of weights along a direction.
+    """Interface of optimizers, which update weights against a direction such as a gradient.
 
     Parameters
     ----------
     rate : float or array
-        The step size.
+        The step size; an array has one step size per run.
     momentum : float
-        The momentum μ, which optimizers without momentum ignore.
+        The momentum, from 0 to below 1, which optimizers without momentum ignore.
 
     Attributes
     ----------
     uses_momentum : bool
         Whether the momentum has an effect.
     commutes_with_rotations : bool
-        Whether an update commutes with a rotation of the features.
+        Whether training on rotated features gives the rotated weights of training on the original
+        features.
     """
 
     rate: Any
@@ -49,33 +51,36 @@ class Optimizer(ABC):
 
     @abstractmethod
     def start(self, weights: Any) -> Any:
-        """Return the state before the first step."""
+        """Return the optimizer's state before the first step from the given weights."""
 
     @abstractmethod
     def update(self, state: Any, direction: Any, scale: float = 1.0) -> Any:
-        """Return the next state; `scale` multiplies the rate."""
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
 
     @staticmethod
     @abstractmethod
     def largest_stable_product(momentum: float) -> float:
-        """Return the largest rate times curvature at which a quadratic does not diverge."""
+        """Return the largest stable product of step size and curvature.
+
+        Above this product, the optimizer diverges on a quadratic loss.
+        """
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return the step size for a bound on the curvature: half of the largest stable one."""
+        """Return half of the largest stable step size, for a given bound on the curvature."""
         return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
 @saved_as("lucidae.linear.optimizer.plain/1", formerly="lucidae.linear.optimizers:Plain")
 class DescentState(NamedTuple):
-    """State of gradient descent."""
+    """State of gradient descent: only the weights."""
 
     weights: Any
 
 
 @saved_as("lucidae.linear.optimizer.momentum/1", formerly="lucidae.linear.optimizers:Momentum")
 class MomentumState(NamedTuple):
-    """State of heavy ball and Nesterov."""
+    """State of heavy ball and Nesterov: the weights, and the velocity in the same shape."""
 
     weights: Any
     velocity: Any
@@ -83,7 +88,11 @@ class MomentumState(NamedTuple):
 
 @saved_as("lucidae.linear.optimizer.adam/1", formerly="lucidae.linear.optimizers:Moments")
 class AdamState(NamedTuple):
-    """State of Adam."""
+    """State of Adam.
+
+    The fields are the weights, the running averages of the gradient (`first`) and of its square
+    (`second`) in the same shape, and the number of steps.
+    """
 
     weights: Any
     first: Any
@@ -93,39 +102,48 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientDescent(Optimizer):
-    """Gradient descent w ← w − αg with the step size α; the momentum is ignored."""
+    """Gradient descent w ← w − αg with weights w, gradient g and step size α.
+
+    The momentum is ignored.
+    """
 
     def start(self, weights: Any) -> DescentState:
-        """Return the state before the first step."""
+        """Return the state before the first step: the given weights."""
         return DescentState(weights)
 
     def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
-        """Return the state after one step."""
+        """Return the state after one step; `scale` multiplies the step size."""
         rate = self.rate * scale
         return DescentState(map_fields(lambda w, g: w - rate * g, state.weights, direction))
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
-        """Return 2, the bound of gradient descent on a quadratic."""
+        """Return 2: the largest stable product of step size and curvature on a quadratic loss."""
         return 2.0
 
 
 class MomentumOptimizer(Optimizer):
-    """An optimizer with the velocity v ← μv + g, which starts at 0."""
+    """Base of optimizers with the velocity v ← μv + g, which starts at 0.
+
+    μ is the momentum and g the gradient or another direction.
+    """
 
     __slots__ = ()
 
     uses_momentum = True
 
     def start(self, weights: Any) -> MomentumState:
-        """Return the state before the first step."""
+        """Return the state before the first step: the given weights and the velocity 0."""
         return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
     def _velocity(self, state: MomentumState, direction: Any) -> Any:
         return map_fields(self._accumulate, state.velocity, direction)
 
     def _accumulate(self, velocity: Any, direction: Any) -> Any:
-        """Return μv + g with one allocation; a second one would take longer than the addition."""
+        """Return momentum · velocity + direction.
+
+        One array is allocated; a second one would take longer than the addition.
+        """
         total = self.momentum * velocity
         total += direction
         return total
@@ -133,31 +151,41 @@ class MomentumOptimizer(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class HeavyBall(MomentumOptimizer):
-    """The heavy-ball method: v ← μv + g and w ← w − αv (Polyak 1964)."""
+    """The heavy-ball method v ← μv + g, w ← w − αv (Polyak 1964).
+
+    w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
+    """
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the state after one step."""
+        """Return the state after one step; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
         moved = map_fields(lambda w, v: w - rate * v, state.weights, velocity)
         return MomentumState(moved, velocity)
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:
-        """Return 2(1 + μ), the bound of the heavy-ball method with momentum μ."""
+        """Return 2(1 + momentum): the largest stable product of step size and curvature."""
         return 2 * (1 + momentum)
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return the step of Nesterov's method: a larger one overshoots on a quartic loss."""
+        """Return the automatic step size of Nesterov's method, for a bound on the curvature.
+
+        Half of the heavy ball's own largest stable step is larger, and would overshoot on a quartic
+        loss.
+        """
         return Nesterov.automatic_rate(curvature, momentum)
 
 
 @dataclass(frozen=True, slots=True)
 class Nesterov(MomentumOptimizer):
-    """Nesterov's method in the form of PyTorch: v ← μv + g and w ← w − α(g + μv)."""
+    """Nesterov's method in the form of PyTorch: v ← μv + g, w ← w − α(g + μv).
+
+    w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
+    """
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the state after one step."""
+        """Return the state after one step; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
 
         def move(w: Any, g: Any, v: Any) -> Any:
@@ -170,7 +198,7 @@ class Nesterov(MomentumOptimizer):
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:
-        """Return 2(1 + μ)/(1 + 2μ), the bound of Nesterov's method with momentum μ."""
+        """Return 2(1 + μ)/(1 + 2μ) for momentum μ: the largest stable step size times curvature."""
         return 2 * (1 + momentum) / (1 + 2 * momentum)
 
 
@@ -178,7 +206,9 @@ class Nesterov(MomentumOptimizer):
 class Adam(Optimizer):
     """Adam with bias correction (Kingma & Ba 2015), which rescales each coordinate.
 
-    The argument `momentum` is ignored.
+    The argument `momentum` is ignored. `decay_first` and `decay_second` are the decay rates β₁ and
+    β₂ of the averages of the gradient and of its square. `floor` is added to the root of the
+    average square before dividing by it.
     """
 
     decay_first: float = 0.9
@@ -188,12 +218,12 @@ class Adam(Optimizer):
     commutes_with_rotations = False
 
     def start(self, weights: Any) -> AdamState:
-        """Return the state before the first step."""
+        """Return the state before the first step: the given weights, and averages of 0."""
         zero = map_fields(lambda w: 0.0 * w, weights)
         return AdamState(weights, zero, zero, zero[0][..., :1, :1])
 
     def update(self, state: AdamState, direction: Any, scale: float = 1.0) -> AdamState:
-        """Return the state after one step."""
+        """Return the state after one step; `scale` multiplies the step size."""
         steps = state.steps + 1.0
         one, two = self.decay_first, self.decay_second
         first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
@@ -209,12 +239,12 @@ class Adam(Optimizer):
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
-        """Return infinity: a step is at most about as long as the rate, for every curvature."""
+        """Return infinity, because the length of Adam's steps does not depend on the curvature."""
         return math.inf
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:  # noqa: ARG003
-        """Return a fixed step size, since Adam's steps do not depend on the scale of the loss."""
+        """Return the fixed step size 3e-3, since Adam's steps do not depend on the loss's scale."""
         return ADAM_RATE
 
 
@@ -224,29 +254,30 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "nesterov": Nesterov,
     "adam": Adam,
 }
-"""The optimizers by name; each is made from (rate, momentum)."""
+"""Classes of the optimizers by name; each is called with a step size and a momentum."""
 
 
 @saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")
 @dataclass(frozen=True, slots=True)
 class DescentSettings:
-    """Checked settings of gradient and stochastic descent.
+    """Checked settings of the gradient and stochastic solvers.
 
     Parameters
     ----------
     optimizer : str
-        A key of `OPTIMIZERS`.
+        Name of the optimizer, a key of `OPTIMIZERS`.
     learning_rate : float or "auto"
-        The step size.
+        The step size; ``"auto"`` computes it from a bound on the curvature.
     momentum : float
-        For heavy ball and Nesterov.
+        Momentum of heavy ball and Nesterov.
     max_iter : int
         Largest number of steps.
     tol : float
         Descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
-        weights. See `lucidae.linear.methods.relative_direction`.
+        weights, where scale is the curvature at the optimum. See
+        `lucidae.linear.methods.relative_direction`.
     verbose : bool
-        Whether to show progress.
+        Whether to show a progress bar.
     """
 
     optimizer: str = "nesterov"
@@ -258,28 +289,29 @@ class DescentSettings:
 
     @property
     def callbacks(self) -> tuple[Callback, ...]:
-        """Callbacks of the iteration loop: a progress bar where `verbose`."""
+        """Callbacks of the iteration loop: a progress bar if `verbose`, otherwise none."""
         return (ProgressBar("training"),) if self.verbose else ()
 
     @property
     def effective_momentum(self) -> float:
-        """The momentum that the optimizer uses, 0 for those without."""
+        """The momentum that the optimizer uses; 0 for optimizers without momentum."""
         return self.momentum if OPTIMIZERS[self.optimizer].uses_momentum else 0.0
 
     @property
     def preconditions(self) -> bool:
-        """Whether directions are preconditioned: where the step size is chosen automatically.
+        """Whether directions are preconditioned (see `Rule.preconditioned`).
 
-        Adam rescales each coordinate by itself.
+        They are if the step size is ``"auto"``, except for Adam, which rescales each coordinate
+        anyway.
         """
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the step size: the given one, or the automatic one for a bound on curvature."""
+        """Return the given step size, or for ``"auto"`` that for a bound on the curvature."""
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
 
     def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer with its step size."""
+        """Return the optimizer; an automatic step size follows from a bound on the curvature."""
         return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)

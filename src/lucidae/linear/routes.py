@@ -1,16 +1,17 @@
 """The cheapest way to the leading eigenpairs of the second moment, by the shape of the data.
 
-Three routes lead to the k leading eigenpairs of the second moment of n rows with m features, with
-costs in floating-point operations:
+Three algorithms (routes) compute the k leading eigenpairs of the second moment of n rows with m
+features. Their costs in floating-point operations are:
 
-* the moment of the features, m × m: n m² and an eigendecomposition of size m;
-* the Gram matrix of the centred rows, n × n, which has the same eigenvalues: n² m, an
-  eigendecomposition of size n, and 2 n m k for the eigenvectors of the moment;
-* block Krylov iteration, which forms neither: 4 n m b for each product with a block of b vectors.
+* second moment as an m × m matrix: n m² operations, and an eigendecomposition of size m;
+* Gram matrix of the centred rows, n × n, which has the same nonzero eigenvalues: n² m operations,
+  an eigendecomposition of size n, and 2 n m k operations for the eigenvectors of the moment;
+* block Krylov iteration, which forms neither matrix: 4 n m b operations for each product with a
+  block of b vectors.
 
-The number of products that the iteration needs depends on the spectrum. It is therefore tried first
-wherever a dozen products cost less than the better one of the other routes, and ends as soon as the
-convergence seen so far predicts that it will cost more than that one.
+The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
+first if twelve products cost less than the cheaper of the other two algorithms. It is given up as
+soon as its convergence rate predicts that it will cost more than that one.
 """
 
 from __future__ import annotations
@@ -28,27 +29,41 @@ from lucidae.arrays.krylov import EXTRA, WIDEST
 from lucidae.linear.spectrum import Spectrum
 
 EXACT_FEATURES = 8192
-"""Largest number of rows or columns of a matrix that is formed: half a gibibyte."""
+"""Largest number of rows of a square matrix (second moment or Gram matrix) that is formed; at this
+size it takes half a gibibyte."""
 
 FEWEST_PASSES = 12
-"""Products with a block after which the iteration has usually converged."""
+"""Number of products with a block after which block Krylov iteration has usually converged."""
 
 SPARSE_COST = 30.0
-"""Cost of an operation on a sparse matrix, in operations of a dense product."""
+"""Time of one floating-point operation in a product of sparse matrices, relative to one in a
+product of dense matrices."""
 
 VECTOR_COST = 8.0
-"""Cost of an operation of a product with one vector, which is limited by the memory."""
+"""Time of one floating-point operation in a product of a matrix and a vector, which is limited by
+the memory bandwidth, relative to one in a product of two matrices."""
 
 RESOLVED = 1e-8
-"""Smallest eigenvalue, in units of the largest, whose eigenvector is taken from the Gram matrix."""
+"""Smallest ratio of an eigenvalue to the largest one for which the eigenvector of the second moment
+is computed from that of the Gram matrix."""
 
 COLUMNS = 4096
-"""Columns that are centred at a time."""
+"""Number of columns of X that are copied and centred at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of the three routes, in operations of a dense product; infinite if not possible."""
+    """Costs of the three algorithms for the leading eigenpairs of a second moment.
+
+    Parameters
+    ----------
+    moment : float
+        Operations by the second moment as a matrix; infinite if the matrix would be too large.
+    gram : float
+        Operations by the Gram matrix of the rows; infinite if the matrix would be too large.
+    krylov : float
+        Operations of one product with a block of vectors in block Krylov iteration.
+    """
 
     moment: float
     gram: float
@@ -56,13 +71,30 @@ class Costs:
 
     @property
     def passes(self) -> float:
-        """Products that the iteration may take before another route would have been cheaper."""
+        """Number of block products by which Krylov iteration would cost as much as another way.
+
+        The other way is the cheaper one of the second moment and the Gram matrix; the number is
+        infinite if neither is possible.
+        """
         other = min(self.moment, self.gram)
         return other / self.krylov if math.isfinite(other) else math.inf
 
 
 def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
-    """Return the costs for n × m rows and k eigenpairs; `entries` are the stored ones if sparse.
+    """Return the costs of the three algorithms for the k leading eigenpairs of n rows.
+
+    Parameters
+    ----------
+    n, m : int
+        Number of rows and of features.
+    k : int
+        Number of eigenpairs.
+    entries : int, optional
+        Number of stored entries if the rows are sparse; None for dense rows.
+
+    Returns
+    -------
+    Costs
 
     Examples
     --------
@@ -80,7 +112,10 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
 
 
 def eigen_cost(size: int, k: int) -> float:
-    """Return the cost of the k leading eigenpairs of a dense symmetric matrix."""
+    """Return the number of operations for the k leading eigenpairs of a dense symmetric matrix.
+
+    The matrix has `size` rows. The cheaper one of a dense solver and Lanczos iteration is counted.
+    """
     # Half of the 4/3 size³ operations of a reduction to tridiagonal form are products with vectors.
     dense = (2 / 3) * size**3 * (1 + VECTOR_COST)
     lanczos = 2 * size**2 * VECTOR_COST * 12 * (k + 10)
@@ -88,7 +123,11 @@ def eigen_cost(size: int, k: int) -> float:
 
 
 def gram_matrix(X: Any, mean: Array, weights: Array | None, total: float) -> Array:
-    """Return R(X − 1μᵀ)(X − 1μᵀ)ᵀR / total with R = diag(√weights), shape (n, n)."""
+    """Return the Gram matrix AAᵀ of shape (n, n) of the centred and weighted rows X (n, m).
+
+    A = diag(√weights)(X − mean)/√total, where `total` is the sum of the weights. Without `weights`,
+    the rows have weight 1.
+    """
     if scipy.sparse.issparse(X):
         X = X.astype(np.float64)
         projected = X @ mean
@@ -117,8 +156,10 @@ def gram_eigenpairs(
 ) -> Spectrum | None:
     """Return the `k` leading eigenpairs of the second moment from the Gram matrix of the rows.
 
-    With A = R(X − 1μᵀ)/√total, an eigenpair (λ, u) of AAᵀ gives the eigenvector Aᵀu/√λ of AᵀA. An
-    eigenvalue below `RESOLVED` times the largest has too few digits in AAᵀ: the result is None.
+    Let A = diag(√weights)(X − mean)/√total be the centred rows, so that `gram` is AAᵀ and the
+    second moment is AᵀA. An eigenpair (λ, u) of AAᵀ gives the eigenvector Aᵀu/√λ of AᵀA. The result
+    is None if one of the k eigenvalues is below `RESOLVED` times the largest, because such an
+    eigenvector would be inaccurate.
     """
     xp = namespace(gram)
     values, left = leading_eigenpairs(gram, k)

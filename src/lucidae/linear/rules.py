@@ -1,7 +1,8 @@
-"""Update rules: their interface, rules that are not the gradient of any loss, nested dropout.
+"""Update rules of linear autoencoders: their interface, and the rules that are not gradients.
 
-A rule has a `direction`, which an optimizer uses as it would use a gradient. The objectives, whose
-direction is their gradient, are in `lucidae.linear.objectives`.
+A rule computes a `direction`, which an optimizer uses as it would use a gradient. Here are the
+rules that are not the gradient of any loss, and nested dropout with random masks. The objectives,
+whose direction is their gradient, are in `lucidae.linear.objectives`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lucidae.arrays import (
 )
 from lucidae.io.models import saved_as
 from lucidae.linear.data import Covariance, Products, RowsCovariance, products
+from lucidae.linear.prefixes import PrefixNumbers, prefix_thresholds
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import inner_gap, outer_gap
 from lucidae.linear.weights import (
@@ -41,14 +43,15 @@ NO_ADAM: Mapping[str, str] = {
         "latents, so the rule loses the property that makes it converge to the components."
     )
 }
-"""Why rules that rotate or orthogonalise latents refuse Adam."""
+"""The reason, shown in an error, why rules that rotate or orthogonalise latents refuse Adam."""
 
 
 class Rule(ABC):
-    """A direction of descent, and what is proved about its fixed points.
+    """Interface of update rules: the direction of each step, and what is proved about its limit.
 
-    A new rule defines `direction`. Solvers and certificates read the other members, whose defaults
-    claim nothing. An `Objective` is a rule whose direction is its gradient.
+    A subclass must define `direction`. Solvers and certificates read the other members; their
+    defaults claim no property of the fixed points. An `Objective` is a rule whose direction is its
+    gradient.
 
     Attributes
     ----------
@@ -56,13 +59,13 @@ class Rule(ABC):
         Whether it is proved that the encoder W₁ and the decoder W₂ satisfy W₁W₁ᵀ = W₂ᵀW₂ at the
         fixed points.
     needs_rows : bool
-        Whether a direction needs rows rather than their second moment.
+        Whether the direction is computed from rows rather than from their second moment.
     tying : str
-        How the layers may be tied. ``"optional"``: untied unless ``tied=True`` is given;
-        ``"default"``: tied unless ``tied=False`` is given; ``"required"``: the rule has one set of
-        weights; ``"refused"``: encoder and decoder differ at the optimum.
+        Whether encoder and decoder may share one array (tied layers). ``"optional"``: untied unless
+        ``tied=True`` is given; ``"default"``: tied unless ``tied=False`` is given; ``"required"``:
+        always tied; ``"refused"``: never tied, because the two differ at the optimum.
     refused_optimizers : mapping of str to str
-        Optimizers with which the rule does not work, each with the reason.
+        Names of the optimizers with which the rule does not work, each with the reason.
     """
 
     __slots__ = ()
@@ -74,24 +77,25 @@ class Rule(ABC):
 
     @abstractmethod
     def direction(self, weights: Any, covariance: Any) -> Any:
-        """Return the direction against which an optimizer steps, as against a gradient.
+        """Return the direction that an optimizer subtracts from the weights, like a gradient.
 
         Parameters
         ----------
         weights : UntiedWeights, TiedWeights or VariationalWeights
-            Both layers, (…, k, m); leading axes are independent runs.
+            Encoder and decoder, each of shape (…, k, m) for k latents and m features; leading axes
+            are independent runs.
         covariance : Covariance
-            Products with the second moment; `RowsCovariance` for a rule that needs rows.
+            Products with the second moment of the data; a `RowsCovariance` if the rule needs rows.
 
         Returns
         -------
         weights
-            Of the same type as the argument `weights`.
+            The direction, of the same type and shapes as the argument `weights`.
         """
 
     @property
     def aligns(self) -> bool:
-        """Whether it is proved that each latent converges to one principal direction."""
+        """Whether it is proved that each latent converges to one principal axis of the data."""
         return False
 
     @property
@@ -101,18 +105,20 @@ class Rule(ABC):
 
     @property
     def summary(self) -> str:
-        """The first line of the documentation, for `lucidae list`."""
+        """First line of the docstring of the rule's class, which `lucidae list` shows."""
         return (inspect.getdoc(type(self)) or "").partition("\n")[0]
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> Any:
-        """Return first weights.
+        """Return the first weights of training, of the type that the rule updates.
 
         Parameters
         ----------
-        encoder, atoms : arrays of shape (…, k, m)
-            Rows of both layers.
+        encoder : array of shape (…, k, m)
+            Rows of the encoder.
+        atoms : array of shape (…, k, m)
+            Columns of the decoder, as rows; ignored if `tied`.
         tied : bool
-            Whether both layers share one array, which is then the encoder's.
+            Whether encoder and decoder share one array.
         """
         weights = TiedWeights(encoder) if tied else UntiedWeights(encoder, atoms)
         return self.retract(weights)
@@ -120,90 +126,97 @@ class Rule(ABC):
     def retract(self, weights: Any) -> Any:
         """Return the weights after a step, moved back to the set on which the rule is defined.
 
+        By default the weights are unchanged; a rule on orthonormal weights makes them orthonormal.
+
         Parameters
         ----------
         weights : weights
-            As the optimizer returns them.
+            The weights as the optimizer returns them.
         """
         return weights
 
     def expected(self, objective: Rule) -> Rule:  # noqa: ARG002
-        """Return the rule that this one follows in expectation: itself unless it samples.
+        """Return the rule whose direction is the expectation of this rule's direction.
+
+        It is this rule itself unless its direction depends on random masks.
 
         Parameters
         ----------
         objective : Objective
-            The loss whose gradient the rule samples.
+            The loss of which the random direction is an unbiased gradient.
         """
         return self
 
     def drawn(self, weights: Any, covariance: Any) -> Rule:  # noqa: ARG002
-        """Return the rule with the random numbers of one direction fixed: itself unless it samples.
+        """Draw random masks for one batch, and return the rule that always uses these masks.
 
-        A solver that compares directions at two sets of weights needs the same numbers in both.
+        A solver that compares the directions at two sets of weights needs the same masks in both.
+        The result is this rule itself unless its direction depends on random masks.
 
         Parameters
         ----------
         weights : weights
             Weights of the shape for which directions will be computed.
         covariance : Covariance
-            The data for which they will be computed.
+            The batch for which directions will be computed.
         """
         return self
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
-        """Return a source of the random numbers of nested dropout, None for other rules.
+        """Return an object that draws the random numbers of nested dropout; None for other rules.
 
         Parameters
         ----------
         rng : numpy.random.Generator
-            The generator.
+            The generator from which the numbers are drawn.
         n_rows : int
-            Rows of the batch.
+            Number of rows of the batch.
         """
         return None
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature near the optimum, for the automatic step size.
+        """Return a bound on the curvature of the loss near the optimum, for the step size.
 
-        At a balanced minimum the largest curvature of the reconstruction loss is 4σ₁², where σ₁² is
-        the largest eigenvalue of the second moment.
+        The default is 4σ₁², where σ₁² is the largest eigenvalue of the second moment of the data.
+        This is the largest curvature of the reconstruction loss at a minimum at which the decoder
+        is the transpose of the encoder.
 
         Parameters
         ----------
         spectrum : Spectrum
-            The leading eigenpairs, `n_eigenvalues` of them.
+            The leading eigenpairs of the second moment, as many as `n_eigenvalues` says.
         """
         return 4 * scalar(spectrum.values[0])
 
     def preconditioned(self, direction: Any, weights: Any, covariance: Any) -> Any:  # noqa: ARG002
-        """Return the direction that solvers with an automatic step size follow: `direction` itself.
+        """Return the preconditioned direction, which solvers with an automatic step size use.
 
-        A rule whose blocks of weights have very different curvatures divides each block by its own.
+        By default it is `direction` itself. A rule whose groups of parameters have very different
+        curvatures divides the direction of each group by the curvature of that group.
 
         Parameters
         ----------
         direction : weights
-            The direction at `weights`, of all rows or of a batch.
+            The direction at `weights`, computed from all rows or from a batch.
         weights : weights
             The current weights.
         covariance : Covariance
-            The data of `direction`.
+            Products with the second moment of the rows from which `direction` was computed.
         """
         return direction
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature that the preconditioned direction sees.
+        """Return a bound on the curvature of the loss after preconditioning (`preconditioned`).
 
         Parameters
         ----------
         spectrum : Spectrum
-            As for `curvature`.
+            The leading eigenpairs of the second moment, as many as `n_eigenvalues` says.
         """
         return self.curvature(spectrum)
 
     def n_eigenvalues(self, k: int) -> int:  # noqa: ARG002
-        """Return how many leading eigenvalues `curvature` reads.
+        """Return the number of leading eigenvalues of the second moment that `curvature` needs.
 
         Parameters
         ----------
@@ -213,22 +226,25 @@ class Rule(ABC):
         return 1
 
     def scale(self, spectrum: Spectrum) -> float:
-        """Return the number by which the stopping rule divides the norm of a direction.
+        """Return the curvature by which the stopping rule divides the norm of a direction.
+
+        The quotient is then of the size of the distance of the weights from the optimum.
 
         Parameters
         ----------
         spectrum : Spectrum
-            As for `curvature`.
+            The leading eigenpairs of the second moment, as many as `n_eigenvalues` says.
         """
         return self.curvature(spectrum)
 
     def steepening(self, start: Any) -> float:
-        """Return how much larger the curvature may be at the first weights than at the minimum.
+        """Return a bound on the ratio of the curvature at the first weights to that at the minimum.
 
-        The loss is quartic: where the encoder W₁ equals the transposed decoder W₂ᵀ and has the norm
-        w, the curvature is (6w² − 2)σ₁², with the largest eigenvalue σ₁² of the second moment. At
-        the minimum (w = 1) it is 4σ₁², which is smaller by the factor (3w² − 1)/2. The factor 4 in
-        place of 3/2 leaves a margin for momentum that overshoots.
+        The reconstruction loss is quartic in the weights. If the decoder is the transpose of the
+        encoder and both have the spectral norm w, its curvature is (6w² − 2)σ₁², where σ₁² is the
+        largest eigenvalue of the second moment. At the minimum (w = 1) the curvature is 4σ₁², so
+        that the ratio is (3w² − 1)/2. The larger number 4w² − 3 is returned for w > 1, because
+        momentum may carry the weights further out; otherwise 1.
 
         Parameters
         ----------
@@ -240,12 +256,17 @@ class Rule(ABC):
         return max(1.0, 4.0 * size**2 - 3.0)
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the slowest local decay of misalignment per unit of time; None if not known.
+        """Return the rate at which the latents align with the principal axes close to the optimum.
+
+        The time is that of the gradient flow, of which a step of size α takes the time α. The
+        misalignment decays at least as exp(−rate · time). The result is None if the rate is not
+        known.
 
         Parameters
         ----------
         values : ndarray of shape (q,)
-            Eigenvalues, descending; at least the first k, all of them for an objective.
+            Eigenvalues of the second moment in descending order; at least the first k, and all of
+            them for an objective.
         k : int
             Number of latents.
         """
@@ -253,7 +274,10 @@ class Rule(ABC):
 
 
 def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
-    """Return the gradients of the reconstruction loss for the encoder W₁ and the decoder W₂ᵀ."""
+    """Return the gradients of the reconstruction loss for the encoder and the transposed decoder.
+
+    Both have shape (…, k, m). `data` are the products of `weights` with the second moment.
+    """
     # In place: at these sizes a new array costs more than the arithmetic that fills it.
     encoder = data.gram @ data.encoded
     encoder -= data.decoded
@@ -265,9 +289,11 @@ def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array,
 
 
 def rotation_generator(code_moment: Array) -> Array:
-    """Return the skew matrix that is zero exactly if the second moment of the codes is diagonal.
+    """Return the skew-symmetric matrix by which the rotation augmented gradient turns the latents.
 
-    It is half of the upper triangle minus the lower triangle (Bao et al. 2020, Algorithm 1).
+    It is half of the strict upper triangle of `code_moment`, the second moment of the codes (…, k,
+    k), minus half of its strict lower triangle (Bao et al. 2020, Algorithm 1). It is zero if and
+    only if the codes are uncorrelated.
     """
     xp = namespace(code_moment)
     return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
@@ -278,8 +304,9 @@ def rotation_generator(code_moment: Array) -> Array:
 class RotationAugmentedRule(Rule):
     """The reconstruction gradient plus a rotation of the latents (Bao et al. 2020, Algorithm 1).
 
-    With `UntiedWeights` it is the paper's form, whose discrete steps drift away from balance and
-    which has fixed points that are not aligned; with `TiedWeights` it has neither defect.
+    With `UntiedWeights` it is the algorithm of Bao et al. 2020. Its discrete steps drift away from
+    a decoder that is the transpose of the encoder, and it has fixed points whose latents are not
+    principal axes. With `TiedWeights` it has neither defect.
     """
 
     aligns = True  # Bao et al. 2020, Theorem 5
@@ -288,7 +315,12 @@ class RotationAugmentedRule(Rule):
     refused_optimizers = NO_ADAM
 
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ for the gradients g₁ and g₂ and the skew matrix A."""
+        """Return the reconstruction gradient plus the rotation of the latents.
+
+        With the encoder W₁, the decoder W₂, the gradients g₁ and g₂ of the reconstruction loss for
+        the two, and the skew-symmetric matrix A of `rotation_generator`, the direction is g₁ − AW₁
+        for the encoder and (g₂ + W₂A)ᵀ for the transposed decoder.
+        """
         data = products(weights, covariance)
         # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
         turn = rotation_generator(data.code_moment)
@@ -298,9 +330,10 @@ class RotationAugmentedRule(Rule):
         return weights.gather(encoder, atoms)
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return min(g/2, σ_k² − σ_{k+1}²), where g is the smallest gap of the first k eigenvalues.
+        """Return the smaller one of half the smallest gap and the gap after the k-th eigenvalue.
 
-        See Bao et al. 2020, Theorem 5; the factor ½ is that of their Algorithm 1.
+        The smallest gap is the smallest difference between two of the first k eigenvalues. See Bao
+        et al. 2020, Theorem 5; the half is the factor ½ of their Algorithm 1.
         """
         return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
@@ -310,7 +343,8 @@ class RotationAugmentedRule(Rule):
 class GeneralizedHebbianRule(Rule):
     """Sanger's rule W ← W + α(WΣ − tril(WΣWᵀ)W), which is Oja's rule for one latent.
 
-    W are the tied weights, Σ is the second moment of the data and α the step size.
+    W (k × m) are the tied weights, Σ (m × m) is the second moment of the data, α the step size, and
+    tril takes the lower triangle.
     """
 
     aligns = True
@@ -319,22 +353,25 @@ class GeneralizedHebbianRule(Rule):
     refused_optimizers = NO_ADAM
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
-        """Return tril(WΣWᵀ)W − WΣ, minus the update of Sanger's rule."""
+        """Return tril(WΣWᵀ)W − WΣ, the negative of the update of Sanger's rule.
+
+        W (k × m) are the weights, and Σ (m × m) is the second moment of the data.
+        """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return 2σ₁², the rate at which Sanger's rule contracts along the first component."""
+        """Return twice the largest eigenvalue: the convergence rate along the first component."""
         return 2 * scalar(spectrum.values[0])
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return the smallest gap among the first k + 1 eigenvalues."""
+        """Return the smallest difference between two of the first k + 1 eigenvalues."""
         return min(inner_gap(values, k), outer_gap(values, k))
 
 
 def brockett_ranks(k: int) -> Vector:
-    """Return k equally spaced, positive, descending numbers: 1, (k − 1)/k, …, 1/k."""
+    """Return the weights 1, (k − 1)/k, …, 1/k of the k latents in Brockett's cost."""
     return np.arange(k, 0, -1, dtype=float) / k
 
 
@@ -343,12 +380,12 @@ def brockett_ranks(k: int) -> Vector:
 class BrockettRule(Rule):
     """Riemannian ascent of tr(W₂ᵀΣW₂D) over orthonormal decoders W₂ (Bao et al. 2020, eq. 51).
 
-    Σ is the second moment of the data and D = diag(d₁, …, d_k).
+    Σ (m × m) is the second moment of the data, and D = diag(d₁, …, d_k) has one weight per latent.
 
     Parameters
     ----------
     ranks : array of shape (k,)
-        The positive numbers d₁ > … > d_k.
+        The positive weights d₁ > … > d_k, which determine the order of the latents.
     """
 
     ranks: Array
@@ -359,10 +396,11 @@ class BrockettRule(Rule):
     refused_optimizers = NO_ADAM
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
-        """Return minus the Riemannian gradient, as rows.
+        """Return the negative of the Riemannian gradient of Brockett's cost tr(WΣWᵀD).
 
-        The Euclidean gradient of tr(WΣWᵀD) is 2DWΣ. Its projection on the tangent space subtracts
-        (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM − (DM − MD).
+        W (k × m) are the weights with orthonormal rows, Σ (m × m) is the second moment of the data
+        and D the diagonal matrix of `ranks`. The Euclidean gradient is 2DWΣ. Its projection on the
+        tangent space subtracts (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM − (DM − MD).
         """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
@@ -373,24 +411,28 @@ class BrockettRule(Rule):
         return TiedWeights(-ascent)
 
     def retract(self, weights: TiedWeights) -> TiedWeights:
-        """Return the orthonormal rows of the QR retraction."""
+        """Return the weights with their rows made orthonormal by a QR factorisation."""
         return TiedWeights(orthonormal_rows(weights.encoder))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return 4d₁σ₁², with the largest eigenvalue σ₁² of the second moment."""
+        """Return four times the largest eigenvalue of the second moment times the largest rank."""
         return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
 
     def alignment_rate(self, values: Vector, k: int) -> float:
         """Return min(g/k, 2d_k(σ_k² − σ_{k+1}²)).
 
-        Here g is the smallest gap among the first k eigenvalues σ₁² ≥ … ≥ σ_k².
+        σ₁² ≥ σ₂² ≥ … are the eigenvalues of the second moment, g is the smallest difference between
+        two of the first k, and d_k is the last entry of `ranks`.
         """
         last = float(to_numpy(self.ranks)[-1])
         return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))
 
 
 def _renamed_generator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `NestedDropoutRule` from those that lucidae 0.1.0 saved."""
+    """Return the fields of a `NestedDropoutRule` under their present names.
+
+    The argument has the fields as lucidae 0.1.0 saved them.
+    """
     return {"rng" if name == "random" else name: value for name, value in fields.items()}
 
 
@@ -403,14 +445,15 @@ def _renamed_generator(fields: dict[str, Any]) -> dict[str, Any]:
 class NestedDropoutRule(Rule):
     """Nested dropout with one prefix length drawn per row (Rippel et al. 2014).
 
-    The rule needs rows instead of their second moment, because each row has its own mask.
+    A prefix length of b keeps the first b latents of a row and sets the others to 0. The rule needs
+    rows instead of their second moment, because each row has its own mask.
 
     Parameters
     ----------
     prior : array of shape (k,)
         Probabilities of the prefix lengths 1 … k.
     rng : numpy.random.Generator
-        Source of the masks.
+        Generator from which prefix lengths are drawn.
     """
 
     prior: Array
@@ -419,14 +462,15 @@ class NestedDropoutRule(Rule):
     needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖².
+        """Draw one mask per row and return the gradient of the loss with these masks.
 
-        The projection π_b keeps the first b codes, and b is drawn for each row x.
+        The loss is the mean over the n rows x of ‖x − W₂π_b(W₁x)‖², with the encoder W₁ and the
+        decoder W₂. The projection π_b keeps the first b codes, and b is drawn for each row.
         """
         return self.drawn(weights, covariance).direction(weights, covariance)
 
     def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
-        """Draw one prefix length per row, and return the rule that uses these."""
+        """Draw one prefix length per row, and return the rule that always uses these lengths."""
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
         return DrawnPrefixes(self, like(self.rng.random(shape), weights.encoder))
 
@@ -437,22 +481,23 @@ class NestedDropoutRule(Rule):
         drawn: Array,
         width: int | None = None,
     ) -> AnyWeights:
-        """Return the gradient for given masks.
+        """Return the gradient of the reconstruction loss with given masks of the codes.
 
-        With masked codes Z = M ∘ (XW₁ᵀ), one row per sample, the sampled loss is ‖X − ZW₂ᵀ‖²/n. Its
-        gradients are 2(M ∘ (ZW₂ᵀW₂ − XW₂))ᵀX/n for W₁ and 2(ZᵀZW₂ᵀ − ZᵀX)/n for W₂ᵀ.
+        Let X be the n rows, W₁ the encoder, W₂ the decoder and M the masks (n × k, entries 0 and
+        1). With the masked codes Z = M ∘ (XW₁ᵀ) the loss is ‖X − ZW₂ᵀ‖²/n. Its gradients are
+        2(M ∘ (ZW₂ᵀW₂ − XW₂))ᵀX/n for W₁ and 2(ZᵀZW₂ᵀ − ZᵀX)/n for W₂ᵀ.
 
         Parameters
         ----------
         weights : UntiedWeights or TiedWeights
-            Both layers, (…, k, m).
+            Encoder and decoder, each of shape (…, k, m).
         covariance : RowsCovariance
             The n rows.
         drawn : array of shape (…, n)
-            One uniform number per row, from which its prefix length follows.
+            One number per row, uniform in [0, 1), from which its prefix length follows.
         width : int, optional
-            An upper bound on the prefix lengths: the gradients of later units are 0 and are not
-            computed.
+            An upper bound on the prefix lengths; k by default. The gradients of later latents are
+            0 and are not computed.
         """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
         width = k if width is None else width
@@ -470,29 +515,33 @@ class NestedDropoutRule(Rule):
         return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
 
     def expected(self, objective: Rule) -> Rule:
-        """Return the expected loss, whose gradient is sampled."""
+        """Return `objective`: the loss in expectation over the masks."""
         return objective
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:
-        """Return a source of the numbers from which prefix lengths follow."""
+        """Return an object that draws, for each of `n_rows` rows, the number behind its mask."""
         return PrefixNumbers(self.prior, rng, n_rows)
 
     def _masks(self, drawn: Array, width: int) -> Array:
-        """Return masks that keep unit i if the number drawn is at least P(prefix length < i)."""
+        """Return masks (…, n, width) of zeros and ones for the first `width` latents of n rows.
+
+        Latent i of a row is kept if the uniform number drawn for the row, in `drawn` (…, n), is at
+        least the probability of a prefix shorter than i.
+        """
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnPrefixes(Rule):
-    """Nested dropout with given prefix lengths.
+    """Nested dropout with prefix lengths that were drawn before and stay fixed.
 
     Parameters
     ----------
     rule : NestedDropoutRule
-        The rule, which has the distribution of the prefix lengths.
+        The rule with random prefix lengths, which has their probabilities.
     numbers : array of shape (…, n)
-        One uniform number per row, from which its prefix length follows.
+        One number per row, uniform in [0, 1), from which its prefix length follows.
     """
 
     rule: NestedDropoutRule
@@ -501,80 +550,12 @@ class DrawnPrefixes(Rule):
     needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Return the gradient for the given prefix lengths."""
+        """Return the gradient of the reconstruction loss with the fixed prefix lengths."""
         return self.rule.sampled(weights, covariance, self.numbers)
 
 
-def keep_probabilities(prior: Array) -> Array:
-    """Return the probability that nested dropout keeps each unit, from those of the prefix lengths.
-
-    See Bao et al. 2020, Appendix C.
-    """
-    xp = namespace(prior)
-    return xp.flip(xp.cumulative_sum(xp.flip(prior)))
-
-
-def prefix_thresholds(prior: Array) -> Array:
-    """Return the probability of a prefix shorter than i, for i = 1 … k."""
-    keep = keep_probabilities(prior)
-    return 1 - keep / keep[0]
-
-
-WIDTHS = 32
-"""The number of computed units is a multiple of this, so that a device records few variants."""
-
-SLACK = 1e-12
-"""Difference by which a device may round the probability of a prefix length."""
-
-
-class PrefixNumbers:
-    """Uniform numbers, one per epoch, run and row, and the longest prefix that they give.
-
-    NumPy draws them in the order in which the epochs need them, so that a seed gives one
-    trajectory on any device, however many epochs are taken at once.
-
-    Parameters
-    ----------
-    prior : array of shape (k,)
-        Probabilities of the prefix lengths.
-    rng : numpy.random.Generator
-        The source.
-    n_rows : int
-        Rows of the batch.
-
-    Examples
-    --------
-    >>> draw = PrefixNumbers(np.array([0.5, 0.5]), np.random.default_rng(0), 3)
-    >>> numbers, width = draw(4, 1)
-    >>> numbers.shape, width
-    ((4, 1, 3), 2)
-    """
-
-    def __init__(self, prior: Array, rng: np.random.Generator, n_rows: int) -> None:
-        self.thresholds = prefix_thresholds(to_numpy(prior))
-        self.rng, self.n_rows = rng, n_rows
-        self.ahead: Vector | None = None
-
-    def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
-        """Return numbers of shape (epochs, runs, rows), and a width that no prefix exceeds."""
-        shape = (epochs, runs, self.n_rows)
-        if self.ahead is None or self.ahead.shape != shape:
-            self.ahead = self.rng.random(shape)
-        drawn, self.ahead = self.ahead, None
-        return drawn, self.width(float(drawn.max()))
-
-    def prepare(self, epochs: int, runs: int) -> None:
-        """Draw the next numbers now, while a device is busy with the last ones."""
-        self.ahead = self.rng.random((epochs, runs, self.n_rows))
-
-    def width(self, largest: float) -> int:
-        """Return the longest prefix for numbers up to `largest`, rounded up."""
-        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
-        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)
-
-
 def _lengthened(rows: Array, k: int) -> Array:
-    """Return k rows, with zeros after the given ones."""
+    """Return an array of shape (…, k, m): the given rows, followed by rows of zeros."""
     missing = k - rows.shape[-2]
     if missing == 0:
         return rows

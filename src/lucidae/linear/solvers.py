@@ -1,4 +1,7 @@
-"""The solvers: closed form, full-batch descent, mini-batch descent; and the choice among them."""
+"""Solvers of `LinearAutoencoder`: closed form, full-batch descent and mini-batch descent.
+
+`solve` runs the solver that the arguments of the estimator ask for.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,39 @@ from lucidae.linear.weights import map_fields
 from lucidae.validation import warn_user
 
 CHECK_EVERY = 20
-"""Steps between two evaluations of the stopping rule."""
+"""Number of steps between two evaluations of the stopping rule."""
 
 DEFAULT_BATCH = 256
 """Default number of rows per step of the stochastic solver."""
 
 ATTEMPTS = 5
-"""Number of automatic step sizes, each a quarter of the one before, that are tried before a
-divergence is reported."""
+"""Number of automatic step sizes that are tried, each a quarter of the one before, until descent
+does not diverge."""
 
 MARGIN = 1.1
-"""Factor on estimated eigenvalues (Ritz values), which are smaller than the true ones."""
+"""Factor by which the bound on the curvature is raised, because it is computed from estimated
+eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
 def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
-    """Return the fitted model and the part of the spectrum that was computed.
+    """Fit the model by the solver that `options` name.
 
-    `previous` are weights of an earlier fit, from which descent starts where they have the right
-    shape; otherwise a warning says why they cannot be used.
+    Parameters
+    ----------
+    options : Options
+        The checked arguments of the estimator.
+    source : MomentSource or RowsSource
+        The data.
+    previous : weights, optional
+        Weights of an earlier fit, from which descent starts. If they have the wrong shape, a
+        warning says so and descent starts from random weights.
+
+    Returns
+    -------
+    model : Model
+        The fitted model.
+    spectrum : Spectrum or None
+        The eigenpairs of the second moment that the solver needed; None if it needed none.
     """
     solver = SOLVERS[options.solver]
     spectrum = _needed_spectrum(options, source, solver)
@@ -65,7 +83,11 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
 
 
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
-    """Return the eigenpairs that the solver, the penalties or the number of latents require."""
+    """Return the eigenpairs of the second moment that are needed before the solver starts.
+
+    The closed form needs the leading ones, ``l2="auto"`` needs them for the penalties, and an
+    `n_components` that is not an integer needs all of them. The result is None if none is needed.
+    """
     wanted = options.n_components
     if solver.closed_form:
         return source.spectrum(_one_more(wanted, source))
@@ -80,9 +102,10 @@ def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> 
 
 
 def _one_more(wanted: Any, source: Source) -> int | None:
-    """Return one more than the number of latents, so that the gap after the last one is known.
+    """Return the number of eigenpairs that the closed form computes; None for all of them.
 
-    None stands for all eigenpairs.
+    For an integer `wanted` (the argument `n_components`) it is one more than the number of latents,
+    so that the eigengap after the last latent is known, but at most the number of features.
     """
     if not isinstance(wanted, int):
         return None
@@ -90,16 +113,27 @@ def _one_more(wanted: Any, source: Source) -> int | None:
 
 
 def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -> int:
-    """Return the number of latents for the argument `n_components` on these data."""
+    """Return the number of latents that the argument `n_components` means for these data.
+
+    Parameters
+    ----------
+    wanted : int, float or None
+        The argument `n_components`: a number of latents, a share of the variance, or None for the
+        numerical rank.
+    source : MomentSource or RowsSource
+        The data.
+    spectrum : Spectrum or None
+        All eigenpairs of the second moment; needed unless `wanted` is an integer.
+    """
     m = source.covariance.n_features
     if isinstance(wanted, int):
         check_features(wanted, m)
         return wanted
     if spectrum is None:
         raise ValueError(
-            f"n_components={wanted!r} was given, which needs all eigenvalues. These are computed "
-            "neither by the stochastic solver nor for more than 8192 rows and features: give an "
-            "integer."
+            f"n_components={wanted!r} was given, which needs all eigenvalues of the covariance. "
+            "They are not computed by the stochastic solver, nor if there are more than 8192 rows "
+            "and more than 8192 features. Give n_components as an integer."
         )
     rank = max(1, spectrum.rank())
     if wanted is None:
@@ -155,12 +189,12 @@ def _trained_outcome(
 
 
 def _hint(method: Method, training: DescentSettings) -> str:
-    """Return what helps where descent did not converge, beyond more steps or a larger tolerance."""
+    """Return advice for descent that did not converge, beyond more steps or a larger tolerance."""
     if training.learning_rate != "auto":
         return "Use learning_rate='auto', or a smaller number."
     closed = "solver='exact' gives the optimum in closed form. "
     return (
-        f"{closed if method.objective.has_minimizer else ''}Descent is slow where the leading "
+        f"{closed if method.objective.has_minimizer else ''}Descent is slow if the leading "
         "eigenvalues of the covariance of X are close to each other or differ by orders of "
         "magnitude; scaling the columns of X may help. The certificate says how far the components "
         "are from the optimum."
@@ -168,7 +202,11 @@ def _hint(method: Method, training: DescentSettings) -> str:
 
 
 def _warm_start(method: Method, previous: Any, start: Any) -> Any:
-    """Return the weights of an earlier fit as first weights; warn where they do not fit."""
+    """Return the first weights of descent: those of an earlier fit, converted for `method`.
+
+    If the weights `previous` do not have the shape of the random weights `start`, warn and return
+    `start`.
+    """
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
         warn_user(
@@ -182,7 +220,7 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
 def _batch_rows(
     options: Options, method: Method, covariance: Any, solver: LinearSolver
 ) -> int | None:
-    """Return the number of rows per step; None for a step through the second moment."""
+    """Return the number of rows per step; None if a step uses only the second moment."""
     if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]
@@ -191,7 +229,15 @@ def _batch_rows(
 
 
 class Stiffness(NamedTuple):
-    """A bound on the curvature, and the number by which the stopping rule divides a direction."""
+    """Curvature of a method's loss on given data, from which step size and stopping rule follow.
+
+    Parameters
+    ----------
+    curvature : float
+        Upper bound on the curvature (largest eigenvalue of the Hessian), for the step size.
+    scale : float
+        Curvature at the optimum, by which the stopping rule divides the norm of a direction.
+    """
 
     curvature: float
     scale: float
@@ -204,11 +250,25 @@ def stiffness(
     noise: float = 0.0,
     preconditioned: bool = False,
 ) -> Stiffness:
-    """Return the `Stiffness` of a method on data, estimated by a few power iterations.
+    """Return a bound on the curvature of a method's loss, estimated by a few power iterations.
 
-    The bound on the curvature at the optimum is raised by three factors: the error of Ritz values,
-    the larger curvature at the first weights (`Rule.steepening`), and the sampling error of a
-    batch, which adds `noise` times the total variance to the top eigenvalue (`batch_noise`).
+    The bound on the curvature at the optimum is raised by three factors: one for the error of the
+    estimated eigenvalues (`MARGIN`), one for the larger curvature at the first weights
+    (`Rule.steepening`), and one for the sampling error of a batch.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+    covariance : Covariance
+        Products with the second moment of the data.
+    start : weights
+        The first weights.
+    noise : float
+        The sampling error: by how much the largest eigenvalue of a batch may exceed that of all
+        rows, in units of the total variance (see `batch_noise`).
+    preconditioned : bool
+        Whether the curvature is that of the preconditioned direction (`Rule.preconditioned`).
     """
     rule = method.rule
     spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
@@ -221,10 +281,11 @@ def stiffness(
 
 
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
-    """Return by how much the top eigenvalue of a batch may exceed that of all rows.
+    """Return by how much the largest eigenvalue of a batch's second moment may exceed the true one.
 
-    The unit is the total variance: a sample of b rows adds about 1/b of it to the top eigenvalue,
-    and momentum μ sums over 1/(1 − μ) batches.
+    The true one is that of all `n_rows` rows, and the unit is the total variance. A sample of b
+    rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up the
+    directions of about 1/(1 − μ) batches. The result is 0 if a batch contains all rows.
     """
     if batch_size >= n_rows:
         return 0.0
@@ -232,14 +293,18 @@ def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> floa
 
 
 def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Array) -> Any:
-    """Draw first weights: independent normal entries of standard deviation `scale`."""
+    """Return random first weights for k latents and m features.
+
+    The entries are independent and normal with standard deviation `scale`. `ref` is an array whose
+    library, dtype and device are used.
+    """
     encoder = scale * normal(rng, (k, m), ref)
     atoms = encoder if method.tied else scale * normal(rng, (k, m), ref)
     return method.start(encoder, atoms)
 
 
 def solve_exact(method: Method, spectrum: Spectrum, k: int) -> Any:
-    """Return the closed form of the method's optimum."""
+    """Return the weights of the method's optimum for k latents, computed from the eigenpairs."""
     return method.objective.minimizer(spectrum, k)
 
 
@@ -250,7 +315,23 @@ def solve_gradient(
     training: DescentSettings,
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
-    """Descend on the full batch; only products with the second moment are computed."""
+    """Minimise by full-batch descent, and return the solution with the trained weights.
+
+    Only products with the second moment of the data are computed.
+
+    Parameters
+    ----------
+    method : Method
+        Gives the direction of each step, and the loss that is recorded.
+    covariance : Covariance
+        Products with the second moment of the data.
+    start : weights
+        The first weights.
+    training : DescentSettings
+        Optimizer, step size and stopping rule.
+    stiff : Stiffness, optional
+        Bound on the curvature; estimated if it is not given.
+    """
     stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
     rule = method.rule
@@ -281,23 +362,23 @@ def solve_gradient(
 
 @saved_as("lucidae.linear.stream.steps/1", formerly="lucidae.linear.solvers:Stream")
 class Stream(NamedTuple):
-    """State of a stochastic solver: the optimizer's state and the number of batches seen."""
+    """State of a stochastic solver: the state of the optimizer and the number of steps taken."""
 
     optimizer: Any
     steps: int
 
     @property
     def weights(self) -> Any:
-        """The weights."""
+        """The current weights."""
         return self.optimizer.weights
 
 
 def batch_step(
     method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
 ) -> Stream:
-    """Return the state after one step on a batch.
+    """Return the state after one step on a batch of rows, given by their second moment.
 
-    The learning rate of step t is divided by 1 + t/horizon.
+    The learning rate of step t is divided by 1 + t/horizon: after `horizon` steps it has halved.
     """
     # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
@@ -313,22 +394,24 @@ def _moved(
 
 
 class ReducedVariance:
-    """Directions of batches, corrected by the direction d of all rows at an anchor a.
+    """Variance-reduced directions of descent on mini-batches (SVRG, Johnson & Zhang 2013).
 
-    A batch B gives d_B(w) − d_B(a) + d(a) (Johnson & Zhang 2013). The mean over batches is d(w), as
-    for d_B(w) alone, but the noise vanishes as w approaches a: with a step size that does not
-    decrease, the weights converge to d(w) = 0 at the rate of full-batch descent, not only to a
-    neighbourhood whose size is the noise of a batch. The anchor is moved to the current weights at
-    every check of the stopping rule, which needs d there anyway.
+    Let d_B(w) be the direction of a batch B at the weights w, d(w) that of all rows, and a earlier
+    weights, the anchor. The corrected direction is d_B(w) − d_B(a) + d(a). Its mean over batches is
+    d(w), as for d_B(w) alone, but its noise vanishes as w approaches a. With a constant step size,
+    the weights therefore converge to d(w) = 0 at the rate of full-batch descent, and not only to a
+    neighbourhood whose size depends on the noise of a batch. At every evaluation of the stopping
+    rule, which computes d(w) anyway, the current weights become the anchor.
 
     Parameters
     ----------
     method : Method
-        The method; where its rule samples, both d_B use the same random numbers.
+        The method. If its rule samples masks, d_B(w) and d_B(a) use the same random numbers.
     rows : StreamCovariance
         All rows.
     whole : bool
-        Whether every batch has all rows, so that only the noise of a rule that samples is reduced.
+        Whether every batch contains all rows. The direction of a rule that does not sample is then
+        returned without correction.
     """
 
     def __init__(self, method: Method, rows: StreamCovariance, whole: bool) -> None:
@@ -340,12 +423,12 @@ class ReducedVariance:
         self.full: Any = None
 
     def move_anchor(self, weights: Any) -> Any:
-        """Take `weights` as the anchor, and return the direction of all rows there."""
+        """Make `weights` the anchor, and return the direction of all rows at these weights."""
         self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
         return self.full
 
     def __call__(self, weights: Any, batch: Covariance) -> Any:
-        """Return the corrected direction of a batch."""
+        """Return the corrected direction of a batch at `weights`."""
         if self.exact:
             return self.rule.direction(weights, batch)
         rule = self.rule.drawn(weights, batch)
@@ -362,9 +445,28 @@ def solve_stochastic(
     rng: np.random.Generator,
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
-    """Descend on mini-batches: O(mk) memory in addition to one batch.
+    """Minimise by descent on mini-batches, and return the solution with the trained weights.
 
-    The stopping rule needs one full pass over the rows, as do the directions of `ReducedVariance`.
+    For m features and k latents it needs O(mk) memory in addition to one batch. Each evaluation of
+    the stopping rule is one pass over all rows; the direction found there also corrects the
+    directions of the following batches (`ReducedVariance`).
+
+    Parameters
+    ----------
+    method : Method
+        Gives the direction of each step, and the loss that is recorded.
+    rows : StreamCovariance
+        All rows.
+    start : weights
+        The first weights.
+    training : DescentSettings
+        Optimizer, step size and stopping rule.
+    batch_size : int
+        Number of rows per step.
+    rng : numpy.random.Generator
+        Generator of the order of the rows.
+    stiff : Stiffness, optional
+        Bound on the curvature; estimated if it is not given.
     """
     n_rows = rows.rows.shape[0]
     noise = batch_noise(batch_size, n_rows, training)
@@ -402,7 +504,10 @@ def solve_stochastic(
 
 
 def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
-    """Yield index arrays: a new permutation for each pass, divided into batches."""
+    """Yield arrays of row indices without end, one per batch.
+
+    Each pass over the `n_rows` rows is a new random permutation, divided into batches.
+    """
     while True:
         order = rng.permutation(n_rows)
         for start in range(0, n_rows, batch_size):

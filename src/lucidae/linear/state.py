@@ -1,4 +1,7 @@
-"""The fitted state of `LinearAutoencoder`: a moment or a stream, the model and its certificate."""
+"""The fitted state of `LinearAutoencoder`: summary of the data, trained model, certificate.
+
+The summary is the second moment of the data, or the running averages of a stream of batches.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,15 @@ from lucidae.moments import SecondMoment
 __all__ = ["LinearState"]
 
 CERTIFIED_STREAM_FEATURES = 256
-"""Largest m whose second moment a stream keeps for its certificate: half a mebibyte."""
+"""Largest number of features for which training on a stream of batches also stores the second
+moment of all rows, for the certificate; the matrix then takes half a mebibyte."""
 
 
 def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a state from those that lucidae 0.1.0 saved."""
+    """Return the attributes of a `LinearState` under their present names.
+
+    `fields` are the attributes as lucidae 0.1.0 saved them.
+    """
     return {"_certificate" if name == "certificate" else name: v for name, v in fields.items()}
 
 
@@ -39,14 +46,26 @@ def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
     upgrade=_upgraded_state,
 )
 class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a second moment or a stream, and the fitted model.
+    """Fitted state of `LinearAutoencoder`: a summary of the data, and the fitted model.
 
     Parameters
     ----------
     options : Options
-        The checked arguments.
+        The checked arguments of the estimator.
     reference : array
         An empty array of the library, dtype and device in which attributes are returned.
+
+    Attributes
+    ----------
+    moment : SecondMoment or None
+        Second moment of all rows if it is stored.
+    stream : StreamFit or None
+        State of training on a stream of batches, if `partial_fit` takes one step per batch.
+    previous : weights or None
+        Weights of the last fit, from which the next descent may start.
+    seen : SecondMoment or None
+        Second moment of all rows of a stream, used for its certificate alone; None if it would be
+        too large.
     """
 
     def __init__(self, options: Options, reference: Array) -> None:
@@ -60,14 +79,24 @@ class LinearState(FittedState):
 
     _probe: Probe | None = None
 
-    # The moment of all rows of a stream, for its certificate alone; None where it is too large.
     seen: SecondMoment | None = None
 
     def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
-        """Fit now, and store the moment of the source if it is small.
+        """Fit the model to the data of `source`, and store their second moment if it is small.
 
-        The moment is compared with its rows while these are there. Where it is not stored, the
-        certificate is computed now, under the given title.
+        If the second moment is not stored, the certificate is computed at once, because it cannot
+        be computed later.
+
+        Parameters
+        ----------
+        source : MomentSource or RowsSource
+            The data in the form that the solver needs.
+        rows : array or sparse matrix of shape (n, m)
+            The training rows, with which the second moment is compared.
+        weights : array of shape (n,) or None
+            Weights of the rows.
+        title : str
+            Title of the certificate.
         """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
@@ -81,9 +110,9 @@ class LinearState(FittedState):
             self._certificate = self.certify(self._data(source), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
-        """Return the state after one more batch; this one stays as it is.
+        """Return a new state that includes one more batch of rows X (n, m) with their weights.
 
-        The model is computed when it is next read.
+        This state is not changed. The model of the new state is computed when it is first read.
         """
         state = LinearState(options, self.reference)
         state.previous = self.previous
@@ -96,7 +125,7 @@ class LinearState(FittedState):
         return state
 
     def check_range(self) -> None:
-        """Raise an error if the variances cannot be returned in the dtype of the data."""
+        """Raise a ValueError if the total variance is outside the range of the data's dtype."""
         if self._model is not None:
             variance = self._model.total_variance
         elif self.stream is not None:
@@ -114,7 +143,11 @@ class LinearState(FittedState):
         return stream
 
     def _seen_after(self, X: Any, weights: Array | None) -> tuple[Any, Probe | None]:
-        """Return the moment of all rows of a stream with one more batch, and its probe."""
+        """Return the second moment of all rows of a stream, and its probe, after one more batch.
+
+        The probe compares the second moment with the rows. Both are None if the second moment of
+        the earlier rows is not known or if there are too many features.
+        """
         before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)
         if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
@@ -127,7 +160,7 @@ class LinearState(FittedState):
             return self.moment.update(X, weights)
         if self.stream is not None:
             raise ValueError(
-                "the earlier batches were seen by solver='stochastic', which does not store their "
+                "the earlier batches were given to solver='stochastic', which does not store their "
                 "second moment. Keep solver='stochastic', or start a new estimator and give all "
                 "batches to partial_fit."
             )
@@ -140,7 +173,7 @@ class LinearState(FittedState):
 
     @property
     def model(self) -> Model:
-        """The fitted model."""
+        """The fitted model; it is computed when it is first read."""
         if self._model is None:
             if self.stream is not None:
                 self._model = self.stream.model()
@@ -153,23 +186,26 @@ class LinearState(FittedState):
 
     @property
     def last_weights(self) -> Any:
-        """The weights of the last fit or step, from which a warm start begins; None before."""
+        """The weights after the last fit or step, for a warm start; None before the first fit."""
         return self.previous if self.stream is None else self.stream.state.weights
 
     @property
     def weight(self) -> float:
-        """Total weight of the data, without computing the model."""
+        """Sum of the weights of all rows seen; reading it does not compute the model."""
         if self._model is None and self.moment is not None:
             return self.moment.weight
         return self.model.weight
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: without the moment it cannot be computed again."""
+        """Whether the certificate is saved with the state, because it cannot be computed again.
+
+        This is so if the second moment of the data is not stored.
+        """
         return self.moment is None
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes by name."""
+        """Return the fitted attributes of the estimator, such as ``components_``, by name."""
         model = self.model
         total, degrees = model.total_variance, model.degrees
         share = model.variances / total if total > 0 else 0.0 * model.variances
@@ -190,15 +226,22 @@ class LinearState(FittedState):
         }
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate on the stored moment."""
+        """Return the certificate of the model on the stored second moment.
+
+        If no second moment is stored, its only claim is undecided and says what to do.
+        """
         moment = self.moment if self.stream is None else self.seen
         if moment is not None:
             return self.certify(self._data(MomentSource(moment)), title)
-        why = "The rows of the stream were not stored: call lucidae.certify(estimator, X)."
-        return Certificate(title, (undecided("optimum", "the fit is optimal", "", why),))
+        why = (
+            "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
+            "with all rows X."
+        )
+        claim = undecided("optimum", "the fitted weights are optimal", "", why)
+        return Certificate(title, (claim,))
 
     def certify(self, data: Data, title: str) -> Certificate:
-        """Return the certificate of the model on data."""
+        """Return the certificate of the fitted model on the given data."""
         model, training = self.model, self.options.training
         outcome = model.outcome
         figures = measure(
@@ -215,7 +258,7 @@ class LinearState(FittedState):
         return certificate(f"{title}(method={self.options.method!r})", figures)
 
     def _data(self, source: Source) -> Data:
-        """Return the data of a source in the form that the verifier needs."""
+        """Return the data of `source` in the form from which certificates are computed."""
         if source.moment is None:
             assert isinstance(source, RowsSource), "other sources have a moment"
             return data_of(source.rows, source.weights)
@@ -225,15 +268,17 @@ class LinearState(FittedState):
     def returned(self, values: Array) -> Array:
         """Return a copy of `values` in the library, dtype and on the device of the training data.
 
-        What a user writes into an attribute does not change the fitted state.
+        Because it is a copy, a user who writes into an attribute does not change the fitted state.
         """
         converted = like(values, self.reference)
         return namespace(converted).asarray(converted, copy=True)
 
     def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
-        """Return the attributes that a user assigned or changed in place, with their difference.
+        """Return the fitted attributes that a user changed, each with its relative difference.
 
-        The history is a record of the fit, from which nothing is computed, and is not compared.
+        `given` are the attributes that a user assigned, by name. Attributes whose arrays were
+        changed in place are found as well. ``history_`` is not compared, because nothing is
+        computed from it.
         """
         shown = dict(self._attributes or {}) | dict(given)
         shown.pop("history_", None)

@@ -1,4 +1,4 @@
-"""Training on a stream whose second moment is too large to store: one step per batch."""
+"""Training on a stream of batches whose second moment is too large to store: one step per batch."""
 
 from __future__ import annotations
 
@@ -26,18 +26,27 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import orthonormal_rows
 
 HORIZON = 200.0
-"""Batches after which the step size has halved."""
+"""Number of batches after which the step size has halved."""
 
 MEMORY = 20
-"""Batches over which the variances of the latents are averaged."""
+"""Number of recent batches over which the covariance of the latents is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRankCovariance:
-    """The approximation QMQᵀ + s²(I − QQᵀ) of a second moment Σ.
+    """The approximation QMQᵀ + s²(I − QQᵀ) of the second moment of the data (m × m).
 
-    It equals M in the span of the orthonormal columns Q, and has the same variance s² in all
-    directions outside.
+    Q has orthonormal columns, M is the second moment in their span, and s² is the variance in every
+    direction orthogonal to them; it follows from the trace.
+
+    Parameters
+    ----------
+    basis : array of shape (m, r)
+        The columns Q.
+    inside : array of shape (r, r)
+        The matrix M.
+    trace : float
+        Total variance: the trace of the approximation.
     """
 
     basis: Array
@@ -46,11 +55,11 @@ class LowRankCovariance:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number of features of the data."""
         return int(self.basis.shape[0])
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the approximation."""
+        """Return the product of `rows`, of shape (…, k, m), with the approximated second moment."""
         xp = namespace(rows)
         outside = self.n_features - self.basis.shape[1]
         captured = scalar(xp.linalg.trace(self.inside))
@@ -62,9 +71,29 @@ class LowRankCovariance:
 @saved_as("lucidae.linear.stream/1", formerly="lucidae.linear.streaming:StreamFit")
 @dataclass(frozen=True, slots=True)
 class StreamFit:
-    """State of training on a stream: weights, optimizer, running mean and variances.
+    """State of training on a stream of batches: weights, optimizer, running mean and variances.
 
     `after` returns the state after one more batch and leaves this one unchanged.
+
+    Parameters
+    ----------
+    options : Options
+        The checked arguments of the estimator.
+    method : Method
+        The training method.
+    state : Stream
+        Weights, state of the optimizer and number of steps.
+    mean : array of shape (m,)
+        Mean of the rows seen.
+    weight : float
+        Sum of the weights of the rows seen.
+    variance : float
+        Weighted sum of the squared distances of the rows seen from their mean.
+    curvature : float
+        Largest bound on the curvature of the batches seen, for the step size.
+    inside : array of shape (k, k)
+        Running average of the covariance of the batches in an orthonormal basis of the span of the
+        decoder's columns.
     """
 
     options: Options
@@ -78,7 +107,11 @@ class StreamFit:
 
     @classmethod
     def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        """Return the state before the first batch, from which automatic settings are chosen."""
+        """Return the state before the first batch, with random weights.
+
+        The batch X (n, m) serves only to choose the number of latents and automatic penalties; it
+        is not learnt from.
+        """
         source = RowsSource.of(X, weights)
         k = resolve_components(options.n_components, source, None)
         rng = options.rng()
@@ -93,7 +126,7 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Return the state that continues from the weights, mean and variances of a model."""
+        """Return the state that continues from the weights, mean and variances of `model`."""
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
@@ -111,18 +144,18 @@ class StreamFit:
         )
 
     def check_continued(self, options: Options) -> None:
-        """Refuse settings that would need other weights than those of the stream so far."""
+        """Raise a ValueError if the method or the number of latents differs from the stream's."""
         k = int(self.state.weights.encoder.shape[-2])
         wanted = options.n_components if isinstance(options.n_components, int) else k
         if wanted != k or options.method != self.method.name:
             raise ValueError(
                 f"n_components={options.n_components} and method={options.method!r} were given, "
-                f"but the stream was started with {k} latents by method={self.method.name!r}. "
-                "Start a new estimator."
+                f"but training was started with {k} latents by method={self.method.name!r}. Keep "
+                "these arguments, or start a new estimator."
             )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
-        """Return the state after one step on a batch of rows X."""
+        """Return the state after one step of descent on a batch of rows X (n, m)."""
         source = RowsSource.of(X, weights)
         total = self.weight + source.weight
         shift = source.mean - self.mean
@@ -155,7 +188,7 @@ class StreamFit:
         )
 
     def model(self) -> Model:
-        """Return the model after the batches so far; its status is STOPPED."""
+        """Return the model with the current weights; its status is `Status.STOPPED`."""
         outcome = TrainedWeights(
             self.state.weights,
             self.method,
@@ -176,6 +209,9 @@ def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | 
 
 
 def _inside(basis: Array, batch: Covariance) -> Array:
-    """Return the covariance of a batch in the basis of the orthonormal rows `basis`."""
+    """Return B Σ Bᵀ of shape (k, k): the second moment Σ of a batch in the orthonormal rows B.
+
+    The rows B are `basis`, of shape (k, m).
+    """
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2

@@ -1,7 +1,8 @@
-"""Metrics of the three papers.
+"""Metrics of Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023 for weights and coefficients.
 
-Every metric accepts NumPy, torch and CuPy arrays and lists. Leading axes are a stack of problems:
-one problem gives a Python number, a stack gives an array.
+Every metric accepts NumPy, torch and CuPy arrays and lists. Arrays with leading axes, such as
+(runs, m, k), are batches of problems: the result is a Python number for one problem, and an array
+with these leading axes for a batch.
 """
 
 from lucidae.metrics._linear import (

@@ -1,4 +1,4 @@
-"""Input validation of the metrics, and norms that neither overflow nor divide by zero."""
+"""Checks of the arguments of metrics, and norms that neither overflow nor divide by zero."""
 
 from __future__ import annotations
 
@@ -11,49 +11,64 @@ from lucidae.validation import real_array
 
 
 def finite_array(x: Any, name: str, least_axes: int) -> Array:
-    """Return `x` as a floating array; raise an error unless all entries are finite real numbers."""
+    """Return `x` as a floating array with at least `least_axes` axes.
+
+    Raise a ValueError, in which the argument is called `name`, if it has fewer axes, is empty, or
+    has entries that are not finite real numbers.
+    """
     array = real_array(x, name)
     xp = namespace(array)
     if array.ndim < least_axes or 0 in array.shape:
         raise ValueError(
-            f"{name} must have at least {least_axes} axes, none of them empty; "
-            f"its shape is {tuple(array.shape)}."
+            f"{name} must have at least {least_axes} axes, and each of them at least one entry; "
+            f"got shape {tuple(array.shape)}."
         )
     array = as_float(array)
     if not bool(xp.all(xp.isfinite(array))):
-        raise ValueError(
-            f"{name} contains NaN or infinite values; the metrics need finite weights."
-        )
+        raise ValueError(f"{name} contains NaN or infinite values; give finite numbers.")
     return array
 
 
 def matrix(x: Any, name: str) -> Array:
-    """Return `x` as a matrix or a stack of matrices."""
+    """Return `x` as a matrix, or a batch of matrices (…, n, m), after checking that it is finite.
+
+    `name` is the name of the argument in errors.
+    """
     return finite_array(x, name, least_axes=2)
 
 
 def pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array]:
-    """Return two matrices, or stacks that broadcast, in the library and dtype of the first."""
+    """Return two matrices, or batches of matrices, in the library and dtype of the first.
+
+    Leading axes that do not broadcast raise a ValueError; `names` are the arguments' names in it.
+    """
     left, right = matrix(first, names[0]), matrix(second, names[1])
     try:
         np.broadcast_shapes(tuple(left.shape[:-2]), tuple(right.shape[:-2]))
     except ValueError as error:
         raise ValueError(
-            f"the leading axes of {names[0]} {tuple(left.shape)} and {names[1]} "
-            f"{tuple(right.shape)} do not match."
+            f"the leading axes of {names[0]}, which has shape {tuple(left.shape)}, and of "
+            f"{names[1]}, which has shape {tuple(right.shape)}, do not match: give as many "
+            "matrices of each, or one matrix of one of them."
         ) from error
     return left, like(right, left)
 
 
 def require(condition: bool, first: Array, second: Array, expected: str) -> None:
-    """Raise an error with both shapes unless `condition` is true."""
+    """Raise a ValueError with the shapes of both arrays unless `condition` is true.
+
+    `expected` describes the shapes that are expected.
+    """
     if not condition:
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
         raise ValueError(f"expected {expected}; got shapes {shapes}.")
 
 
 def norms(x: Array, axis: int) -> Array:
-    """Return Euclidean norms along `axis`; scaling by the largest entry prevents overflow."""
+    """Return the Euclidean norms of the vectors of `x` along `axis`.
+
+    The vectors are divided by their largest entry before squaring, which prevents overflow.
+    """
     xp = namespace(x)
     scale = xp.max(xp.abs(x), axis=axis, keepdims=True)
     scaled = x / where_set(scale, scale == 0, 1.0)
@@ -61,7 +76,10 @@ def norms(x: Array, axis: int) -> Array:
 
 
 def unit_columns(x: Array, rtol: float) -> Array:
-    """Scale columns to norm one; those of at most `rtol` times the largest norm become zero."""
+    """Return the matrices `x` (…, m, k) with every column scaled to norm one.
+
+    Columns whose norm is at most `rtol` times the largest norm become zero.
+    """
     xp = namespace(x)
     lengths = norms(x, axis=-2)[..., None, :]
     negligible = lengths <= rtol * xp.max(lengths, axis=-1, keepdims=True)
@@ -95,5 +113,5 @@ def within_range(result: Array, *given: Array) -> Array:
 
 
 def single_or_stack(values: Array) -> Any:
-    """Return a Python float for one problem, the array for a stack of problems."""
+    """Return `values` as a Python float if they have no axes (one problem), else unchanged."""
     return scalar(values) if values.ndim == 0 else values

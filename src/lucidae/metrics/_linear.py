@@ -1,4 +1,4 @@
-"""Metrics of linear networks: distances from the principal components, and equalization."""
+"""Metrics of linear networks: distances from the principal components, and importance scores."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ from lucidae.metrics._inputs import (
 from lucidae.validation import check_number
 
 ORTHONORMAL_TOLERANCE = 1e-4
-"""Largest difference of UᵀU from the identity for which U counts as orthonormal."""
+"""Columns of a matrix U count as orthonormal if no entry of UᵀU differs from the identity by more
+than this number."""
 
 
 def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
-    """Measure how far the columns of the decoder are from the principal directions.
+    """Return the distance of the columns of a decoder from the principal axes of the data.
 
-    The distance is 1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ), where uᵢ are the columns of U and wⱼ those of
-    the decoder (Bao et al. 2020, Definition 7.1). It is zero if every uᵢ equals some column of the
-    decoder up to scale and sign, in any order.
+    The distance is 1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ), where uᵢ are the columns of U, wⱼ those of the
+    decoder, and cos is the cosine of their angle (Bao et al. 2020, Definition 7.1). It is zero if
+    every uᵢ equals some column of the decoder up to scale and sign, in any order.
 
     Parameters
     ----------
     decoder : array of shape (..., m, k)
-        Decoder weights; leading axes are a stack of problems.
+        Decoder weights for m features and k latents; leading axes are a batch of decoders.
     U : array of shape (m, k) or (..., m, k)
-        The k leading principal directions, as columns.
+        The k leading principal axes (eigenvectors of the covariance), as columns.
     rtol : float, default=1e-6
-        The cosines of a column are 0 if its norm is at most this fraction of the largest norm.
+        A decoder column counts as zero, with cosine 0, if its norm is at most this number times the
+        largest norm of a column.
 
     Returns
     -------
     float, or array of shape (...)
-        Between 0 and 1.
+        The distance of each decoder, between 0 (aligned) and 1.
 
     Examples
     --------
@@ -62,7 +64,11 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 
 
 def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
-    """Return the axis-alignment distance for finite decoders and axes of norm one, unchecked."""
+    """Return the axis-alignment distance of decoders (..., m, k), without checking the arguments.
+
+    All entries must be finite, and `axes`, the principal axes (m, k), must have columns of norm
+    one. See `axis_alignment_distance` for the definition and `rtol`.
+    """
     xp = namespace(decoder)
     cosines = xp.matrix_transpose(axes) @ unit_columns(decoder, rtol)
     closest = xp.max(cosines * cosines, axis=-1)
@@ -70,26 +76,26 @@ def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
 
 
 def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
-    """Measure the part of the principal subspace outside the decoder's column space.
+    """Return the distance between a decoder's column space and the principal subspace.
 
-    The distance is 1 − (1/k) tr(UUᵀQQᵀ), where Q is an orthonormal basis of the column space (Bao
-    et al. 2020, Definition 7.2). Directions whose singular value is at most `rtol` times the
-    largest do not enter Q. A zero latent therefore adds 1/k to the distance, although rounding
-    errors give its column some direction.
+    The distance is 1 − (1/k) tr(UUᵀQQᵀ), where Q is an orthonormal basis of the decoder's column
+    space (Bao et al. 2020, Definition 7.2). Singular directions of the decoder whose singular value
+    is at most `rtol` times the largest do not enter Q. A latent whose decoder column is zero up to
+    rounding errors therefore adds 1/k to the distance.
 
     Parameters
     ----------
     decoder : array of shape (..., m, k)
-        Decoder weights; leading axes are a stack of problems.
+        Decoder weights for m features and k latents; leading axes are a batch of decoders.
     U : array of shape (m, k) or (..., m, k)
-        Orthonormal basis of the principal subspace, as columns.
+        Orthonormal basis of the principal subspace, as columns: the k leading principal axes.
     rtol : float, default=1e-6
-        Relative threshold on the singular values of the decoder.
+        Largest ratio of a singular value of the decoder to its largest one that counts as zero.
 
     Returns
     -------
     float, or array of shape (...)
-        Between 0 and 1.
+        The distance of each decoder, between 0 (equal subspaces) and 1 (orthogonal ones).
 
     Examples
     --------
@@ -106,7 +112,9 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     _require_same_matrices(weights, directions)
     xp = namespace(weights)
     if not _is_orthonormal(directions):
-        raise ValueError("the columns of U must be orthonormal; compute them by eigh, svd or qr.")
+        raise ValueError(
+            "the columns of U must be orthonormal; compute U by numpy.linalg.eigh, svd or qr."
+        )
     basis, strengths, _ = svd_thin(*with_room(weights))
     overlaps = xp.sum((xp.matrix_transpose(directions) @ basis) ** 2, axis=-2)
     shared = where_set(overlaps, strengths <= rtol * strengths[..., :1], 0.0)
@@ -123,21 +131,23 @@ def _is_orthonormal(directions: Array) -> bool:
 
 
 def imbalance(encoder: Any, decoder: Any) -> Any:
-    """Return ‖W₁ − W₂ᵀ‖²_F/k, the distance of the encoder W₁ from the transposed decoder W₂.
+    """Return the squared distance of the encoder from the transposed decoder, per latent.
 
+    With the encoder W₁ and the decoder W₂ of k latents it is ‖W₁ − W₂ᵀ‖²/k in the Frobenius norm.
     It is zero at every minimum of an ℓ₂-regularised linear autoencoder (Bao et al. 2020,
     Theorem 3).
 
     Parameters
     ----------
     encoder : array of shape (..., k, m)
-        Encoder weights W₁; leading axes are a stack of problems.
+        Encoder weights W₁; leading axes are a batch of autoencoders.
     decoder : array of shape (..., m, k)
         Decoder weights W₂.
 
     Returns
     -------
     float, or array of shape (...)
+        The imbalance of each autoencoder, at least 0.
 
     Examples
     --------
@@ -161,12 +171,12 @@ def non_diagonality(M: Any) -> Any:
     Parameters
     ----------
     M : array of shape (..., k, k)
-        A square matrix, such as the second moment of the codes; leading axes are a stack of
-        problems.
+        A square matrix, such as the second moment of k codes; leading axes are a batch of matrices.
 
     Returns
     -------
     float, or array of shape (...)
+        The sum for each matrix; 0 for a diagonal matrix.
 
     Examples
     --------
@@ -176,7 +186,7 @@ def non_diagonality(M: Any) -> Any:
     """
     square = matrix(M, "M")
     if square.shape[-1] != square.shape[-2]:
-        raise ValueError(f"M must be square; its shape is {tuple(square.shape)}.")
+        raise ValueError(f"M must be a square matrix; its shape is {tuple(square.shape)}.")
     xp = namespace(square)
     off_diagonal = where_set(square, eye_like(square.shape[-1], square) == 1, 0.0)
     with np.errstate(over="ignore"):
@@ -185,19 +195,24 @@ def non_diagonality(M: Any) -> Any:
 
 
 def importance_scores(U: Any, V: Any) -> Array:
-    """Return ‖uᵢ‖‖vᵢ‖, the importance of each hidden unit i (Mianjy et al. 2018, Section 6).
+    """Return the importance of each hidden unit of a linear network with one hidden layer.
+
+    The importance of unit i is ‖uᵢ‖‖vᵢ‖, the norm of its outgoing weights uᵢ times that of its
+    incoming weights vᵢ (Mianjy et al. 2018, Section 6).
 
     Parameters
     ----------
     U : array of shape (..., d1, r)
-        Outgoing weights, one column per hidden unit.
+        Outgoing weights: one column uᵢ for each of the r hidden units, one row per output.
     V : array of shape (..., d2, r)
-        Incoming weights, one column per hidden unit. If the inputs x are not white, give LᵀV
-        instead of V, where E[xxᵀ] = LLᵀ. For tied weights, give U twice.
+        Incoming weights: one column vᵢ for each hidden unit, one row per input. If the second
+        moment E[xxᵀ] of the inputs x is not the identity, give LᵀV instead of V, where
+        E[xxᵀ] = LLᵀ. For tied weights, give U twice.
 
     Returns
     -------
     array of shape (..., r)
+        One importance score per hidden unit.
 
     Examples
     --------
@@ -221,19 +236,24 @@ def _scores_of(U: Any, V: Any) -> tuple[Array, Array, Array]:
 
 
 def equalization_variance(U: Any, V: Any) -> Any:
-    """Return the variance of the importance scores over the hidden units (divisor r).
+    """Return the variance of the importance scores of the r hidden units (divisor r).
 
-    It is zero if and only if all hidden units have the same importance, as at every global optimum
-    of dropout training (Mianjy et al. 2018, Theorem 3.4 and the right panels of Figure 3).
+    The importance score of a unit is the norm of its outgoing weights times that of its incoming
+    weights. The variance is zero if and only if all hidden units have the same importance, as at
+    every global optimum of dropout training (Mianjy et al. 2018, Theorem 3.4 and the right panels
+    of Figure 3).
 
     Parameters
     ----------
-    U, V : arrays of shape (..., d1, r) and (..., d2, r)
-        Outgoing and incoming weights, as for `importance_scores`.
+    U : array of shape (..., d1, r)
+        Outgoing weights: one column for each of the r hidden units.
+    V : array of shape (..., d2, r)
+        Incoming weights, one column per hidden unit; see `importance_scores`.
 
     Returns
     -------
     float, or array of shape (...)
+        The variance for each network.
 
     Examples
     --------
@@ -248,19 +268,23 @@ def equalization_variance(U: Any, V: Any) -> Any:
 
 
 def path_norm(U: Any, V: Any) -> Any:
-    """Return the path norm ψ₂ = (Σᵢ ‖uᵢ‖²‖vᵢ‖²)^½ of a linear network.
+    """Return the path norm of a linear network with one hidden layer.
 
-    If each hidden unit is kept with probability θ, dropout adds λψ₂² to the expected squared loss,
-    where λ = (1 − θ)/θ (Mianjy et al. 2018, Section 1).
+    The path norm is ψ₂ = (Σᵢ ‖uᵢ‖²‖vᵢ‖²)^½, where uᵢ are the outgoing and vᵢ the incoming weights
+    of hidden unit i. If each hidden unit is kept with probability θ, dropout adds λψ₂² to the
+    expected squared loss, where λ = (1 − θ)/θ (Mianjy et al. 2018, Section 1).
 
     Parameters
     ----------
-    U, V : arrays of shape (..., d1, r) and (..., d2, r)
-        Outgoing and incoming weights, as for `importance_scores`.
+    U : array of shape (..., d1, r)
+        Outgoing weights: one column for each of the r hidden units.
+    V : array of shape (..., d2, r)
+        Incoming weights, one column per hidden unit; see `importance_scores`.
 
     Returns
     -------
     float, or array of shape (...)
+        The path norm of each network.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Metrics of sparse representations: recovery of the support and of the coefficients."""
+"""Metrics of sparse codes: recovered support, recovered coefficients, active dimensions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from lucidae.validation import check_choice, check_flag, check_number
 
 
 def support_recovery(coef: Any, true_coef: Any) -> Any:
-    """Return the fraction of the true columns that are among the r largest ones.
+    """Return the fraction of the true features that have the largest estimated coefficients.
 
-    With r true columns (features whose true coefficients are not all zero), a true column is
-    found if its norm in `coef` is larger than the (r + 1)-th largest norm. So 1.0 means that
-    the r largest columns are exactly the true ones; columns that are equal to the (r + 1)-th, or
-    zero in `coef`, are not found. The number of selected columns equals the number of true ones,
-    so precision and recall agree. If there are no true columns: 1.0 if `coef` is zero, else 0.0.
+    A feature is true if its true coefficients are not all zero; let r be their number. A true
+    feature is found if the norm of its column in `coef` is larger than the (r + 1)-th largest norm
+    of a column. So 1.0 means that the r largest columns are exactly the true ones; true features
+    whose norm equals the (r + 1)-th largest are not found. Since r features are selected, precision
+    and recall agree. If there are no true features, the result is 1.0 if `coef` is zero, otherwise
+    0.0.
 
     Parameters
     ----------
     coef : array of shape (kappa,) or (..., n, kappa)
-        Coefficients in the orientation of scikit-learn's ``coef_``.
+        Estimated coefficients of kappa features for n responses, in the orientation of
+        scikit-learn's ``coef_``; further leading axes are a batch of problems.
     true_coef : array of the same shape
         The true coefficients.
 
     Returns
     -------
     float, or array of shape (...)
+        The fraction for each problem, between 0 and 1.
 
     Examples
     --------
@@ -53,16 +56,20 @@ def support_recovery(coef: Any, true_coef: Any) -> Any:
 
 
 def frobenius_recovered(found: Array, truth: Array, rtol: float) -> Array:
-    """Return whether ‖C − C₀‖_F ≤ rtol ‖C₀‖_F for found coefficients C and true ones C₀."""
+    """Tell whether the Frobenius norm of the error is at most `rtol` times that of the truth.
+
+    `found` and `truth` are the estimated and the true coefficients, of shape (..., n, kappa).
+    """
     return norms(norms(found - truth, axis=-2), axis=-1) <= rtol * norms(
         norms(truth, axis=-2), axis=-1
     )
 
 
 def rows_recovered(found: Array, truth: Array, rtol: float) -> Array:
-    """Return whether the error of every column is at most `rtol` times its own norm.
+    """Tell whether the error of every column is at most `rtol` times the norm of its true column.
 
-    The error of a column that is zero in the truth is relative to the smallest true norm.
+    For a column that is zero in the truth, the smallest norm of the other true columns is taken.
+    `found` and `truth` are the estimated and the true coefficients, of shape (..., n, kappa).
     """
     xp = namespace(found)
     lengths = norms(truth, axis=-2)
@@ -86,20 +93,23 @@ def exact_recovery(
     Parameters
     ----------
     coef : array of shape (kappa,) or (..., n, kappa)
-        Coefficients in the orientation of scikit-learn's ``coef_``.
+        Estimated coefficients of kappa features for n responses, in the orientation of
+        scikit-learn's ``coef_``; further leading axes are a batch of problems.
     true_coef : array of the same shape
         The true coefficients.
     rtol : float, default=1e-3
         Relative error that still counts as equal.
     criterion : {"frobenius", "rows"}, default="frobenius"
-        ``"frobenius"``: ‖C − C₀‖_F ≤ rtol ‖C₀‖_F. ``"rows"``: every true feature (a row of the
-        code U₀ = C₀ᵀ) has ‖c − c₀‖ ≤ rtol ‖c₀‖, and every other feature stays within rtol
-        times the smallest true one. The second criterion also detects errors in the small rows
-        of a badly scaled code.
+        ``"frobenius"``: the Frobenius norm of the error of all coefficients is at most `rtol` times
+        that of the true coefficients. ``"rows"``: the norm of the error of each feature's
+        coefficients is at most `rtol` times the norm of its true ones; for features whose true
+        coefficients are zero, at most `rtol` times the smallest norm of the others. The second
+        criterion also detects errors in features with small coefficients.
 
     Returns
     -------
     bool, or boolean array of shape (...)
+        The answer for each problem.
 
     Examples
     --------
@@ -124,30 +134,33 @@ def active_dimensions(
     min_spread: float = 0.01,
     return_mask: bool = False,
 ) -> Any:
-    """Count the latent dimensions that carry information about the data.
+    """Return the number of latent dimensions of a VAE that carry information about the data.
 
-    The posterior of a superfluous dimension of a variational autoencoder collapses to the prior
-    N(0, 1): its variance tends to 1 and its mean to a constant (Wipf 2023, section 3).
-    A dimension is active if the average over samples of its variance is below `max_variance`
-    and the variance over samples of its mean is above `min_spread`.
+    The posterior of a superfluous latent dimension of a variational autoencoder collapses to the
+    prior N(0, 1): its variance tends to 1 and its mean to a constant (Wipf 2023, section 3). A
+    dimension is active if the average of its posterior variance over the samples is below
+    `max_variance`, and the variance of its posterior mean over the samples is above `min_spread`.
 
     Parameters
     ----------
     mean : array of shape (..., n_samples, k)
-        Posterior means of at least two samples.
+        Posterior means of k latent dimensions for at least two samples; leading axes are a batch of
+        VAEs.
     variance : array of shape (..., n_samples, k) or (k,)
-        Posterior variances, per sample or shared by all.
+        Posterior variances, for each sample or the same for all samples.
     max_variance : float, default=0.9
         A dimension is active only if its average posterior variance is below this number.
     min_spread : float, default=0.01
         A dimension is active only if the variance of its posterior mean is above this number.
     return_mask : bool, default=False
-        Whether to return (count, mask), with the boolean mask (..., k) of the active dimensions.
+        Whether to return also a mask of the active dimensions.
 
     Returns
     -------
-    int, or integer array of shape (...)
-        Followed by the mask if `return_mask` is true.
+    count : int, or integer array of shape (...)
+        Number of active dimensions of each VAE.
+    mask : boolean array of shape (..., k)
+        Whether each dimension is active. Only returned if `return_mask` is true.
 
     Examples
     --------
@@ -166,7 +179,8 @@ def active_dimensions(
     xp = namespace(means)
     if means.shape[-2] < 2:
         raise ValueError(
-            "mean has one sample, but its variance needs at least two; give more samples."
+            "mean has one sample, but the variance over samples needs at least two; give more "
+            "samples."
         )
     if bool(xp.any(variances < 0)):
         raise ValueError("variance contains negative values; give variances, not their logarithms.")
@@ -187,7 +201,10 @@ def _varies(means: Array, min_spread: float) -> Array:
 
 
 def _coefficients(coef: Any, true_coef: Any) -> tuple[Array, Array]:
-    """Return both as (..., n, kappa); a vector is one response."""
+    """Return both arrays of coefficients, checked and in the shape (..., n, kappa).
+
+    Vectors of shape (kappa,) are the coefficients of one response and become (1, kappa).
+    """
     found = finite_array(coef, "coef", least_axes=1)
     truth = like(finite_array(true_coef, "true_coef", least_axes=1), found)
     same = tuple(found.shape) == tuple(truth.shape)

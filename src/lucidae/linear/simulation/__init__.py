@@ -1,9 +1,9 @@
 """Simulated training of linear autoencoders: many runs at once, in the eigenbasis of the data.
 
 Gradient descent, heavy ball, Nesterov's method and the update rules commute with a rotation of the
-features. In the eigenbasis of the second moment, an epoch with m features and k latents therefore
-costs O(mk²) and gives the same trajectory as in the original basis. Adam rescales each coordinate
-and is run in the original basis.
+features: training on rotated features gives rotated weights. An epoch with m features and k latents
+can therefore be computed in the basis of the eigenvectors of the second moment, where it costs only
+O(mk²) operations. Adam rescales each coordinate and is run in the original basis.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ __all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]
 
 
 def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
-    """Train all runs and return their trajectories, in the given order.
+    """Train a linear autoencoder for each run, and return the recorded trajectories.
 
-    Runs that share method, optimizer and tying are stepped together, whatever their rates and
-    seeds.
+    Runs with the same method, optimizer and value of `tied` are computed together as one batch of
+    arrays; their step sizes and seeds may differ.
 
     Parameters
     ----------
     runs : sequence of Run
-        Method, optimizer, step size, seed and tying of each run.
+        Settings of each run: method, optimizer, step size, seed and tied weights.
     plan : Plan
-        Spectrum, number of latents and of epochs, and what else the runs share.
+        Settings that all runs share: data, number of latents, number of epochs and others.
 
     Returns
     -------
     list of Trajectory
-        One per run.
+        One trajectory per run, in the order of `runs`.
 
     Examples
     --------
@@ -56,23 +56,27 @@ def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
 def epochs_to_alignment(
     runs: Sequence[Run], plan: Plan, target: float = 0.3, check_every: int = 10
 ) -> np.ndarray[Any, Any]:
-    """Return how many epochs each run takes to an axis-alignment distance of at most `target`.
+    """Return the number of epochs after which each run is aligned with the principal axes.
 
-    A run is no longer stepped once it has reached the target.
+    A run is aligned when the axis-alignment distance of its decoder
+    (`lucidae.metrics.axis_alignment_distance`) is at most `target`. Its training then ends.
 
     Parameters
     ----------
-    runs, plan
-        As for `simulate`.
+    runs : sequence of Run
+        Settings of each run: method, optimizer, step size, seed and tied weights.
+    plan : Plan
+        Settings that all runs share: data, number of latents, largest number of epochs and others.
     target : float, default=0.3
-        The distance to reach.
+        The axis-alignment distance at which a run is aligned, between 0 and 1.
     check_every : int, default=10
-        Epochs between two measurements; the result is a multiple of it.
+        Number of epochs between two measurements of the distance; the result is a multiple of it.
 
     Returns
     -------
     ndarray of shape (n_runs,)
-        NaN for runs that reach the limit of epochs first, or diverge.
+        The number of epochs of each run; NaN for runs that diverge or are not aligned after
+        ``plan.n_epochs`` epochs.
     """
     epochs = np.full(len(runs), np.nan)
     for group in _groups(runs):

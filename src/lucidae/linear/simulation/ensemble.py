@@ -1,4 +1,4 @@
-"""An ensemble of training runs that share a rule, an optimizer and a basis, stepped together."""
+"""An ensemble of simulated training runs with the same method and optimizer, computed together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lucidae.linear.data import (
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.rules import PrefixNumbers
+from lucidae.linear.prefixes import PrefixNumbers
 from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 from lucidae.metrics import imbalance, subspace_distance
 from lucidae.metrics._linear import alignment_of
@@ -39,7 +39,10 @@ Step = Callable[[Any], Any]
 
 
 class _Bundle(tuple[Any, ...]):
-    """The arrays of a state as one flat tuple, with the runs along the leading axis of each."""
+    """A flat tuple of the arrays of an optimizer's state, the step sizes and the distances.
+
+    The leading axis of each array has one entry per run.
+    """
 
     __slots__ = ()
 
@@ -48,7 +51,15 @@ class _Bundle(tuple[Any, ...]):
 
 
 class Ensemble:
-    """Runs that share one rule, one optimizer and one basis."""
+    """Simulated training runs with the same method, optimizer and value of `tied`.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs; their step sizes and seeds may differ.
+    plan : Plan
+        Settings that all runs share.
+    """
 
     def __init__(self, runs: Sequence[Run], plan: Plan) -> None:
         self.runs, self.plan = runs, plan
@@ -68,7 +79,11 @@ class Ensemble:
         return self.method.rule.needs_rows or self.plan.batch_size is not None
 
     def _basis(self) -> tuple[Covariance, Array]:
-        """Return the second moment and its eigenvectors in the basis of the simulation."""
+        """Return the second moment and its eigenvectors (columns) in the basis of the simulation.
+
+        This is the basis of the eigenvectors if optimizer and data allow it, otherwise the original
+        one.
+        """
         if self.in_eigenbasis:
             return EigenbasisCovariance(self.values), eye_like(len(self.values), self.values)
         return DenseCovariance((self.vectors * self.values) @ self.vectors.mT), self.vectors
@@ -76,13 +91,16 @@ class Ensemble:
     def _rows(self) -> Array:
         if self.plan.rows is None:
             raise ValueError(
-                "plan.rows is None, but mini-batches and rules that sample masks need rows: give "
-                "the centred data as Plan(rows=...)."
+                "plan.rows is None, but mini-batches and nested dropout with random masks need the "
+                "rows of the data: give the centred data as Plan(rows=...)."
             )
         return self.plan.rows
 
     def _masked(self, rng: np.random.Generator) -> tuple[Any, PrefixNumbers | None]:
-        """Return all rows and the random numbers of a rule that samples on the full batch."""
+        """Return the second moment of all rows and the source of random numbers of nested dropout.
+
+        Both are None unless the rule draws random masks and an epoch is one step on all rows.
+        """
         if not self.method.rule.needs_rows or self._steps_per_epoch > 1:
             return None, None
         rows = self._rows()
@@ -90,7 +108,10 @@ class Ensemble:
         return rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0), numbers
 
     def _batches(self, rng: np.random.Generator) -> Any:
-        """Return a source of second moments, one per step."""
+        """Return an iterator over the second moments of the batches, one per step, without end.
+
+        The result is None if a step uses only the second moment of all rows.
+        """
         if not self._needs_rows:
             return None
         rows, size = self._rows(), self.plan.batch_size
@@ -110,7 +131,10 @@ class Ensemble:
         return _forever(one_pass)
 
     def start(self) -> tuple[Any, Array]:
-        """Return the optimizer's first state for all runs, and their rates."""
+        """Return the optimizer's state before the first step of all runs, and their step sizes.
+
+        The step sizes have shape (runs, 1, 1).
+        """
         shape = (self.plan.k, len(self.values))
         rngs = [np.random.default_rng(run.seed) for run in self.runs]
         encoder = like(np.stack([rng.standard_normal(shape) for rng in rngs]), self.values)
@@ -125,7 +149,19 @@ class Ensemble:
     def epoch(
         self, state: Any, rates: Array, drawn: Array | None = None, width: int | None = None
     ) -> Any:
-        """Return the state after one pass; `drawn` are the numbers of a rule that samples masks."""
+        """Return the optimizer's state after one pass over the rows.
+
+        Parameters
+        ----------
+        state : state of the optimizer
+            The state of all runs.
+        rates : array of shape (runs, 1, 1)
+            Step size of each run.
+        drawn : array of shape (runs, n), optional
+            Random numbers from which the masks of nested dropout follow, one per run and row.
+        width : int, optional
+            Upper bound on the number of latents that these masks keep.
+        """
         optimizer = self.optimizer(rates, self.plan.momentum)
         for _ in range(self._steps_per_epoch):
             direction = self._direction(state.weights, drawn, width)
@@ -145,7 +181,7 @@ class Ensemble:
         return 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
 
     def record(self) -> list[Trajectory]:
-        """Run every epoch and return one trajectory per run."""
+        """Train all runs for `plan.n_epochs` epochs and return one trajectory per run."""
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
         step, keep = self._several_epochs(
@@ -176,10 +212,11 @@ class Ensemble:
         ]
 
     def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
-        """Return the epochs that each run needs to reach `target`.
+        """Return the number of epochs until each run's axis-alignment distance is at most `target`.
 
-        One step of the loop consists of the epochs between two measurements and the second
-        measurement, so that a device needs one launch for it.
+        The result is NaN for runs that do not get there. One step of the loop consists of all
+        epochs between two measurements and the second measurement, so that a GPU needs one launch
+        of a CUDA graph for it.
         """
         state, rates = self.start()
         epochs = math.gcd(check_every, self.plan.n_epochs)
@@ -209,10 +246,22 @@ class Ensemble:
     def _several_epochs(
         self, epoch: Callable[..., Any], example: Any, epochs: int = 1, end: Step = lambda s: s
     ) -> tuple[Step, Step | None]:
-        """Return a step of some epochs, and how to copy its states.
+        """Return a function that computes several epochs, and a function that copies its states.
 
-        Where the device can, the step is recorded and run by one launch; mini-batches, which differ
-        from step to step, are not recorded.
+        On a CUDA device the step is recorded as a CUDA graph and run by one launch. Steps on
+        mini-batches differ from each other and are not recorded. The second function is None if
+        states need not be copied.
+
+        Parameters
+        ----------
+        epoch : callable
+            Computes one epoch from a state, and for nested dropout from its random numbers.
+        example : state
+            A state, from which the device is read.
+        epochs : int
+            Number of epochs.
+        end : callable
+            Applied to the state after the last epoch.
         """
 
         def several(state: Any, drawn: Any = None, width: int | None = None) -> Any:
@@ -249,7 +298,10 @@ class Ensemble:
 
     @staticmethod
     def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:
-        """Measure finite decoders and return NaN for the others, which the metrics would refuse."""
+        """Return `measure` of each run's decoder, and NaN for decoders with entries not finite.
+
+        The metrics would raise an error for such decoders.
+        """
         xp = namespace(weights.atoms)
         finite = xp.all(xp.isfinite(weights.atoms), axis=(-2, -1))
         return where_set(measure(_clean(weights.atoms).mT), ~finite, float("nan"))

@@ -1,4 +1,4 @@
-"""Settings of simulated training runs, settings that runs share, and recorded trajectories."""
+"""Settings of simulated training runs, one by one and shared, and recorded trajectories."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from lucidae.linear.spectrum import Spectrum
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The settings of one training run.
+    """Settings of one simulated training run of a linear autoencoder.
 
     Parameters
     ----------
     method : str
-        A method of `LinearAutoencoder`.
+        The argument `method` of `LinearAutoencoder`, such as ``"rag"``.
     optimizer : str
         ``"gradient_descent"``, ``"heavy_ball"``, ``"nesterov"`` or ``"adam"``.
     learning_rate : float
-        The step size, in the units of the data.
+        The step size; it is not scaled by the variance of the data.
     seed : int, default=0
-        Seed of the first weights.
+        Seed of the random first weights.
     tied : bool or "auto", default="auto"
-        As in `LinearAutoencoder`; the paper's runs are untied.
+        Whether the decoder is the encoder's transpose, as in `LinearAutoencoder`. The runs of Bao
+        et al. 2020 are untied.
     """
 
     method: str
@@ -45,27 +46,28 @@ class Plan:
     Parameters
     ----------
     spectrum : Spectrum
-        All m eigenpairs of the second moment. The simulation runs in the library and on the device
-        of these arrays.
+        All m eigenpairs of the second moment of the data. The simulation runs in the array library
+        and on the device of these arrays.
     k : int
         Number of latents.
     n_epochs : int
-        Number of epochs.
-    penalties, prior : arrays of shape (k,), optional
-        For the ℓ₂ methods and nested dropout; 0.25 for each latent and the geometric prior by
-        default.
+        Largest number of epochs (passes over the data).
+    penalties : array of shape (k,), optional
+        ℓ₂ penalty of each latent, for the methods with penalties; 0.25 each by default.
+    prior : array of shape (k,), optional
+        Probabilities of the prefix lengths 1 … k of nested dropout; geometric by default.
     init_scale : float, default=1e-4
-        Standard deviation of the first weights.
+        Standard deviation of the random first weights.
     momentum : float, default=0.9
-        For heavy ball and Nesterov.
+        Momentum of heavy ball and Nesterov.
     rows : array of shape (n, m), optional
-        Centred data, for stochastic nested dropout and mini-batches.
+        Centred data; needed for mini-batches and for nested dropout with random masks.
     batch_size : int, optional
-        Rows per step; an epoch is one pass over all rows. The full batch by default.
+        Number of rows per step; an epoch is one pass over all rows. All rows by default.
     record_at : iterable of int, optional
-        Epochs to record; a logarithmic grid by default.
+        Numbers of the epochs to record; a logarithmic grid by default.
     callbacks : sequence of callable
-        Callbacks of the iteration loop.
+        Functions that are called with a `Progress` during training, such as a progress bar.
     """
 
     spectrum: Spectrum
@@ -83,19 +85,21 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """The recorded trajectory of one run.
+    """The recorded trajectory of one simulated training run.
 
     Parameters
     ----------
     run : Run
-        The run.
+        The settings of the run.
     epochs : ndarray of int
-        Recorded epochs.
+        Numbers of the recorded epochs; 0 is before the first step.
     values : dict of str to ndarray
-        ``alignment``, ``subspace``, ``loss`` and ``imbalance`` at those epochs; NaN after a
-        divergence.
-    weights : tuple
-        The last weights, in the original basis.
+        Quantities recorded at those epochs, NaN after a divergence: ``"alignment"`` (axis-alignment
+        distance of the decoder), ``"subspace"`` (its subspace distance), ``"loss"`` (loss of the
+        method) and ``"imbalance"`` (distance of the encoder from the transposed decoder). See
+        `lucidae.metrics`.
+    weights : tuple of ndarray
+        The weights after the last epoch, in the original features.
     """
 
     run: Run

@@ -1,0 +1,93 @@
+"""Prefix lengths of nested dropout: probabilities, and random numbers from which they follow.
+
+Nested dropout keeps the first b latents of a row and sets the others to 0; b is the prefix length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import Array, namespace, to_numpy
+
+Vector = np.ndarray[Any, Any]
+
+
+def keep_probabilities(prior: Array) -> Array:
+    """Return, for each of the k latents, the probability that nested dropout keeps it.
+
+    `prior` has the probabilities of the prefix lengths 1 … k: latent i is kept if the prefix length
+    is at least i (Bao et al. 2020, Appendix C).
+    """
+    xp = namespace(prior)
+    return xp.flip(xp.cumulative_sum(xp.flip(prior)))
+
+
+def prefix_thresholds(prior: Array) -> Array:
+    """Return the probabilities of a prefix length below i, for i = 1 … k.
+
+    `prior` has the probabilities of the prefix lengths 1 … k; they are divided by their sum.
+    """
+    keep = keep_probabilities(prior)
+    return 1 - keep / keep[0]
+
+
+WIDTHS = 32
+"""The number of latents whose gradients are computed is rounded up to a multiple of this number, so
+that few different CUDA graphs have to be recorded."""
+
+SLACK = 1e-12
+"""Largest rounding difference between a GPU and NumPy in the probability of a prefix length."""
+
+
+class PrefixNumbers:
+    """Draws the uniform random numbers of nested dropout: one per epoch, run and row.
+
+    NumPy draws the numbers in the order in which the epochs need them. A seed therefore gives the
+    same trajectory on every device, however many epochs are computed at once.
+
+    Parameters
+    ----------
+    prior : array of shape (k,)
+        Probabilities of the prefix lengths 1 … k.
+    rng : numpy.random.Generator
+        The generator from which the numbers are drawn.
+    n_rows : int
+        Number of rows of the batch.
+
+    Examples
+    --------
+    >>> draw = PrefixNumbers(np.array([0.5, 0.5]), np.random.default_rng(0), 3)
+    >>> numbers, width = draw(4, 1)
+    >>> numbers.shape, width
+    ((4, 1, 3), 2)
+    """
+
+    def __init__(self, prior: Array, rng: np.random.Generator, n_rows: int) -> None:
+        self.thresholds = prefix_thresholds(to_numpy(prior))
+        self.rng, self.n_rows = rng, n_rows
+        self.ahead: Vector | None = None
+
+    def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
+        """Return numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
+
+        The bound is an integer that no prefix length of these numbers exceeds.
+        """
+        shape = (epochs, runs, self.n_rows)
+        if self.ahead is None or self.ahead.shape != shape:
+            self.ahead = self.rng.random(shape)
+        drawn, self.ahead = self.ahead, None
+        return drawn, self.width(float(drawn.max()))
+
+    def prepare(self, epochs: int, runs: int) -> None:
+        """Draw and store the numbers of the next call now, while the GPU computes."""
+        self.ahead = self.rng.random((epochs, runs, self.n_rows))
+
+    def width(self, largest: float) -> int:
+        """Return the longest prefix length that numbers up to `largest` can give.
+
+        It is rounded up to a multiple of `WIDTHS`, but is at most the number of latents k.
+        """
+        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
+        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)
