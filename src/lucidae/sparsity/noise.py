@@ -84,7 +84,7 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Raise an error if the noise variance cannot be learned because the energy has no posterior."""
+    """Raise an error if the energy has no posterior; its noise variance cannot be learned then."""
     if not objective.has_posterior:
         raise ValueError(
             f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
@@ -146,9 +146,9 @@ class Learning(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """The larger of two numbers: distance to stationarity, relative change of the noise variance.
+        """Distance to stationarity in the relevances or in the noise variance, the larger one.
 
-        The change is that of the next EM step.
+        The latter is the relative change of the noise variance in the next EM step.
         """
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
@@ -232,8 +232,8 @@ def _learn_by_updates(
 ) -> Solution[State]:
     """Update the relevances and the noise variance together in every step.
 
-    Columns with negligible relevances are dropped on the way. If one of them should grow at the end,
-    the updates continue with all columns.
+    Columns with negligible relevances are dropped on the way. If one of them should grow at the
+    end, the updates continue with all columns.
     """
     solution = repeat_update(problem, objective, start=start, limit=limit, learn=True, **stop)
     left, state = limit - solution.n_iter, solution.value
@@ -407,7 +407,7 @@ def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tupl
 
 
 def _noise_path(scale: float) -> list[float]:
-    """Return the decreasing noise variances to try, starting at `scale`, the mean square response."""
+    """Return the noise variances to try, decreasing from `scale`, the mean square response."""
     path = [scale]
     while path[-1] * PATH_STEP > PATH_END * scale:
         path.append(path[-1] * PATH_STEP)

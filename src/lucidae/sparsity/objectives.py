@@ -120,7 +120,7 @@ class Marginal(Energy):
 
     @property
     def prunes(self) -> bool:
-        """True if there are no groups, because the columns of a group can only be removed together."""
+        """True if there are no groups: columns of a group can only be left out together."""
         return self.groups is None
 
     @property
@@ -306,7 +306,7 @@ class DiagonalCovariance(Marginal):
 class Autoencoder(Energy):
     """Energy of the deterministic autoencoder (Wipf 2023, eq. 48).
 
-    It is ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) for the n responses X, the dictionary Φ, the noise variance γ
+    It is ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) for n responses X, the dictionary Φ, the noise variance γ
     and the coefficients U with rows uⱼ. The penalty h is concave and not decreasing. With h = log
     the energy is −∞ as soon as one row of U vanishes; `value` then takes the logarithm of
     `penalties.SMALLEST`.
