@@ -71,11 +71,7 @@ from lucidae.validation import (
 __all__ = ["SparseVAE"]
 
 VERIFIED = ("full", "diagonal", "point")
-"""Posteriors whose optimality conditions the verifier can evaluate itself.
-
-For a posterior added by `register_posterior`, the verifier uses the distance to stationarity that
-the added energy reports.
-"""
+"""Posteriors whose distance to stationarity the verifier computes; others report their own."""
 
 DIVERGED = (
     "The fit diverged, because rounding errors made the covariance matrix of a response "
@@ -131,17 +127,9 @@ class SparseState(FittedState):
         return moved if self.rest is None else moved - like(self.rest, wide)
 
     def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
-        """Return the predictions of a linear model for rows, as float64.
+        """Return the predictions for `rows`, as float64, of shape (n_rows, n_outputs).
 
-        Parameters
-        ----------
-        rows : array of shape (n_rows, n_features)
-        coef : array of shape (n_outputs, n_features)
-        intercept : array of shape (n_outputs,) or float
-
-        Returns
-        -------
-        array of shape (n_rows, n_outputs)
+        `coef` has shape (n_outputs, n_features).
         """
         wide = as_double(rows)
         coef = like(coef, wide)
@@ -172,10 +160,7 @@ def _former_state(fields: dict[str, Any]) -> SparseState:
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an estimator saved by lucidae 0.1.0 in the present format.
-
-    Fitted attributes move into the state, and parameters that are new get their defaults.
-    """
+    """Return the fields of an estimator saved by lucidae 0.1.0 in the present format."""
     fields = {"warm_start": False, "verbose": False} | upgraded_estimator(fields)
     fields["_state"].results |= {name: fields.pop(name) for name in ATTRIBUTES}
     return fields
@@ -209,8 +194,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         expectation–maximisation (EM) or MacKay's updates, or one relevance at a time
         ("coordinate"). The other posteriors have one update each ("mm").
     groups : array-like of int of shape (n_features,), optional
-        Group label of each column. Columns with the same label share one relevance. By default
-        every column has its own.
+        Group label of each column. Columns with the same label share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -263,8 +247,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     status_ : Status
         How the iteration ended.
     certificate_ : Certificate
-        Claims about the fit (optimality, posterior mean, support, uniqueness), each measured and
-        judged.
+        Claims about the fit (optimality, posterior mean, support, uniqueness), each with a verdict.
     n_features_in_ : int
         Number of columns of `X`.
 
@@ -444,8 +427,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     ) -> Solution[State]:
         """Find the noise variance and return the relevances that minimise the energy.
 
-        `rows` are the distinct training rows with their weights, `given` the rows as passed to
-        `fit`, and `problem` and `units` the normalised problem with its units.
+        `rows` are the distinct training rows with their weights, `given` those passed to `fit`.
         """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
@@ -487,9 +469,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
             reason = "relevance_ has entries that are negative or not finite"
         elif relevance.size != problem.columns:
-            reason = (
-                f"the last fit had {relevance.size} columns and this one has {problem.columns}"
-            )
+            reason = f"the last fit had {relevance.size} columns, this one has {problem.columns}"
         elif groups is not None and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
@@ -506,10 +486,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
-        """Return the fitted state without measured values; attributes have the library of X.
-
-        Arrays have the dtype of X too, and an error is raised if they cannot be represented in it.
-        """
+        """Return the fitted state without measured values, with arrays in the dtype of X."""
         relevance, state = _stored_relevance(solution.value, units, X)
         noise = scalar(units.noise(state.noise))
         dictionary, responses = rows.weighted
@@ -544,18 +521,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     ) -> SparseFigures:  # fmt: skip
         """Return the verifier's measured values of fitted attributes on rows of data.
 
-        Parameters
-        ----------
-        state : SparseState
-            The fitted state, which computes predictions and their variances.
-        fitted : mapping
-            The fitted attributes by name, as `checked_attributes` returns them.
-        given, rows : Rows
-            The rows as they were passed, and the distinct rows among them with total weights.
-        objective : Energy
-            The energy that the relevances should minimise.
-        rule : str or float
-            How the noise variance was found, as `noise_rule` returns it.
+        `given` are the rows as they were passed, `rows` the distinct rows among them with their
+        total weights, and `rule` tells how the noise variance was found (see `noise_rule`).
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule == "cv" else None
@@ -583,10 +550,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
     def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
-        """Return a certificate of the current attributes on the data X, y.
-
-        The data may be those passed to `fit` or others. Without y, return `certificate_`.
-        """
+        """Return a certificate of the current attributes on data; `certificate_` if y is None."""
         check_is_fitted(self)
         if y is None:
             return self.certificate_

@@ -61,7 +61,7 @@ SMALLEST_LEARNED = 1e-10
 """Smallest noise variance that the estimator learns, relative to the mean square response."""
 
 FALLBACK = 0.1
-"""Noise variance that the estimator takes for a single row, relative to the mean square response."""
+"""Noise variance that the estimator takes for a single row, relative to its mean square."""
 
 COLLAPSE = 1e-3
 """Relative excess (Q − z)/z above which a collapsed latent should be active.

@@ -65,7 +65,7 @@ DEFINITE = 1.0
 """Damping at and above which the damped Hessian matrix is positive definite."""
 
 ROUNDING = 0.1
-"""Share of the damping that is added to the diagonal of the Hessian, for nearly dependent columns."""
+"""Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
 
 POLISHED = 1e-2
 """Distance to optimality at which Newton steps on a working set stop.
