@@ -74,7 +74,7 @@ def reading_options(
 
 
 def read_noted(file: Path, options: ReadOptions) -> Table:
-    """Return the table in a file, and print whether it has a header and which columns are left out."""
+    """Return the table in a file; print whether it has a header and which columns are left out."""
     table = read_table(file, options)
     if table.reading:
         note(table.reading)

@@ -34,8 +34,10 @@ def fetch(
     name: Annotated[Dataset, typer.Argument(help="The data set.")] = Dataset.MNIST,
     path: Annotated[
         Path | None,
-        typer.Option(help="A folder or tar archive from which to read the files, if they need not "
-                     "be downloaded."),
+        typer.Option(
+            help="A folder or tar archive from which to read the files, if they need not "
+            "be downloaded."
+        ),
     ] = None,
 ) -> None:
     """Download a data set into the cache folder and verify its checksums."""

@@ -51,7 +51,7 @@ def report(
     decimal: Decimal = None,
     force: Force = False,
 ) -> None:
-    """Write a report, one self-contained HTML page, on your data or on the digits of scikit-learn."""
+    """Write a report on your data, or on scikit-learn's digits, as one self-contained HTML page."""
     from lucidae.report import write_report  # matplotlib takes a second to import
 
     check_page(out, [] if file is None else [file], force)

@@ -170,9 +170,7 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
     near = near[~np.isin(near, place)]
     if near.size:
         column = int(nonzero[near[0]])
-        why = (
-            f"Column {column} lies in the span of the active columns and can replace one of them."
-        )
+        why = f"Column {column} lies in the span of the active columns and can replace one of them."
         return Position(spark, False, why)
     return _by_projection(unit, place, responses, rank, spark, least * place.size**0.5)
 
