@@ -29,7 +29,9 @@ def test_an_exact_sparse_fit_is_certified_as_the_sparsest(exact):
     assert certificate["stationarity"].holds
     assert certificate["active_dimensions"].value == 4
     assert certificate[GENERAL].holds
-    assert "All sets of 2 columns were checked: no other" in certificate[GENERAL].advice  # 4 columns, rank 3
+    assert (
+        "All sets of 2 columns were checked: no other" in certificate[GENERAL].advice
+    )  # 4 columns, rank 3
     assert_allclose(certificate.evidence["bound"], (20 + 3) / 2)
     assert certificate[COHERENT].verdict == "does not apply"
     assert "sufficient but not necessary" in certificate[COHERENT].advice

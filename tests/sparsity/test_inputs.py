@@ -113,7 +113,10 @@ STACK = np.stack([X, X]), np.stack([Y, Y])
         ({"noise_variance": "cv"}, "expected one of 'learn', a finite number above 0 or an array"),
         ({"noise_variance": None}, "a finite number above 0 for all problems, an array of them or"),
         ({"noise_variance": True}, "noise_variance=True was given"),
-        ({"noise_variance": [1.0, 2.0, 3.0]}, r"shape \(3,\), expected one number or an array of 2 numbers"),
+        (
+            {"noise_variance": [1.0, 2.0, 3.0]},
+            r"shape \(3,\), expected one number or an array of 2 numbers",
+        ),
         ({"noise_variance": [1.0, -1.0]}, "finite and above 0 for every problem"),
         ({"noise_variance": np.array([1j, 1j])}, "complex128"),
         ({"solver": "coordinate"}, "expected one of 'auto', 'em', 'mm', 'mackay'"),

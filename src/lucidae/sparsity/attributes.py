@@ -62,7 +62,8 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
     rows : Weighted
         The d rows of positive weight.
     at : Evaluation
-        The relevances and the noise variance γ, from which the verifier computes the variances.
+        The relevances (prior variances) and the noise variance γ, from which the verifier computes
+        the variances.
     variances : ndarray of shape (d,)
         The estimator's posterior variances of the means predicted for the same rows, divided by γ.
 
@@ -101,9 +102,9 @@ def support_differences(
 def _evidence(at: Evaluation) -> tuple[Any, Any]:
     """Return twice the log-likelihood that each column adds, and bounds on the rounding errors.
 
-    It is n(t − 1 − log t) with t = Q/(z(1 − wz)) for n responses and a column φ of relevance w > 0,
-    where z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for the responses X with covariance Σ. It is zero if t ≤ 1
-    or w = 0.
+    It is n(t − 1 − log t) with t = Q/(z(1 − wz)) for n responses and a column φ of relevance (prior
+    variance) w > 0, where z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for the responses X with covariance Σ. It
+    is zero if t ≤ 1 or w = 0.
     """
     w, z, Q, n = at.relevance, at.curvature, at.alignment, at.mean.shape[1]
     variance = np.maximum(1.0 - w * z, UNIT)
@@ -123,8 +124,8 @@ def _ratio(values: Any, sizes: Any) -> Any:
 def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     """Return, for each column, twice the log-likelihood that is lost without all of its group.
 
-    The second array contains bounds on the rounding errors. Columns of groups with relevance zero
-    have zero in both arrays.
+    The second array contains bounds on the rounding errors. Columns of groups with relevance (prior
+    variance) zero have zero in both arrays.
     """
     w, n = at.relevance, at.mean.shape[1]
     evidence, error = np.zeros(w.size), np.zeros(w.size)

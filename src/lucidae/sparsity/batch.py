@@ -390,7 +390,8 @@ def _update(
 ) -> BatchSolution[State]:
     """Repeat an update of the relevances on all problems at once, until each is stationary.
 
-    If `learn`, the noise variances are updated in the same steps; otherwise they are fixed.
+    If `learn`, the noise variances are updated in the same steps; otherwise they are fixed. The
+    relevance of a column is the prior variance of its coefficients.
     """
     update = objective.update(rule)
     xp = namespace(problem.noise)
@@ -461,7 +462,8 @@ def _in_units(
     """Return coefficients, relevances, noise variances and energies in the units of the data.
 
     The normalised problem has a square root of XXᵀ in place of the responses X. The coefficients of
-    each response are therefore computed from the given dictionary and responses.
+    each response are therefore computed from the given dictionary and responses. The relevance of a
+    column is the prior variance of its coefficients.
     """
     xp = namespace(state.noise)
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)

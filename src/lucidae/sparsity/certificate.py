@@ -120,7 +120,10 @@ def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, 
 
 
 def _stationarity(figures: SparseFigures) -> Claim:
-    """Return the claim that the relevances satisfy the optimality (KKT) conditions."""
+    """Return the claim that the relevances satisfy the optimality (KKT) conditions.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     name = "stationarity"
     statement = "the energy is stationary in the relevances (KKT conditions)"
     reference = "Wipf 2023, eq. 18 and 21"
@@ -189,7 +192,10 @@ def _noise_variance(figures: SparseFigures) -> Claim:
 
 
 def _energy(figures: SparseFigures) -> Claim:
-    """Return the claim that the reported energy is the one at the fitted relevances."""
+    """Return the claim that the reported energy is the one at the fitted relevances.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     name = "energy"
     statement = "the reported energy is the energy at the fitted relevances and noise variance"
     reference = "Wipf 2023, eq. 18, 48 and 50"
@@ -204,7 +210,10 @@ def _energy(figures: SparseFigures) -> Claim:
 
 
 def _predictive_variance(figures: SparseFigures) -> Claim:
-    """Return the claim that predictive variances follow from relevances and noise variance."""
+    """Return the claim that predictive variances follow from relevances and noise variance.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     name = "predictive_variance"
     statement = "the variances of predictions follow from the relevances and the noise variance"
     reference = "Wipf 2023, eq. 18"

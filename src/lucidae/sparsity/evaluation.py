@@ -142,7 +142,7 @@ def _exponents(peaks: Any) -> Any:
 
 
 class Evaluation(NamedTuple):
-    """Quantities that follow from the relevances w and the noise variance γ.
+    """Quantities that follow from the relevances (prior variances) w and the noise variance γ.
 
     Φ is the dictionary with κ columns, X are the n responses, W is the diagonal matrix of w, and
     Σ = ΦWΦᵀ + γI is the covariance of a response.
@@ -182,7 +182,8 @@ class Evaluation(NamedTuple):
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     """Return the quantities that follow from relevances `w` and a noise variance on given rows.
 
-    They are computed by QR decomposition of a square root of the covariance of a response.
+    They are computed by QR decomposition of a square root of the covariance of a response. The
+    relevance of a column is the prior variance of its coefficients.
     """
     Phi, X, outside = _in_span(rows.dictionary, rows.responses)
     size, n = X.shape
@@ -214,8 +215,8 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     """Return the posterior variance of the mean predicted for each weighted row, divided by γ.
 
-    For the dictionary Φ, relevances W, noise variance γ and the covariance Σ = ΦWΦᵀ + γI, this is
-    the diagonal of ΦWΦᵀΣ⁻¹.
+    For the dictionary Φ, relevances (prior variances) W, noise variance γ and the covariance Σ =
+    ΦWΦᵀ + γI, this is the diagonal of ΦWΦᵀΣ⁻¹.
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -14,6 +14,8 @@ from lucidae.arrays import Array, device, namespace
 class Groups:
     """A partition of κ columns into g groups; the columns of a group share one relevance.
 
+    The relevance of a column is the prior variance of its coefficients.
+
     Parameters
     ----------
     labels : ndarray of int of shape (κ,)

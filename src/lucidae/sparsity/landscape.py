@@ -16,7 +16,8 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
     """Return the full energy as a function of one relevance, with all others fixed.
 
     This is a/(w + γ') + log(w + γ') up to a constant (Wipf 2023, eq. 54). The relevance w is
-    `weight`, a is `power` and γ' is `inner`; `slice_parameters` computes the latter two.
+    `weight`, a is `power` and γ' is `inner`; `slice_parameters` computes the latter two. The
+    relevance of a column is the prior variance of its coefficients.
 
     Examples
     --------
@@ -31,7 +32,7 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
 
     This is a/(w + γ') + log(w + γ'') up to a constant (Wipf 2023, eq. 55). The relevance w is
     `weight`, a is `power`, γ' is `inner` and γ'' is `outer`; `slice_parameters` computes the latter
-    three.
+    three. The relevance of a column is the prior variance of its coefficients.
 
     Examples
     --------
@@ -57,7 +58,8 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
     """Return the relevances w ≥ 0 that are local minima of `full_slice`: a list with one number.
 
     There is always exactly one minimum (Wipf 2023, Theorem 4.4): a − γ', or 0 if that is negative,
-    where a is `power` and γ' is `inner`.
+    where a is `power` and γ' is `inner`. The relevance of a column is the prior variance of its
+    coefficients.
 
     Examples
     --------
@@ -72,7 +74,8 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
 
     See Wipf 2023, Corollary 4.5. With a = `power`, γ' = `inner` and γ'' = `outer`, the stationary
     points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the smaller one a
-    maximum. If the maximum is positive, there is a second minimum at zero.
+    maximum. If the maximum is positive, there is a second minimum at zero. The relevance of a
+    column is the prior variance of its coefficients.
 
     Examples
     --------
@@ -109,7 +112,8 @@ def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
     They are the arguments `power`, `inner` and `outer` of `full_slice` and `diagonal_slice`; all
     other relevances are those of `state`. With the sparsity s and the squared quality q² of the
     column φ (see `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise
-    variance. γ'' is never larger than γ'.
+    variance. γ'' is never larger than γ'. The relevance of a column is the prior variance of its
+    coefficients.
     """
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])

@@ -133,7 +133,10 @@ def folds(
 
 
 class Learning(NamedTuple):
-    """The relevances found at one noise variance, and the noise variance that EM takes next."""
+    """The relevances found at one noise variance, and the noise variance that EM takes next.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
 
     solution: Solution[State]
     noise: float
@@ -148,7 +151,8 @@ class Learning(NamedTuple):
     def distance(self) -> float:
         """Distance to stationarity in the relevances or in the noise variance, the larger one.
 
-        The latter is the relative change of the noise variance in the next EM step.
+        The latter is the relative change of the noise variance in the next EM step. The relevance
+        of a column is the prior variance of its coefficients.
         """
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
@@ -178,7 +182,8 @@ def learn_noise(
     """Minimise the energy with respect to the relevances and the noise variance together.
 
     For the full posterior, minimisations over the relevances alternate with EM steps of the noise
-    variance; both lower the energy. For the diagonal posterior, both are updated in every step.
+    variance; both lower the energy. For the diagonal posterior, both are updated in every step. The
+    relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------
@@ -230,7 +235,7 @@ def learn_noise(
 def _learn_by_updates(
     problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
 ) -> Solution[State]:
-    """Update the relevances and the noise variance together in every step.
+    """Update the relevances (prior variances) and the noise variance together in every step.
 
     Columns with negligible relevances are dropped on the way. If one of them should grow at the
     end, the updates continue with all columns.
@@ -264,6 +269,8 @@ def warn_if_collapsed(solution: Solution[State]) -> None:
 class RowFold:
     """Training and test rows of one cross-validation fold, with the relevances of its last fit.
 
+    The relevance of a column is the prior variance of its coefficients.
+
     Parameters
     ----------
     problem, units : Problem and Units
@@ -288,7 +295,7 @@ class RowFold:
     def error(self, noise: float, objective: Energy) -> float:
         """Return the weighted sum of squared errors of the test rows, after a fit at `noise`.
 
-        The fit starts from the relevances of the last one and replaces them.
+        The fit starts from the relevances (prior variances) of the last one and replaces them.
         """
         normalised = scalar(self.units.normalised_noise(noise))
         solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
@@ -299,7 +306,10 @@ class RowFold:
 
 
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
-    """Return relevances that minimise the energy to the low accuracy that predictions need."""
+    """Return relevances that minimise the energy to the low accuracy that predictions need.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     if not objective.exact_coordinates:
         begin = lifted(problem, start)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)

@@ -45,7 +45,7 @@ class Energy(ABC):
         How the noise variance is learned. If True, minimisations over the relevances alternate with
         updates of the noise variance. If False, both are updated in every step.
     needs_curvature : bool
-        Whether `update` or `violation` depend on the curvatures of the state.
+        Whether `update` or `violation` depend on the field `curvature` of the state.
     patient : bool
         Whether up to 300 updates are made before Newton steps take over; otherwise at most
         the number that `solvers.BASIN_LIMIT` gives for the update rule.
@@ -62,13 +62,14 @@ class Energy(ABC):
     def exact_coordinates(self) -> bool:
         """Whether the minimum in one relevance, all others fixed, is known in closed form.
 
-        See Wipf 2023, Theorem 4.4.
+        See Wipf 2023, Theorem 4.4. The relevance of a column is the prior variance of its
+        coefficients.
         """
         return False
 
     @property
     def prunes(self) -> bool:
-        """Whether updates may leave out columns with a negligible relevance."""
+        """Whether updates may leave out columns with a negligible relevance (prior variance)."""
         return False
 
     @property
@@ -81,7 +82,10 @@ class Energy(ABC):
 
     @abstractmethod
     def value(self, state: State) -> Array:
-        """Return the energy at the relevances of `state`, divided by the number of responses."""
+        """Return the energy at the relevances of `state`, divided by the number of responses.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
 
     @abstractmethod
     def violation(self, state: State) -> Array:
@@ -89,7 +93,10 @@ class Energy(ABC):
 
     @abstractmethod
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
-        """Return the update rule of that name: a function from a state to new relevances."""
+        """Return the update rule of that name: a function from a state to new relevances.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
 
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit; zero for a point estimate.
@@ -111,8 +118,8 @@ class Marginal(Energy):
     """An energy that is the sum of a data term and a log-volume.
 
     The data term is tr(XXᵀΣ⁻¹) for the responses X, where Σ = Φ diag(w) Φᵀ + γI is their covariance
-    with the dictionary Φ, the relevances w and the noise variance γ. The log-volume depends on Φ, w
-    and γ, but not on X.
+    with the dictionary Φ, the relevances (prior variances) w and the noise variance γ. The
+    log-volume depends on Φ, w and γ, but not on X.
     """
 
     groups: Groups | None = None
@@ -137,30 +144,36 @@ class Marginal(Energy):
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in the relevance of each column.
+        """Return the derivative of the log-volume in the relevance (prior variance) of each column.
 
         Columns are treated as if each had a relevance of its own, even if there are groups.
         """
 
     @abstractmethod
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian matrix of the log-volume in the relevances.
+        """Return minus the Hessian matrix of the log-volume in the relevances (prior variances).
 
         `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are
         the derivatives of the log-volume.
         """
 
     def reduced_value(self, state: State) -> Array:
-        """Return the part of the energy per response that depends on the relevances."""
+        """Return the part of the energy per response that depends on the relevances.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return state.fit + self.volume(state)
 
     def value(self, state: State) -> Array:
-        """Return the energy at the relevances of `state`, divided by the number of responses."""
+        """Return the energy at the relevances of `state`, divided by the number of responses.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         xp = namespace(state.noise)
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response in each relevance.
+        """Return the derivative of the energy per response in each relevance (prior variance).
 
         For grouped columns it is the derivative in the relevance of the group.
         """
@@ -174,9 +187,9 @@ class Marginal(Energy):
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit.
 
-        It is the sum of the relevances times the derivatives of the log-volume in them. For the
-        full posterior this is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W and the
-        covariance Σ of a response.
+        It is the sum of the relevances (prior variances) times the derivatives of the log-volume in
+        them. For the full posterior this is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W
+        and the covariance Σ of a response.
         """
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
@@ -195,7 +208,7 @@ class FullCovariance(Marginal):
     """Energy of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
 
     It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Φ diag(w) Φᵀ + γI, where Φ
-    is the dictionary, w are the relevances and γ is the noise variance.
+    is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
 
     Examples
     --------
@@ -213,14 +226,17 @@ class FullCovariance(Marginal):
 
     @property
     def exact_coordinates(self) -> bool:
-        """True if there are no groups: each relevance has an exact minimiser.
+        """True if there are no groups: each relevance (prior variance) has an exact minimiser.
 
         See Wipf 2023, Theorem 4.4.
         """
         return self.groups is None
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
-        """Return the update rule "em", "mm" or "mackay": a function from a state to relevances."""
+        """Return the update rule "em", "mm" or "mackay": a function from a state to relevances.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         update = UPDATES[rule]
         return lambda state: update(state, self.groups)
 
@@ -245,7 +261,8 @@ class DiagonalCovariance(Marginal):
     """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
 
     It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for n responses X with covariance Σ,
-    a dictionary of d rows and κ columns φⱼ, the relevances wⱼ and the noise variance γ.
+    a dictionary of d rows and κ columns φⱼ, the relevances (prior variances) wⱼ and the noise
+    variance γ.
     """
 
     needs_curvature: ClassVar[bool] = False
@@ -255,7 +272,8 @@ class DiagonalCovariance(Marginal):
         """Return the update rule: it minimises the energy in the relevances at fixed coefficients.
 
         For a column with relevance w, squared norm c and mean square a of its coefficients, the
-        rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise variance.
+        rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise variance. The
+        relevance of a column is the prior variance of its coefficients.
         """
         return self._update if self.groups is None else partial(self._grouped_update, self.groups)
 
@@ -264,7 +282,8 @@ class DiagonalCovariance(Marginal):
 
         The relevance w of a column is the positive root of w² − aw − aγ/c = 0, where the derivative
         of a/w + log(γ + wc) vanishes. Here a is the mean square of the column's coefficients, c its
-        squared norm and γ the noise variance.
+        squared norm and γ the noise variance. The relevance of a column is the prior variance of
+        its coefficients.
         """
         power = state.power
         offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
@@ -274,7 +293,8 @@ class DiagonalCovariance(Marginal):
         """Return the relevances of grouped columns after one step that lowers the energy.
 
         The step minimises an upper bound of the energy, in which tangents replace the logarithms,
-        because the energy itself has no minimiser in closed form for a group.
+        because the energy itself has no minimiser in closed form for a group. The relevance of a
+        column is the prior variance of its coefficients.
         """
         pressure = positive(groups.share(self.pressure(state)))
         return namespace(pressure).sqrt(groups.share(state.power) / pressure)
@@ -282,7 +302,8 @@ class DiagonalCovariance(Marginal):
     def volume(self, state: State) -> Array:
         """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ.
 
-        The dictionary has d rows and columns φⱼ with relevances wⱼ; γ is the noise variance.
+        The dictionary has d rows and columns φⱼ with relevances (prior variances) wⱼ; γ is the
+        noise variance.
         """
         xp = namespace(state.relevance)
         ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
@@ -292,7 +313,8 @@ class DiagonalCovariance(Marginal):
     def pressure(self, state: State) -> Array:
         """Return the derivative of the log-volume in each relevance: ‖φ‖²/(γ + w‖φ‖²).
 
-        φ is a column with relevance w, and γ is the noise variance.
+        φ is a column with relevance w, and γ is the noise variance. The relevance of a column is
+        the prior variance of its coefficients.
         """
         norms = squared_norms(state.dictionary, -2)
         return norms / (state.noise[..., None] + state.relevance * norms)
@@ -332,8 +354,8 @@ class Autoencoder(Energy):
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
         """Return the update rule: one step of iteratively reweighted ridge regression.
 
-        It sets the relevance of each column to 1/h′(a), where h is the penalty and a the mean
-        square of the column's coefficients.
+        It sets the relevance (prior variance) of each column to 1/h′(a), where h is the penalty and
+        a the mean square of the column's coefficients.
         """
         return self.ridge_relevance
 
@@ -341,11 +363,12 @@ class Autoencoder(Energy):
         """Return the relevances of the ridge regression that is an upper bound of the energy.
 
         They are 1/h′(a), where h is the penalty and a the mean square of a column's coefficients.
+        The relevance of a column is the prior variance of its coefficients.
         """
         return ridge_relevance(self.penalty, self.power(state))
 
     def violation(self, state: State) -> Array:
-        """Return the largest relative change of a relevance in the next update.
+        """Return the largest relative change of a relevance (prior variance) in the next update.
 
         The change is relative to the larger of the old and the new relevance, plus the noise
         variance.

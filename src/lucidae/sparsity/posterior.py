@@ -46,7 +46,7 @@ class ActiveFactor:
     Parameters
     ----------
     active : ndarray of int of shape (a,)
-        Indices of the active columns, those with positive relevance.
+        Indices of the active columns, those with positive relevance (prior variance).
     roots : array of shape (a,)
         Square roots of their relevances.
     scaled : array of shape (d, a)
@@ -85,7 +85,8 @@ class ActiveFactor:
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
 
-        It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances W.
+        It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
+        (prior variances) W.
         """
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
@@ -128,8 +129,9 @@ def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise:
 class Posterior:
     """Posterior covariance of the coefficients, which is the same for all responses.
 
-    On the a active columns with relevances W it is W^½ KᵀK W^½ if there are no more active columns
-    than rows (`explicit`), and W^½ (I − KᵀK) W^½ otherwise. For all other columns it is zero.
+    On the a active columns with relevances (prior variances) W it is W^½ KᵀK W^½ if there are no
+    more active columns than rows (`explicit`), and W^½ (I − KᵀK) W^½ otherwise. For all other
+    columns it is zero.
 
     Parameters
     ----------

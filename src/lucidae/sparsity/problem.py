@@ -127,11 +127,17 @@ class Units:
     n_responses: int
 
     def relevance(self, normalised: Array) -> Array:
-        """Return relevances of the normalised problem in the units of the data."""
+        """Return relevances of the normalised problem in the units of the data.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
-        """Return relevances given in the units of the data in those of the normalised problem."""
+        """Return relevances given in the units of the data in those of the normalised problem.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
@@ -184,7 +190,8 @@ def normalise(
         Number of independent rows of the data: the sum of the weights, minus one if there is an
         intercept. By default n_rows.
     groups : Groups, optional
-        Groups of columns that share one relevance; they are divided by the same number.
+        Groups of columns that share one relevance (prior variance); they are divided by the same
+        number.
 
     Returns
     -------
@@ -217,11 +224,11 @@ def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, 
     The third value is the squared norm of the responses outside this span. A dictionary with no
     more rows than columns, and its responses, are returned unchanged, with 0.
 
-    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances W and the noise
-    variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis the covariance
-    Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI outside. So the
-    energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X − QQᵀX‖² is all
-    that is needed of the other d − κ rows.
+    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
+    variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
+    the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
+    outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X −
+    QQᵀX‖² is all that is needed of the other d − κ rows.
     """
     xp = namespace(dictionary)
     nothing = squared_norm(responses) * 0.0
@@ -248,7 +255,7 @@ def _gram_root(responses: Array) -> Array:
 def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
     """Return the covariance Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18).
 
-    Φ is the dictionary, w are the relevances and γ is the noise variance.
+    Φ is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
     """
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]

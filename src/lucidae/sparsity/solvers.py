@@ -102,8 +102,8 @@ class Solver:
     Parameters
     ----------
     minimise : callable
-        Called with the problem, the energy, the relevances to start from (or None) and the
-        `Limits`; returns a `Solution`.
+        Called with the problem, the energy, the relevances (prior variances) to start from (or
+        None) and the `Limits`; returns a `Solution`.
     suits : callable
         Called with an energy; returns whether the method can minimise it.
     needs : str
@@ -126,6 +126,8 @@ def solve(
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Minimise an energy with respect to the relevances, at the problem's noise variance.
+
+    The relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------
@@ -201,7 +203,7 @@ def repeat_update(
     prune: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Repeat one update of the relevances until they are stationary.
+    """Repeat one update of the relevances (prior variances) until they are stationary.
 
     Parameters
     ----------
@@ -269,7 +271,7 @@ def _noise_distance(state: State, objective: Energy) -> float:
 def _dropped(
     pruned: PrunedState, problem: Problem, relevance: Array
 ) -> tuple[PrunedState, Problem, Array]:
-    """Return the arguments without the columns that have negligible relevances.
+    """Return the arguments without the columns that have negligible relevances (prior variances).
 
     The arguments are returned unchanged if fewer than a tenth of the columns are negligible.
     """
@@ -287,7 +289,10 @@ def _dropped(
 
 
 def _restored(problem: Problem, pruned: PrunedState) -> State:
-    """Return the state on all columns of the problem; dropped columns get relevance zero."""
+    """Return the state on all columns of the problem; dropped columns get relevance zero.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     state = pruned.state
     if pruned.columns.size == problem.columns:
         return state
@@ -311,7 +316,8 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
 def lifted(problem: Problem, start: Array | None) -> Array | None:
     """Return the relevances `start`, with those that are too small replaced by a small number.
 
-    The updates cannot change a relevance that is zero. If `start` is None, return None.
+    The updates cannot change a relevance that is zero. If `start` is None, return None. The
+    relevance of a column is the prior variance of its coefficients.
     """
     if start is None:
         return None
@@ -366,7 +372,7 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
     These are the relevances far below the noise variance at which the energy still falls towards
     zero. If the energy has exact coordinate moves, they are also all relevances whose minimiser,
     with the others fixed, is zero (Wipf 2023, Theorem 4.4); the latter are set to zero only if this
-    does not raise the energy.
+    does not raise the energy. The relevance of a column is the prior variance of its coefficients.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -403,7 +409,8 @@ def _solve_by_coordinates(
 ) -> Solution[State]:
     """Minimise the energy by coordinate moves and Newton steps on a working set of columns.
 
-    Without given relevances, the start is found at a decreasing sequence of noise variances.
+    Without given relevances (prior variances), the start is found at a decreasing sequence of noise
+    variances.
     """
     if start is None:
         first = continuation(problem, limits.callbacks)

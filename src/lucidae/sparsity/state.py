@@ -86,7 +86,7 @@ class State(NamedTuple):
 
     @property
     def problem(self) -> Problem:
-        """The problem without its relevances."""
+        """The problem without its relevances (prior variances)."""
         return Problem(*self[:5])
 
     @property
@@ -110,15 +110,18 @@ class State(NamedTuple):
 
         Since X − ΦU = γΣ⁻¹X, it is γ² tr(XXᵀΣ⁻²)/n. With Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² + Σ⁻¹ΦWΦᵀΣ⁻¹ this
         is γ times the difference of the data term tr(XXᵀΣ⁻¹)/n and the sum of all wⱼQⱼ. Here Φ is
-        the dictionary, W are the relevances wⱼ, γ is the noise variance, Σ the covariance of a
-        response, and Qⱼ are the alignments.
+        the dictionary, W are the relevances (prior variances) wⱼ, γ is the noise variance, Σ the
+        covariance of a response, and Qⱼ are the alignments.
         """
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
 
     @property
     def power(self) -> Array:
-        """Mean square of each column's coefficients: the squared relevance times the alignment."""
+        """Mean square, taken over all responses, of each column's coefficients.
+
+        It is the squared relevance (prior variance) of the column times its alignment.
+        """
         return self.relevance**2 * self.alignment
 
     @property
@@ -126,6 +129,7 @@ class State(NamedTuple):
         """Effective number of parameters: the sum of the relevances times the curvatures.
 
         It is tr(ΦWΦᵀΣ⁻¹) for the dictionary Φ, the relevances W and the covariance Σ of a response.
+        The relevance of a column is the prior variance of its coefficients.
         """
         return namespace(self.relevance).sum(self.relevance * self.curvature, axis=-1)
 
@@ -147,7 +151,8 @@ class State(NamedTuple):
     def take(self, index: Any) -> State:
         """Return the state restricted to the columns `index`; all others must have relevance zero.
 
-        The state must be that of one problem and store `whitened` and `loading`.
+        The state must be that of one problem and store `whitened` and `loading`. The relevance of a
+        column is the prior variance of its coefficients.
         """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
@@ -178,7 +183,8 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
 def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     """Return the columns, with their relevances, from which the covariance is computed.
 
-    These are the columns of positive relevance if there are few of them, otherwise all columns.
+    These are the columns of positive relevance if there are few of them, otherwise all columns. The
+    relevance of a column is the prior variance of its coefficients.
     """
     if relevance.ndim > 1 or problem.columns <= problem.rows:
         return problem.dictionary, relevance
@@ -193,7 +199,7 @@ def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
 def evaluate(
     problem: Problem, relevance: Array, *, factor: Factor | None = None, columns: bool = False
 ) -> State:
-    """Return the state of a problem at given relevances.
+    """Return the state of a problem at given relevances (prior variances).
 
     The cost is one Cholesky factorisation and one product with the dictionary.
 
@@ -239,7 +245,8 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 
     This takes less time than `evaluate` and suffices for energies whose update and distance to
     stationarity do not depend on the curvatures. Two triangular systems are solved for the
-    responses, instead of inverting the Cholesky factor.
+    responses, instead of inverting the Cholesky factor. The relevance of a column is the prior
+    variance of its coefficients.
     """
     xp = namespace(problem.dictionary)
     lower, log_determinant = factorise(problem, relevance)
@@ -261,7 +268,7 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 def evaluate_from(state: State, relevance: Array) -> State:
     """Return the state at `relevance`, with `whitened` and `loading` stored.
 
-    The factorisation stored in `state` is reused if the relevances are unchanged.
+    The factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
     """
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.whitened.shape[-1]:
@@ -287,7 +294,10 @@ def flat_start(problem: Problem) -> Array:
 
 
 def empty_start(problem: Problem) -> Array:
-    """Return an array of relevances that are all zero, one for each column of the problem."""
+    """Return an array of relevances that are all zero, one for each column of the problem.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     shape = (*problem.dictionary.shape[:-2], problem.columns)
     return zeros_like_shape(shape, problem.dictionary)
 
@@ -309,7 +319,8 @@ def complementarity(
     Let w be the relevance of a column, Q its alignment (minus the derivative of the data term) and
     z its pressure (the derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z
     if w = 0. The distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero
-    exactly if the conditions hold. For a group of columns, Q and z are sums over the group.
+    exactly if the conditions hold. For a group of columns, Q and z are sums over the group. The
+    relevance of a column is the prior variance of its coefficients.
     """
     xp = namespace(relevance)
     if groups is not None:

@@ -37,8 +37,8 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
     """Return twice the log-likelihood that each column adds to a model of all other columns.
 
     For n responses it is n(t − 1 − log t) with t = q²/s, where s is the sparsity and q² the squared
-    quality of the column (see `leave_one_out`). It is zero if t ≤ 1, since the best relevance of
-    the column is then zero.
+    quality of the column (see `leave_one_out`). It is zero if t ≤ 1, since the best relevance
+    (prior variance) of the column is then zero.
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -79,9 +79,9 @@ def significant_columns(
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     """Return, for each group, twice the log-likelihood that is lost without its columns.
 
-    Let Φ_g be the columns of a group with relevance w, X the n responses with covariance Σ,
-    G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response is larger by
-    log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
+    Let Φ_g be the columns of a group with relevance (prior variance) w, X the n responses with
+    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response is
+    larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
     state = evaluate_from(state, state.relevance)
     whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)

@@ -130,8 +130,7 @@ class EnergyKind(NamedTuple):
     tolerance : float
         Distance to stationarity that was asked for.
     violation : float, optional
-        Distance to stationarity that an energy added by `register_posterior` reports itself; None
-        for the energies of this package.
+        Distance to stationarity reported by an energy that `register_posterior` added, else None.
     significance : float
         Family-wise significance level of the test that decides which columns are in the support.
     """
@@ -215,10 +214,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
-    """Return measured values with infinite distances, for a fit that cannot be evaluated.
-
-    Its relevances, coefficients or noise variance are negative, not finite or too small.
-    """
+    """Return measured values with infinite distances, for a fit that cannot be evaluated."""
     return replace(
         figures,
         violation=np.inf,
@@ -268,10 +264,7 @@ def _shifted(noise: float, rows: Weighted) -> float:
 
 
 def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
-    """Return the measured values that do not need a noise variance; U are the coefficients.
-
-    They are the errors of the fit, the active columns and, for exact fits, the uniqueness.
-    """
+    """Return the measured values that do not need a noise variance; U are the coefficients."""
     Phi, X = rows.dictionary, rows.responses
     total = float(np.linalg.norm(X))
     column_norms = np.linalg.norm(Phi, axis=0)
@@ -423,8 +416,7 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
     """Return the mean squares of the coefficients and the relevances, in the penalty's units.
 
-    In these units columns have unit norm and responses have unit mean square. Both are used for the
-    point estimate only.
+    In these units columns have unit norm and responses have unit mean square.
     """
     squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
     squares = np.where(squares > 0, squares, 1.0)
@@ -476,10 +468,7 @@ def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
 
 
 def _implied_share(at: Evaluation, implied: float) -> float:
-    """Return the error of the distance to the KKT conditions caused by errors of the relevances.
-
-    `implied` is the relative error of the relevances.
-    """
+    """Return the error of the KKT distance caused by the relative error `implied` of relevances."""
     w, z, Q = at.relevance, at.curvature, at.alignment
     return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
 
@@ -536,8 +525,7 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """Return the log-volume of the energy per response, for all rows, in the units of the data.
 
-    It is the log-determinant of the covariance of a response, or its counterpart for the diagonal
-    posterior.
+    It is the log-determinant of the covariance of a response, or its diagonal counterpart.
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":

@@ -82,8 +82,10 @@ COARSE = 1e-2
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the change of each relevance that minimises the full energy if all others are fixed.
 
-    A relevance w with alignment Q and curvature z has the minimiser max(0, w + (Q − z)/z²) (Wipf
-    2023, Theorem 4.4). Curvatures must be positive; replace those of zero columns before.
+    A column φ with relevance w, alignment Q = ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses
+    X with covariance Σ, has the minimiser max(0, w + (Q − z)/z²) (Wipf
+    2023, Theorem 4.4). Curvatures must be positive; replace those of zero columns before. The
+    relevance of a column is the prior variance of its coefficients.
     """
     # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
     # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
@@ -95,8 +97,9 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance changes by `change`.
 
-    `curvature` and `alignment` are those of the column before the change. With arrays, each entry
-    is one column that changes alone.
+    `curvature` and `alignment` are those of the column before the change, see `State`. Each entry
+    is one column that changes alone. The relevance of a column is the prior variance of its
+    coefficients.
     """
     growth = change * curvature
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
@@ -105,7 +108,8 @@ def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance moves to its minimiser.
 
-    The result has one entry for each column, with all other relevances fixed.
+    The result has one entry for each column, with all other relevances fixed. The relevance of a
+    column is the prior variance of its coefficients.
     """
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
@@ -145,7 +149,8 @@ def open_workspace(state: State) -> Workspace:
 def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
     """Change one relevance by `change` and update the arrays of the workspace by one rank-one term.
 
-    Relevances and `gram` are overwritten; the returned workspace has the new values.
+    Relevances and `gram` are overwritten; the returned workspace has the new values. The relevance
+    of a column is the prior variance of its coefficients.
     """
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
     # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer.
@@ -162,7 +167,10 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
 
 
 def best_coordinate_step(workspace: Workspace) -> Workspace:
-    """Move the relevance that lowers the energy most to its minimiser; return the new workspace."""
+    """Move the relevance that lowers the energy most to its minimiser; return the new workspace.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     xp = namespace(workspace.gram)
     changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
     index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
@@ -242,7 +250,7 @@ class NewtonPoint(NamedTuple):
 
 
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
-    """Return the damped Newton step: the change of each relevance.
+    """Return the damped Newton step: the change of each relevance (prior variance).
 
     A relevance is free if it is positive or if the energy falls as it grows; all others do not
     change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian is
@@ -280,7 +288,7 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     """Return the point after one damped Newton step, for each of one or several problems.
 
     If the step does not raise the energy, up to rounding errors, it is taken and the damping is
-    lowered. Otherwise the relevances stay the same and the damping is raised.
+    lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -330,7 +338,7 @@ def polish(
 def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]:
     """Return the indices of the working set: active columns and the most promising others.
 
-    The indices are ascending. Active columns have positive relevance.
+    The indices are ascending. Active columns have positive relevance (prior variance).
     """
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
@@ -349,8 +357,8 @@ def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]
 def improve(state: State, marginal: Marginal, tolerance: float) -> State:
     """Return the state after one sweep: moves and Newton steps on the working set.
 
-    All columns are evaluated at the new relevances. `tolerance` is the distance to optimality to
-    be reached in the end.
+    All columns are evaluated at the new relevances (prior variances). `tolerance` is the distance
+    to optimality to be reached in the end.
     """
     index = working_set(state, marginal)
     relevance = state.relevance
@@ -377,7 +385,8 @@ def _move_coordinates(
     """Return all relevances after coordinate moves on the working set, and its free columns.
 
     `index` are the columns of the working set. A column is free if its relevance is positive or
-    the energy falls as it grows.
+    the energy falls as it grows. The relevance of a column is the prior variance of its
+    coefficients.
     """
     workspace = open_workspace(state.take(index))
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
@@ -389,7 +398,10 @@ def _move_coordinates(
 
 
 def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> State:
-    """Return the state restricted to the columns `index`, at the relevances `relevance`."""
+    """Return the state restricted to the columns `index`, at the relevances `relevance`.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     xp = namespace(relevance)
     if bool(xp.all(relevance == state.relevance)):
         return state.take(index)
@@ -408,6 +420,8 @@ def solve_working_set(
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Minimise an energy with respect to the relevances by sweeps over working sets of columns.
+
+    The relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------
