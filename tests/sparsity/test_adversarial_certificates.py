@@ -127,10 +127,7 @@ def test_general_position_that_was_not_checked_is_not_claimed():
     assert claim.verdict == "does not apply"
     assert "General position was not checked" in claim.advice
     assert "Checked: no single other column" in claim.advice
-    assert (
-        "the 4 active columns are the only possible choice, because 4 is smaller than 6.5"
-        in claim.advice
-    )
+    assert "the only possible choice, because 4 is smaller than 6.5" in claim.advice
 
 
 @pytest.mark.parametrize("kappa", [24, 40, 60])

@@ -150,7 +150,7 @@ def test_predictions_that_leave_the_range_are_refused():
     model = SparseVAE(noise_variance=1e50).fit(X, y)
     with pytest.raises(
         ValueError,
-        match=r"the prediction has an entry of magnitude .*, which is outside the range of",
+        match=r"the prediction has an entry .*, which is outside the range of",
     ):
         model.predict((X * 1e10).astype(np.float32))
     with pytest.raises(ValueError, match="the prediction is not finite"):
@@ -173,9 +173,7 @@ def test_the_level_of_the_fit_is_used_where_the_intercept_agrees():
 
 def test_numbers_that_single_precision_loses_are_refused():
     single = np.zeros(1, dtype=np.float32)
-    with pytest.raises(
-        ValueError, match=r"w has an entry of magnitude 1e\+40, .* range of float32"
-    ):
+    with pytest.raises(ValueError, match=r"an entry of magnitude 1e\+40, .* range of float32"):
         narrowed(np.array([1e40]), single, "w")
     with pytest.raises(ValueError, match="w is not finite"):
         narrowed(np.array([np.nan]), np.zeros(1), "w")
