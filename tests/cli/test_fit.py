@@ -364,7 +364,7 @@ def test_results_of_another_file_are_replaced_only_by_force(run, folder):
     model = Path("X-linear-model.npz").read_bytes()
     code, _, err = run("fit", "linear", "other/X.npy")
     assert (code, err.count("\n")) == (2, 1)
-    assert "is the result for another file named 'x.npy': give another prefix with --out" in err
+    assert "is the result for another file named 'X.npy': give another prefix with --out" in err
     code, _, err = run("fit", "linear", "both.npz", "--out", "X-linear")
     assert code == 2
     assert "is the result for the file 'X.npy'" in err
