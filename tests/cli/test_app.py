@@ -90,7 +90,7 @@ def test_data_fetch_reports_what_was_verified(run, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "fetch_mnist", fetch)
     code, out, _ = run("data", "fetch")
     assert code == 0
-    assert "1797 × 64, verified" in out
+    assert "1797 rows × 64 columns, verified" in out
     assert asked["subset"] == "all"
 
 

@@ -110,16 +110,16 @@ def test_digits_are_known_for_pictures_by_their_column_names():
 BAD_TEXT = {
     "empty.csv": ("", "is empty"),
     "blank.csv": ("\n\n", "is empty"),
-    "header.csv": ("a,b\n", "header and no rows"),
+    "header.csv": ("a,b\n", "header but no rows"),
     "one.csv": ("a,b\n1,2\n", "at least two rows"),
     "words.csv": ("a,b\nx,y\nz,w\n", "no numeric column"),
-    "ragged.csv": ("a,b\n1,2\n3\n", "line 3: 1 cells"),
-    "ragged-words.csv": ("a,b\nx,2\n3\n", "line 3: 1 cells"),
-    "ragged-end.csv": ("a,b\n1,x\n3\n", "line 3: 1 cells"),
+    "ragged.csv": ("a,b\n1,2\n3\n", "line 3 has 1 cell,"),
+    "ragged-words.csv": ("a,b\nx,2\n3\n", "line 3 has 1 cell,"),
+    "ragged-end.csv": ("a,b\n1,x\n3\n", "line 3 has 1 cell,"),
     "ragged-first.csv": ("1,2\n3,4,5\n6,7,8\n", "line 2 has 3 cells, but the first line has 2"),
     "short-header-words.csv": ("a,b\n1,2,x\n3,4,\n", "2 names in its header but 3 columns"),
-    "long.csv": ("a,b\n1,2\n3,4,5\n", "line 3: 3 cells"),
-    "quote.csv": ('a,b\n1,2\n"3,4\n', "line 3: 1 cells|cannot be read as CSV"),
+    "long.csv": ("a,b\n1,2\n3,4,5\n", "line 3 has 3 cells"),
+    "quote.csv": ('a,b\n1,2\n"3,4\n', "line 3 has 1 cell,|cannot be read as CSV"),
     "late-latin.csv": (("a,b\n" + "1,2\n" * 9 + "ö,2\n").encode("latin-1"), "UTF-8"),
     "hole.csv": ("a,b\n1,2\n,4\n3,5\n", "1 missing.*row 1 .*column 'a'"),
     "infinite.csv": ("a,b\n1,2\n3,inf\n", "missing or infinite.*column 'b'"),
@@ -235,7 +235,7 @@ def test_target_is_split_off_by_name(write):
     assert_array_equal(table.target, [[2.0], [5.0]])
     assert (table.columns, table.target_names) == (("a", "c"), ("b",))
     with pytest.raises(
-        ValueError, match="no numeric column 'd'; its numeric columns are: a, c, or"
+        ValueError, match="no numeric column 'd'; its numeric columns are: a, c .or"
     ):
         table.with_target(["d"])
     with pytest.raises(ValueError, match="none is left"):

@@ -46,6 +46,6 @@ def check_plain(estimator: Any) -> None:
     """
     if getattr(estimator, "memory", None) is not None and hasattr(estimator, "steps"):
         raise ValueError(
-            "a pipeline with a cache cannot be written to a file or read from one; set its "
-            "parameter memory to None."
+            "a pipeline with a cache cannot be written to a file or read from one; remove the "
+            "cache by set_params(memory=None)."
         )

@@ -239,7 +239,7 @@ def read_target(path: str | os.PathLike[str], options: ReadOptions | None = None
 def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Table:
     """Return the table in a file, read by the function that `readers` has for its suffix."""
     if not file.is_file():
-        raise ValueError(f"There is no file {str(file)!r}; check the path.")
+        raise ValueError(f"There is no file {str(file)!r}.")
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise ValueError(

@@ -427,6 +427,6 @@ def _refuse_ragged(file: Path, layout: TextLayout) -> None:
     for number, length in enumerate(lengths, start=1):
         if length != lengths[0]:
             raise ValueError(
-                f"{file.name!r}, line {number} has {length} cells, but the first line has "
-                f"{lengths[0]}; give all lines the same number of cells."
+                f"{file.name!r}, line {number} has {length} cell{'s' if length != 1 else ''}, "
+                f"but the first line has {lengths[0]}; give all lines the same number of cells."
             )
