@@ -1,7 +1,7 @@
-"""Entry point of the `lucidae` command, which an interruption ends without a traceback.
+"""Entry point of the `lucidae` command, which ends without a traceback if it is interrupted.
 
-It is a module of its own because the import of the package `lucidae` takes a second, in which a
-user may already press Ctrl-C.
+It is a module outside the package `lucidae`, because importing the package takes a second, in which
+a user may already press Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["main", "quiet_interruption"]
 
 @contextmanager
 def quiet_interruption() -> Iterator[None]:
-    """End the process at once if it is interrupted during the block, which has nothing to clean up.
+    """End the process at once, without a traceback, if Ctrl-C is pressed in the ``with`` block.
 
-    An exception would pass through half-imported modules, and a second interruption would print a
-    traceback while the first one is handled.
+    Use it for code that has nothing to clean up, such as imports. An exception would pass through
+    half-imported modules, and a second Ctrl-C would print a traceback while the first is handled.
     """
     before: Any = None
     with suppress(ValueError):  # handlers can be set in the main thread only
@@ -33,6 +33,7 @@ def quiet_interruption() -> Iterator[None]:
 
 
 def _end(_number: int = 0, _frame: Any = None) -> None:
+    """Print "Interrupted." and end the process with exit code 130."""
     os.write(2, b"Interrupted.\n")
     os._exit(130)
 

@@ -91,7 +91,7 @@ def test_data_fetch_reports_what_was_verified(run, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "fetch_mnist", fetch)
     code, out, _ = run("data", "fetch")
     assert code == 0
-    assert "1797 × 64, verified" in out
+    assert "1797 rows × 64 columns, verified" in out
     assert asked["subset"] == "all"
 
 
@@ -186,10 +186,12 @@ def test_report_never_replaces_its_input_or_a_foreign_file(run, tmp_path, short_
     np.savetxt(tmp_path / "my.csv", rows, delimiter=",")
     np.save(tmp_path / "a.npy", rows)
     content = (tmp_path / "my.csv").read_bytes()
-    assert_one_sentence(run("report", "my.csv", "--out", "my.csv"), "is an input of this command")
+    assert_one_sentence(
+        run("report", "my.csv", "--out", "my.csv"), "is an input file of this command"
+    )
     assert_one_sentence(run("report", "my.csv", "--out", "my.csv", "--force"), "is an input")
     assert_one_sentence(
-        run("report", "a.npy", "--out", "my.csv"), "not a page of lucidae", "--force"
+        run("report", "a.npy", "--out", "my.csv"), "not a report of lucidae", "--force"
     )
     assert (tmp_path / "my.csv").read_bytes() == content
     for _ in range(2):  # an earlier page is replaced
@@ -204,7 +206,7 @@ def test_report_takes_the_options_of_a_table(run, tmp_path, short_page):
     assert (code, err) == (0, "a.csv: the first line is the header (a, 2020, 2021).\n")
     page = (tmp_path / "lucidae-report.html").read_text(encoding="utf-8")
     assert "the first line is the header (a, 2020, 2021)" in page
-    assert_one_sentence(run("report", "--columns", "a"), "options of a FILE")
+    assert_one_sentence(run("report", "--columns", "a"), "no FILE was given")
 
 
 SLOW_IMPORT = """

@@ -123,7 +123,7 @@ def test_sparse_finds_the_columns_that_explain_the_target(run, samples):
     X, Y = samples
     code, out, _ = run("fit", "sparse", "rows.csv", "--target", "u", "--target", "v")
     assert code == 0
-    assert "Support: b, e\n" in out
+    assert "Significant columns: b, e\n" in out
     expected = lucidae.SparseVAE().fit(X, Y)
     header, *rows = rows_of("rows-sparse-coefficients.csv")
     assert header == ["feature", "in support", "relevance", "u", "v"]
@@ -333,7 +333,7 @@ def test_columns_without_names_have_the_indices_of_the_support(run, folder, samp
     code, out, _ = run("fit", "sparse", "X.npy", "--target", "y.npy")
     support = lucidae.load("X-sparse-model.npz").support_
     assert code == 0
-    assert f"Support: {', '.join(f'column {index}' for index in support)}\n" in out
+    assert f"Significant columns: {', '.join(f'column {index}' for index in support)}\n" in out
 
 
 def test_an_input_is_never_replaced(run, folder):
@@ -351,7 +351,7 @@ def test_an_input_is_never_replaced(run, folder):
     for call in calls:
         code, _, err = run("fit", *call)
         assert (code, err.count("\n")) == (2, 1)
-        assert "is an input of this command" in err
+        assert "is an input file of this command" in err
     link.unlink()
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -364,17 +364,17 @@ def test_results_of_another_file_are_replaced_only_by_force(run, folder):
     model = Path("X-linear-model.npz").read_bytes()
     code, _, err = run("fit", "linear", "other/X.npy")
     assert (code, err.count("\n")) == (2, 1)
-    assert "belongs to another file of the same name: give another --out, or --force" in err
+    assert "is the result for another file named 'X.npy': give another prefix with --out" in err
     code, _, err = run("fit", "linear", "both.npz", "--out", "X-linear")
     assert code == 2
-    assert "belongs to 'X.npy'" in err
+    assert "is the result for the file 'X.npy'" in err
     assert Path("X-linear-model.npz").read_bytes() == model
     assert run("fit", "linear", "other/X.npy", "--force")[0] == 0
     assert Path("X-linear-model.npz").read_bytes() != model
     Path("y-linear-codes.npz").write_bytes(b"mine")
     code, _, err = run("fit", "linear", "both.npz", "--out", "y-linear")
     assert code == 2
-    assert "was not written for this file" in err
+    assert "is not a result for" in err
 
 
 def test_formulas_in_names_are_text_in_the_output(run, folder):

@@ -69,7 +69,7 @@ def test_the_history_is_drawn_by_quantity(linear):
 
 def test_a_closed_form_has_no_history_and_says_so(digits):
     fitted = lucidae.LinearAutoencoder(2, solver="exact").fit(digits)
-    with pytest.raises(ValueError, match="closed form has no iterations"):
+    with pytest.raises(ValueError, match="computed in closed form, without"):
         HistoryDisplay.from_estimator(fitted)
     with pytest.raises(ValueError, match="empty"):
         HistoryDisplay(History(np.array([], dtype=int), {}))

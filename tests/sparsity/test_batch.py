@@ -173,7 +173,7 @@ X, Y = np.random.default_rng(0).standard_normal((10, 6)), np.ones((10, 2))
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((X, Y), {}, r"expected .B, d, κ."),
+        ((X, Y), {}, r"expected X of shape .problems, rows, columns."),
         ((X[None], Y[None, :4]), {}, "must agree"),
         ((X[None], np.full((1, 10, 2), np.nan)), {}, "NaN"),
         ((X[None], Y[None]), {"noise_variance": -1.0}, "noise_variance=-1.0"),
@@ -193,14 +193,14 @@ def test_stacks_that_cannot_be_solved_are_refused(arguments, options, message):
     "given", [{"Phi": X[None], "X": Y[None]}, {"dictionary": X[None], "responses": Y[None]}]
 )
 def test_former_keywords_are_refused_with_the_new_ones(given):
-    with pytest.raises(TypeError, match=r"has become solve_batch\(X=..., y=...\): X is the dict"):
+    with pytest.raises(TypeError, match=r"Write solve_batch\(X=..., y=...\), where X is the dict"):
         solve_batch(**given)
 
 
 def test_dictionaries_and_responses_may_be_given_by_name():
     named = solve_batch(X=X[None], y=Y[None], noise_variance=0.1)
     assert_allclose(named.value.coef, solve_batch(X[None], Y[None], noise_variance=0.1).value.coef)
-    with pytest.raises(TypeError, match="X is the dictionary, y the responses"):
+    with pytest.raises(TypeError, match="X is the dictionary and y are the responses"):
         solve_batch(X[None], X=Y[None])
 
 

@@ -285,7 +285,7 @@ def test_nothing_of_the_input_is_changed():
         ({"posterior": "half"}, "posterior='half' was given, expected one of 'full'"),
         ({"solver": "magic"}, "solver='magic'"),
         ({"solver": "em", "posterior": "diagonal"}, "use solver='auto'"),
-        ({"solver": "coordinate", "groups": [0, 0, 1, 1, 2, 2]}, "groups share a relevance"),
+        ({"solver": "coordinate", "groups": [0, 0, 1, 1, 2, 2]}, "without groups has it"),
         ({"noise_variance": 0.0}, "noise_variance=0.0"),
         ({"noise_variance": -1.0}, "noise_variance=-1.0"),
         ({"noise_variance": float("nan")}, "noise_variance=nan"),
@@ -318,8 +318,8 @@ def test_settings_that_cannot_be_meant_are_refused(settings, message):
         ((GIVEN_X[:, :0], GIVEN_Y), "0 feature"),
         ((GIVEN_X[0], GIVEN_Y), "1D array"),
         ((GIVEN_X, GIVEN_Y[:5]), "inconsistent"),
-        ((GIVEN_X * 1e80, GIVEN_Y), "magnitude"),
-        ((GIVEN_X, GIVEN_Y * 1e-80), "magnitude"),
+        ((GIVEN_X * 1e80, GIVEN_Y), "largest absolute value"),
+        ((GIVEN_X, GIVEN_Y * 1e-80), "largest absolute value"),
     ],
 )
 def test_data_that_cannot_be_used_are_refused(data, message):
@@ -334,7 +334,7 @@ def test_weights_that_are_not_frequencies_are_refused(weights):
 
 
 def test_held_out_rows_need_two_of_them():
-    with pytest.raises(ValueError, match="1 distinct row"):
+    with pytest.raises(ValueError, match="at least 2 distinct rows"):
         SparseVAE(noise_variance="cv").fit(np.ones((3, 2)), np.ones(3))
 
 
@@ -383,7 +383,7 @@ def test_a_warm_start_at_the_optimum_has_nothing_left_to_do():
 def test_a_warm_start_that_does_not_apply_warns_and_starts_anew():
     X, y, p = data(17)
     model = SparseVAE(noise_variance=p.noise_variance, warm_start=True).fit(X, y)
-    with pytest.warns(UserWarning, match="the last fit had 40 columns, this one 30"):
+    with pytest.warns(UserWarning, match="the last fit had 40 columns, this one has 30"):
         model.fit(X[:, :30], y)
     expected = SparseVAE(noise_variance=p.noise_variance).fit(X[:, :30], y)
     assert_array_equal(model.coef_, expected.coef_)

@@ -109,7 +109,7 @@ def test_it_is_solved_in_stacks_and_by_held_out_rows(toy):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"solver": "coordinate"}, "solver='coordinate' needs exact moves .* LaplacePrior"),
+        ({"solver": "coordinate"}, "solver='coordinate' needs an exact minimiser .* LaplacePrior"),
         ({"solver": "em"}, "solver='em' needs the EM update"),
         ({"noise_variance": "learn"}, "LaplacePrior is a point estimate"),
         ({"solver": "coordinate", "groups": np.arange(30) // 3}, "LaplacePrior with groups"),
@@ -122,7 +122,7 @@ def test_what_it_does_not_have_is_refused_with_a_sentence(toy, options, message)
 
 
 def test_names_are_given_once_and_unknown_ones_are_listed(toy):
-    with pytest.raises(ValueError, match="name='full' was given, expected a new name"):
+    with pytest.raises(ValueError, match="name='full' was given, expected a string that is not"):
         register_posterior("full", lambda _, groups: LaplacePrior(groups))
     with pytest.raises(ValueError, match="'point', 'laplace'"):
         SparseVAE(posterior="cauchy").fit(toy.dictionary, toy.responses)

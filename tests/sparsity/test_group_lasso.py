@@ -133,5 +133,5 @@ def test_a_penalty_of_zero_and_former_keywords_are_refused():
     with pytest.raises(ValueError, match="noise_variance"):
         group_lasso(np.eye(2), np.eye(2), noise_variance=0.0)
     for function in (group_lasso, noise_free_group_lasso):
-        with pytest.raises(TypeError, match="X is the dictionary, y the responses"):
+        with pytest.raises(TypeError, match="X is the dictionary and y are the responses"):
             function(dictionary=np.eye(2), responses=np.eye(2), noise_variance=1.0)

@@ -214,7 +214,7 @@ def test_constant_columns_vary_by_eight_units_of_rounding(factor):
     assert rows.dictionary.any() == (factor > 1)
 
 
-@pytest.mark.parametrize(("kappa", "words"), [(50, "Checked: no set of 3"), (51, "not checked")])
+@pytest.mark.parametrize(("kappa", "words"), [(50, "All sets of 3 columns"), (51, "not checked")])
 def test_twenty_thousand_subsets_are_checked(kappa, words):
     rng = np.random.default_rng(0)
     Phi = rng.standard_normal((8, kappa))

@@ -1,4 +1,4 @@
-"""The `lucidae` command; without the extra `cli` it prints what to install."""
+"""The `lucidae` command; if packages of the extra `cli` are missing, it says what to install."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from lucidae_command import quiet_interruption
 
 __all__ = ["main"]
 
-MISSING = 'The lucidae command needs packages that are not installed: pip install "lucidae[cli]"'
+MISSING = (
+    'The lucidae command needs packages that are not installed. Run: pip install "lucidae[cli]"'
+)
 PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "typer")
-"""Import names of the packages in the extra."""
+"""Import names of the packages that the extra `cli` installs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: with code 0 on success, 2 on an error.
+    """Run the `lucidae` command and exit: with code 0 on success, 2 on an error.
 
     Parameters
     ----------
     arguments : sequence of str, optional
-        The arguments after ``lucidae``; by default those of the shell.
+        The arguments after ``lucidae``; by default those given in the shell.
 
     Examples
     --------
@@ -43,6 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def is_extra(error: Exception) -> bool:
-    """Tell whether an error is due to a missing package of the extra `cli`."""
+    """Return whether an error is due to a missing package of the extra `cli`."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return (missing or "").partition(".")[0] in PACKAGES

@@ -28,12 +28,12 @@ app.add_typer(data, name="data")
 
 
 INTERRUPTED = 130
-"""Exit code of an interrupted command, as shells define it."""
+"""Exit code of a command interrupted by Ctrl-C, as shells define it."""
 
 
 @dataclass(slots=True)
 class CommandState:
-    """Options that are given before the command."""
+    """Options that are given before the name of the command, such as ``lucidae --debug fit``."""
 
     debug: bool = False
 
@@ -86,7 +86,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """Describe an error on one line; an unexpected one is named by its type."""
+    """Return the message of an error as one line of text.
+
+    The type of the error is added if it is neither a ValueError, an OSError nor a usage error.
+    """
     if is_extra(error):
         return MISSING
     # Usage errors format their own message; typer exports no base class of all of them.

@@ -1,4 +1,4 @@
-"""Output of all commands: results, notes, certificates, written files and progress."""
+"""Output of all commands on the terminal: results, notes, certificates and progress."""
 
 from __future__ import annotations
 
@@ -48,29 +48,31 @@ MARKS = {
     "reported": ("–", "dim"),
     "does not apply": ("–", "dim"),
 }
-"""Symbol and colour of a claim, by its verdict."""
+"""Symbol and colour of a claim of a certificate, by the verdict on the claim."""
 
 Update: TypeAlias = Callable[[str, int, int], None]
-"""Called with a description, the number of finished parts and the number of all parts."""
+"""Function that updates a progress bar.
+
+Its arguments are a description, the number of finished parts and the number of all parts."""
 
 
 def print_line(text: str) -> None:
-    """Print a result."""
+    """Print a line of results on standard output."""
     output.print(Text(text))
 
 
 def note(sentence: str) -> None:
-    """Print on standard error what a user should know although it is not an error."""
+    """Print a sentence that is not an error on standard error, in yellow."""
     errors.print(Text(sentence, style="yellow"))
 
 
 def print_written(path: Path) -> None:
-    """Print the path of a file that was written."""
+    """Print the full path of a file that was written."""
     output.print(f"[green]Written:[/green] {escape(str(path.resolve()))}")
 
 
 def print_certificate(certificate: Certificate) -> None:
-    """Print a certificate: as a table on a terminal, as its plain summary elsewhere."""
+    """Print a certificate: as a table on a terminal, otherwise as plain text."""
     if output.is_terminal:
         output.print(certificate_table(certificate), soft_wrap=False)
     else:
@@ -78,7 +80,7 @@ def print_certificate(certificate: Certificate) -> None:
 
 
 def certificate_table(certificate: Certificate) -> Table:
-    """Return a certificate as a table with its statements wrapped.
+    """Return a certificate as a table for the terminal, with one row for each claim.
 
     Examples
     --------
@@ -97,13 +99,14 @@ def certificate_table(certificate: Certificate) -> Table:
 
 
 def _statement(claim: Claim) -> Text:
+    """Return the statement of a claim with its reference and, on a new line, the advice."""
     advice = f"\n{claim.advice}" if claim.advice else ""
     return Text.assemble(claim.statement, " ", (f"[{claim.reference}]", "dim"), (advice, "yellow"))
 
 
 @contextmanager
 def printed_warnings() -> Iterator[None]:
-    """Print each different warning of a block once, as one line on standard error."""
+    """Print each different warning raised in the ``with`` block once, as one line, at its end."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -112,7 +115,10 @@ def printed_warnings() -> Iterator[None]:
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
-    """Return a display that appears on a terminal only and disappears at its end."""
+    """Return a progress display with the given columns, shown on a terminal only.
+
+    It disappears when it ends.
+    """
     description = TextColumn("{task.description}", markup=False)
     return Progress(
         *(SpinnerColumn(), description, *columns, TimeElapsedColumn()),
@@ -124,7 +130,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Update]:
-    """Show a bar during a block, and yield the function that updates it."""
+    """Show a progress bar during the ``with`` block, and yield the function that updates it."""
     with _progress(BarColumn(), MofNCompleteColumn()) as progress:
         task = progress.add_task(description, total=None)
 
@@ -136,7 +142,7 @@ def progress_bar(description: str) -> Iterator[Update]:
 
 @contextmanager
 def spinner(description: str, delay: float = 2.0) -> Iterator[None]:
-    """Show a description and the elapsed time during a block that takes more than `delay` s."""
+    """Show a description and the elapsed time if the ``with`` block takes over `delay` seconds."""
     progress = _progress()
     progress.add_task(description, total=None)
     timer = Timer(delay, progress.start)

@@ -1,4 +1,4 @@
-"""Files of the commands: options for reading a table, and which files may be replaced."""
+"""Options for reading a table, and checks that output files may be replaced."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Header = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Whether the first line of a text file contains the names of the columns; default: "
-        "decided from the first lines.",
+        help="Whether the first line of a text file contains the names of the columns; by default "
+        "this is decided from the first lines.",
         show_default=False,
     ),
 ]
@@ -37,19 +37,19 @@ Columns = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME,…",
-        help="The columns to use, as names or 0-based indices separated by commas; default: all "
-        "columns of numbers except an index of the rows.",
+        help="The columns to use, as names or 0-based indices separated by commas; by default all "
+        "numeric columns except an index of the rows.",
     ),
 ]
 Decimal = Annotated[
     str | None,
     typer.Option(
         metavar="[.|,]",
-        help="The decimal separator of a text file; default: decided from the first lines.",
+        help="The decimal separator of a text file; by default it is decided from the first lines.",
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace existing files, whatever they contain.")
+    bool, typer.Option("--force", help="Replace existing output files, whatever they contain.")
 ]
 
 
@@ -59,9 +59,10 @@ def reading_options(
     decimal: str | None,
     targets: Sequence[str] | None = None,
 ) -> ReadOptions:
-    """Return the options of a command that reads a table.
+    """Return the command-line options for reading a table as `ReadOptions`.
 
-    Names in `columns` that contain a comma are written between double quotes, as in CSV.
+    Each text in `columns` has names or 0-based indices separated by commas. A name that contains a
+    comma must be written between double quotes, as in CSV.
 
     Examples
     --------
@@ -73,7 +74,7 @@ def reading_options(
 
 
 def read_noted(file: Path, options: ReadOptions) -> Table:
-    """Read a table and print how its header and its columns were read."""
+    """Return the table in a file; print whether it has a header and which columns are left out."""
     table = read_table(file, options)
     if table.reading:
         note(table.reading)
@@ -81,7 +82,10 @@ def read_noted(file: Path, options: ReadOptions) -> Table:
 
 
 def check_page(page: Path, inputs: Iterable[Path], force: bool) -> None:
-    """Refuse to replace an input, or without `force` any file that is not a page of lucidae."""
+    """Raise an error if writing the report `page` would replace a file that must be kept.
+
+    These are the input files and, without `force`, all files that are not reports of lucidae.
+    """
     _refuse_inputs([page], inputs)
     if force or not page.exists() or page.is_dir():
         return
@@ -89,28 +93,30 @@ def check_page(page: Path, inputs: Iterable[Path], force: bool) -> None:
         start = stream.read(4096)
     if b'name="generator" content="lucidae' not in start:
         raise ValueError(
-            f"{str(page)!r} exists and is not a page of lucidae: give another --out, or --force "
-            "to replace it."
+            f"{str(page)!r} exists and is not a report of lucidae: give another path with --out, "
+            "or add --force to replace it."
         )
 
 
 def check_results(
     model: Path, others: Sequence[Path], file: Path, inputs: Iterable[Path], force: bool
 ) -> None:
-    """Refuse to replace an input, or without `force` results that do not belong to `file`.
+    """Raise an error if writing results would replace files that must be kept.
+
+    These are the input files and, without `force`, existing results of a fit to another file.
 
     Parameters
     ----------
     model : Path
-        The file of the model.
+        Output file of the model.
     others : sequence of Path
         Further output files with the same prefix.
     file : Path
-        The table that is fitted.
+        The table to which the model is fitted.
     inputs : iterable of Path
         All files that are read.
     force : bool
-        Whether other results may be replaced.
+        Whether results of a fit to another file may be replaced.
     """
     _refuse_inputs([model, *others], inputs)
     existing = [path for path in (model, *others) if path.exists()]
@@ -119,24 +125,26 @@ def check_results(
     known = source_of(model) if model.exists() else None
     if known is None or not known.is_of(file):
         raise ValueError(
-            f"{str(existing[0])!r} exists and {_origin(known, file)}: give another --out, or "
-            "--force to replace it."
+            f"{str(existing[0])!r} exists and {_origin(known, file)}: give another prefix with "
+            "--out, or add --force to replace it."
         )
 
 
 def _origin(known: Source | None, file: Path) -> str:
+    """Return the clause of a message that says to which data file existing results belong."""
     if known is None:
-        return "was not written for this file"
+        return f"is not a result for {file.name!r}"
     if known.name == file.name:
-        return "belongs to another file of the same name"
-    return f"belongs to {known.name!r}"
+        return f"is the result for another file named {file.name!r}"
+    return f"is the result for the file {known.name!r}"
 
 
 def _refuse_inputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
+    """Raise an error if one of the output files is also an input file."""
     for file in inputs:
         for output in outputs:
             if output.exists() and file.exists() and output.samefile(file):
                 raise ValueError(
-                    f"{str(output)!r} is an input of this command and would be replaced by its "
-                    "output: give another --out."
+                    f"{str(output)!r} is an input file of this command, and the output would "
+                    "replace it: give another --out."
                 )

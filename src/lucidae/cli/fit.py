@@ -44,7 +44,7 @@ fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes
 
 
 def number_of(text: str) -> float:
-    """Return an argument as a number, NaN if it is none."""
+    """Return the text of an argument as a number, or NaN if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -52,7 +52,10 @@ def number_of(text: str) -> float:
 
 
 def components_of(text: str | None) -> int | float | None:
-    """Return the option ``--components`` of a linear fit: a number, or a share of the variance."""
+    """Return the value of ``--components``: a number of components or a share of the variance.
+
+    None, if the option was not given, stays None.
+    """
     if text is None:
         return None
     number = number_of(text)
@@ -67,7 +70,7 @@ def components_of(text: str | None) -> int | float | None:
 
 
 def dropout_of(text: str, regression: bool) -> float | str:
-    """Return the option ``--dropout``: a probability, or ``"cv"`` for a regression."""
+    """Return the value of ``--dropout``: a probability or, for a regression, also ``"cv"``."""
     if text == "cv" and regression:
         return text
     number = number_of(text)
@@ -80,7 +83,7 @@ def dropout_of(text: str, regression: bool) -> float | str:
 
 
 def noise_of(text: str) -> float | str:
-    """Return the option ``--noise-variance``: a number, or a rule by which it is determined."""
+    """Return the value of ``--noise-variance``: a number, ``"auto"``, ``"learn"`` or ``"cv"``."""
     if text in ("auto", "learn", "cv"):
         return text
     number = number_of(text)
@@ -91,24 +94,28 @@ def noise_of(text: str) -> float | str:
     )
 
 
-File = Annotated[Path, typer.Argument(help="CSV, NPY, NPZ or Parquet, one sample per row.")]
+File = Annotated[
+    Path, typer.Argument(help="Data file (CSV, NPY, NPZ or Parquet), one sample per row.")
+]
 Out = Annotated[
     str,
     typer.Option(
         metavar="PREFIX",
-        help="Prefix of the output files, or a folder that ends in /; default: the name of FILE "
-        "and the family, such as my-data-linear.",
+        help="Prefix of the output files, or a folder that ends in /; by default the name of FILE "
+        "and of the command, such as my-data-linear.",
     ),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="A column of FILE by name or 0-based index (repeat the option for several), or a "
-        "second file of targets.",
+        help="The column of FILE to be predicted, by name or 0-based index (repeat the option for "
+        "several), or a second file that contains the targets.",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the initial weights, batches and masks.")]
+Seed = Annotated[
+    int, typer.Option(help="Random seed of the initial weights, batches and dropout masks.")
+]
 
 
 @fit.command()
@@ -117,11 +124,12 @@ def linear(
     components: Annotated[
         str | None,
         typer.Option(
-            help="Number of components, or share of the variance such as 0.95; default: the rank."
+            help="Number of components, or share of the variance to be explained, such as 0.95; by "
+            "default the rank of the data."
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="Objective or learning rule; see 'lucidae list'.")
+        str, typer.Option(help="Objective or learning rule; 'lucidae list' shows all methods.")
     ] = "rag",
     solver: Annotated[str, typer.Option(help="auto, exact, gradient or stochastic.")] = "auto",
     whiten: Annotated[
@@ -149,7 +157,8 @@ def dropout(
     components: Annotated[
         int | None,
         typer.Option(
-            help="Number of hidden units; default: number of features, or of targets if fewer."
+            help="Number of hidden units; by default the number of features, or the number of "
+            "targets if that is smaller."
         ),
     ] = None,
     rate: Annotated[
@@ -168,7 +177,10 @@ def dropout(
     decimal: Decimal = None,
     force: Force = False,
 ) -> None:
-    """Compute the optimum of dropout training: a regression with --target, else an autoencoder."""
+    """Compute the optimum of dropout training.
+
+    With --target it is a regression on the targets, otherwise an autoencoder.
+    """
     options = reading_options(header, columns, decimal, target)
     job = Job(file, "dropout", out, force, options)
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
@@ -184,10 +196,13 @@ def sparse(
     noise_variance: Annotated[
         str,
         typer.Option(
-            help="A number above 0, auto, learn (by evidence) or cv (by cross-validation)."
+            help="Noise variance of the target: a number above 0, learn (with the coefficients), "
+            "cv (by cross-validation), or auto (one of the two)."
         ),
     ] = "auto",
-    posterior: Annotated[str, typer.Option(help="full, diagonal or point.")] = "full",
+    posterior: Annotated[
+        str, typer.Option(help="Posterior covariance: full, diagonal or point (none).")
+    ] = "full",
     solver: Annotated[str, typer.Option(help="auto, mm, em, mackay or coordinate.")] = "auto",
     out: Out = "",
     header: Header = None,
@@ -198,8 +213,8 @@ def sparse(
     """Select the columns that explain the target; save coefficients and predictions."""
     if not target:
         raise ValueError(
-            "A sparse fit needs a target to explain: give --target COLUMN, or a second file by "
-            "--target FILE."
+            "A sparse fit needs a target to explain: give a column with --target COLUMN, or a "
+            "second file with --target FILE."
         )
     gamma = noise_of(noise_variance)
     model = SparseVAE(noise_variance=gamma, posterior=posterior, solver=solver)
@@ -210,20 +225,20 @@ def sparse(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Files and options of one fit.
+    """Files and options of one run of ``lucidae fit``.
 
     Parameters
     ----------
     file : Path
-        The table to be fitted.
+        The table to which the model is fitted.
     family : str
         ``"linear"``, ``"dropout"`` or ``"sparse"``.
     out : str
-        Prefix of the output files, or a folder.
+        Prefix of the output files, or a folder; empty for the default prefix.
     force : bool
-        Whether results of other files may be replaced.
+        Whether results of a fit to another file may be replaced.
     options : ReadOptions
-        How to read the table.
+        Header, columns, decimal separator and targets for reading the table.
     """
 
     file: Path
@@ -234,7 +249,7 @@ class Job:
 
     @property
     def target_file(self) -> Path | None:
-        """The second file, if the only target is a file and not the name of a column."""
+        """The file of the targets if ``--target`` names a file; None if it names columns."""
         targets = self.options.targets
         if len(targets) != 1 or Path(targets[0]).suffix.lower() not in SUFFIXES:
             return None
@@ -243,15 +258,15 @@ class Job:
 
     @property
     def model_path(self) -> Path:
-        """The file of the model."""
+        """Path of the output file of the model."""
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-model.npz")
 
     def sheet_path(self, what: str) -> Path:
-        """Return the path of an output table without its suffix."""
+        """Return the path, without its suffix, of the output table `what`, such as "codes"."""
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
     def read_with_targets(self) -> Table:
-        """Return the table with its responses: columns of its own, or those of a second file."""
+        """Return the table with its targets, which are some of its columns or in a second file."""
         second = self.target_file
         if second is None:
             return read_noted(self.file, self.options)
@@ -260,12 +275,15 @@ class Job:
         if len(responses.values) != len(table.values):
             raise ValueError(
                 f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
-                f"{len(table.values)}; give one row of the target for each sample."
+                f"{len(table.values)}; give one row of targets for each row of {table.name!r}."
             )
         return replace(table, target=responses.values, target_names=responses.columns)
 
     def check_outputs(self, sheets: Sequence[str]) -> None:
-        """Refuse output files that must not be replaced."""
+        """Raise an error if an output file exists that must not be replaced.
+
+        `sheets` are the names of the output tables, such as "codes".
+        """
         second = self.target_file
         inputs = [self.file] if second is None else [self.file, second]
         others = [sheet_path(self.sheet_path(what), self.file.suffix) for what in sheets]
@@ -275,7 +293,7 @@ class Job:
 def complete(model: Any, job: Job, table: Table) -> None:
     """Fit the model, print its certificate, and save the model and its output tables.
 
-    Files that must not be replaced are refused before the fit.
+    If an output file exists that must not be replaced, an error is raised before the fit.
     """
     job.check_outputs(("codes",) if table.target is None else ("predictions", "coefficients"))
     y = table.target
@@ -288,7 +306,7 @@ def complete(model: Any, job: Job, table: Table) -> None:
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
         chosen = [table.columns[index] for index in model.support_]
-        print_line(f"Support: {some(chosen) or 'no column'}")
+        print_line(f"Significant columns: {some(chosen) or 'none'}")
     save_from(model, job.model_path, Source.of(job.file))
     print_written(job.model_path)
     for what, sheet in sheets.items():
@@ -302,7 +320,10 @@ def prefix_of(out: str, name: str) -> Path:
 
 
 def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
-    """Return codes if the table has no target, else predictions and coefficients, by name."""
+    """Return the output tables by name, computed by a fitted model.
+
+    They are "codes" if the table has no target, otherwise "predictions" and "coefficients".
+    """
     if table.target is None:
         names = tuple(map(str, model.get_feature_names_out()))
         return {"codes": Sheet(model.transform(table.values), names)}

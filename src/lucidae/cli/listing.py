@@ -20,11 +20,11 @@ from lucidae.linear.methods import METHODS, MethodSettings, make_method
 
 __all__ = ["catalogue", "data", "list_everything"]
 
-data = typer.Typer(help="Download public data sets, or print the folder of the cache.")
+data = typer.Typer(help="Download public data sets, or print the folder that contains them.")
 
 
 class Dataset(StrEnum):
-    """Data sets that can be downloaded."""
+    """Names of the data sets that can be downloaded."""
 
     MNIST = "mnist"
 
@@ -34,14 +34,17 @@ def fetch(
     name: Annotated[Dataset, typer.Argument(help="The data set.")] = Dataset.MNIST,
     path: Annotated[
         Path | None,
-        typer.Option(help="A folder or tar archive with the files, instead of a download."),
+        typer.Option(
+            help="A folder or tar archive from which to read the files, if they need not "
+            "be downloaded."
+        ),
     ] = None,
 ) -> None:
-    """Download a data set into the cache and verify its checksums."""
+    """Download a data set into the cache folder and verify its checksums."""
     with spinner(f"Fetching {name}"):
         bunch = datasets.fetch_mnist("all", path=path, dtype="uint8")
     rows, columns = bunch.data.shape
-    print_line(f"{name}: {rows} × {columns}, verified, in {datasets.data_home()}")
+    print_line(f"{name}: {rows} rows × {columns} columns, verified, in {datasets.data_home()}")
 
 
 @data.command("where")
@@ -58,7 +61,10 @@ def list_everything() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A data set, an estimator, a method or an experiment."""
+    """One line of ``lucidae list``: a data set, an estimator, a method or an experiment.
+
+    The fields are the kind of thing, its name, and one sentence about it.
+    """
 
     kind: str
     name: str
@@ -66,7 +72,7 @@ class Entry:
 
 
 def catalogue() -> list[Entry]:
-    """Return all entries, ordered by kind.
+    """Return all lines of ``lucidae list``: data sets, estimators, methods, experiments.
 
     Examples
     --------
@@ -77,12 +83,14 @@ def catalogue() -> list[Entry]:
 
 
 def _datasets() -> Iterator[Entry]:
+    """Yield the functions of `lucidae.datasets` that load, fetch or generate data."""
     for name in datasets.__all__:
         if name.startswith(("load_", "fetch_", "make_")):
             yield Entry("dataset", name, _first_sentence(getattr(datasets, name)))
 
 
 def _estimators() -> Iterator[Entry]:
+    """Yield the estimators that the package `lucidae` exports."""
     for name in lucidae.__all__:
         subject = getattr(lucidae, name)
         if inspect.isclass(subject) and hasattr(subject, "fit"):
@@ -107,10 +115,13 @@ METHOD_SUMMARIES = {
     "linear_vae": "Linear variational autoencoder with a diagonal posterior covariance. Bao et "
     "al. 2020, Appendix F.",
 }
-"""Summaries for readers without the formulas; other methods describe themselves."""
+"""One sentence about each method of `LinearAutoencoder`, without formulas.
+
+Methods that are not listed here are described by their own summary."""
 
 
 def _methods() -> Iterator[Entry]:
+    """Yield the methods (objectives and learning rules) of `LinearAutoencoder`."""
     settings = MethodSettings(np.ones(1), np.ones(1), np.random.default_rng(0))
     for name in METHODS:
         summary = METHOD_SUMMARIES.get(name) or make_method(name, settings).rule.summary
@@ -118,9 +129,11 @@ def _methods() -> Iterator[Entry]:
 
 
 def _experiments() -> Iterator[Entry]:
+    """Yield the experiments that ``lucidae reproduce`` can run."""
     for experiment in experiments(NAMES):
         yield Entry("experiment", experiment.name, experiment.shows)
 
 
 def _first_sentence(subject: object) -> str:
+    """Return the first line of an object's docstring."""
     return (inspect.getdoc(subject) or "").partition("\n")[0]

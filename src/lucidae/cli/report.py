@@ -29,11 +29,12 @@ def report(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="CSV, NPY, NPZ or Parquet, one sample per row; default: scikit-learn's digits."
+            help="Data file (CSV, NPY, NPZ or Parquet), one sample per row; by default the digits "
+            "of scikit-learn."
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Path of the page; an earlier page of lucidae is replaced.")
+        Path, typer.Option(help="Path of the HTML page; an earlier report there is replaced.")
     ] = Path("lucidae-report.html"),
     target: Annotated[
         list[str] | None,
@@ -43,20 +44,23 @@ def report(
         ),
     ] = None,
     standardize: Annotated[
-        bool, typer.Option("--standardize", help="Scale every column to variance one first.")
+        bool, typer.Option("--standardize", help="First scale every column to variance one.")
     ] = False,
     header: Header = None,
     columns: Columns = None,
     decimal: Decimal = None,
     force: Force = False,
 ) -> None:
-    """Write one self-contained HTML page on your data, or on the digits of scikit-learn."""
+    """Write a report on your data, or on scikit-learn's digits, as one self-contained HTML page."""
     from lucidae.report import write_report  # matplotlib takes a second to import
 
     check_page(out, [] if file is None else [file], force)
     if file is None:
         if columns or decimal or header is not None:
-            raise ValueError("--columns, --decimal and --header are options of a FILE: give one.")
+            raise ValueError(
+                "--columns, --decimal and --header apply to a data file, but no FILE was given: "
+                "name the file, or omit these options."
+            )
         table = _digits().with_target(target) if target else _digits()
     else:
         table = read_noted(file, reading_options(header, columns, decimal, target))
@@ -68,5 +72,6 @@ def report(
 
 
 def _digits() -> Table:
+    """Return the handwritten digits of scikit-learn as a table of pixels."""
     digits = load_digits()
     return Table("the digits", digits.data, tuple(digits.feature_names), digits.image_shape)

@@ -18,7 +18,7 @@ __all__ = ["reproduce_command"]
 
 
 class ScaleName(StrEnum):
-    """Sizes of the experiments."""
+    """Names of the two sizes at which experiments can be run."""
 
     SMOKE = "smoke"
     PAPER = "paper"
@@ -27,28 +27,37 @@ class ScaleName(StrEnum):
 def reproduce_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Experiments (see 'lucidae list'); default: all."),
+        typer.Argument(
+            metavar="NAME",
+            help="Names of experiments, which 'lucidae list' shows; by default all are run.",
+        ),
     ] = None,
     scale: Annotated[
         ScaleName,
-        typer.Option(help="smoke: small data, takes minutes; paper: sizes of the papers."),
+        typer.Option(
+            help="Size of the experiments: smoke (small data, minutes) or paper (the sizes of the "
+            "papers)."
+        ),
     ] = ScaleName.SMOKE,
     device: Annotated[str, typer.Option(help="cpu, or a device of PyTorch such as cuda.")] = "cpu",
     out: Annotated[
-        Path, typer.Option(help="Folder of the results; a new run reuses what it contains.")
+        Path, typer.Option(help="Folder of the results; results that it contains are reused.")
     ] = Path("results"),
     jobs: Annotated[
         int | None,
-        typer.Option(help="Number of processes; default: one per core, or one on a device."),
+        typer.Option(
+            help="Number of processes; by default one per CPU core, or one if --device is not cpu."
+        ),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Time limit in seconds; run the command again to continue.")
     ] = None,
     notes: Annotated[
-        Path | None, typer.Option(help="Folder for short summaries in Markdown, with figures.")
+        Path | None,
+        typer.Option(help="Folder for short summaries of the experiments in Markdown, with plots."),
     ] = None,
 ) -> None:
-    """Run the experiments of the papers and judge what they claim."""
+    """Run the experiments of the papers, and check the papers' claims against the results."""
     with progress_bar("Measuring") as show:
 
         def report(tick: Tick) -> None:
@@ -70,13 +79,15 @@ def reproduce_command(
 
 
 def print_verdicts(done: Reproduction) -> int:
-    """Print every experiment with its verdict and return the exit code."""
+    """Print each experiment with the verdict on its claims, and return the exit code."""
     for outcome in done.outcomes:
         _print_outcome(outcome)
     if len(done.outcomes) > 1:
-        output.print(f"In all: {Counts.of(done.outcomes)}.")
+        output.print(f"All experiments together: {Counts.of(done.outcomes)}.")
     for name in done.waiting:
-        output.print(f"[yellow]…[/yellow] {name:<20} not complete: run again to continue")
+        output.print(
+            f"[yellow]…[/yellow] {name:<20} not complete: run the same command again to continue"
+        )
     if done.tally.note:
         output.print(f"[yellow]{escape(done.tally.note)}[/yellow]")
     if done.page is not None:
@@ -85,6 +96,7 @@ def print_verdicts(done: Reproduction) -> int:
 
 
 def _print_outcome(outcome: Outcome) -> None:
+    """Print one experiment with the numbers of its claims by verdict, and each claim that fails."""
     mark = "[green]✓[/green]" if outcome.holds else "[red]✗[/red]"
     experiment = outcome.experiment
     output.print(

@@ -9,18 +9,18 @@ from sklearn.utils.validation import check_is_fitted
 
 
 class Display(ABC):
-    """A plot with the attributes ``ax_`` and ``figure_``, as in scikit-learn."""
+    """Base class of plots with the attributes ``ax_`` and ``figure_``, as in scikit-learn."""
 
     ax_: Any
     figure_: Any
 
     def plot(self, *, ax: Any = None, **style: Any) -> Self:
-        """Draw the display.
+        """Draw the plot on matplotlib axes, and store these as ``ax_`` and their ``figure_``.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
+            Axes to draw on; by default a new figure is made.
         **style
             Keyword arguments of the matplotlib function that draws the data.
 
@@ -43,11 +43,14 @@ class Display(ABC):
 
     @abstractmethod
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the data on `ax`."""
+        """Draw the data on the matplotlib axes `ax`.
+
+        `style` are keyword arguments of the matplotlib function that draws them.
+        """
 
 
 def plain_text(name: Any) -> str:
-    r"""Return a name for matplotlib, which would read text between two dollars as a formula.
+    r"""Return a name with dollar signs escaped, because matplotlib reads them as formulas.
 
     Examples
     --------
@@ -58,7 +61,10 @@ def plain_text(name: Any) -> str:
 
 
 def fitted_attribute(estimator: Any, names: tuple[str, ...], caller: str) -> tuple[str, Any]:
-    """Return the name and the value of the first of `names` that a fitted estimator has."""
+    """Return name and value of the first attribute among `names` that a fitted estimator has.
+
+    Raise an error that names `caller` if the estimator has none of them.
+    """
     check_is_fitted(estimator)
     for name in names:
         if getattr(estimator, name, None) is not None:

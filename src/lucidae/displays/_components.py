@@ -1,4 +1,4 @@
-"""Displays of components and of their spectrum."""
+"""Displays of the components of a fitted estimator and of their variances or singular values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lucidae.displays._base import Display, fitted_attribute, plain_text
 
 
 class ComponentsDisplay(Display):
-    """Components of a fit, as images or as a matrix of loadings.
+    """Plot of the components of a fitted estimator, as images or as a matrix of loadings.
 
     Use `from_estimator` to create one.
 
     Parameters
     ----------
-    components : array of shape (k, m)
+    components : array of shape (n_components, n_features)
         One component per row.
     image_shape : pair of int, optional
         Height and width if the features are pixels; by default a matrix of loadings is drawn.
@@ -28,7 +28,9 @@ class ComponentsDisplay(Display):
     Attributes
     ----------
     ax_, figure_ : matplotlib axes and figure
+        Axes of the plot and their figure.
     image_ : matplotlib image
+        The image of the components.
 
     Examples
     --------
@@ -70,17 +72,18 @@ class ComponentsDisplay(Display):
             A fitted `LinearAutoencoder` (its ``components_``) or dropout estimator (the incoming
             weights of its hidden units, ``right_``).
         image_shape : pair of int, optional
-            Height and width if the features are pixels.
+            Height and width if the features are pixels; by default a matrix of loadings is drawn.
         max_components : int, default=20
             Largest number of components to draw.
         ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
+            Axes to draw on; by default a new figure is made.
         **image
             Keyword arguments of ``ax.imshow``.
 
         Returns
         -------
         ComponentsDisplay
+            The display, already drawn.
         """
         name, values = fitted_attribute(estimator, ("components_", "right_"), cls.__name__)
         rows = to_numpy(values).T if name == "right_" else to_numpy(values)
@@ -89,6 +92,7 @@ class ComponentsDisplay(Display):
         return display.plot(ax=ax, **image)
 
     def _draw(self, ax: Any, image: dict[str, Any]) -> None:
+        """Draw the components; `image` are keyword arguments of ``ax.imshow``."""
         drawn = self.components if self.image_shape is None else self._tiles()
         limit = float(np.nanmax(abs(drawn))) or 1.0
         style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "interpolation": "none"}
@@ -105,7 +109,10 @@ class ComponentsDisplay(Display):
         self.figure_.colorbar(self.image_, ax=ax)
 
     def _tiles(self) -> np.ndarray[Any, Any]:
-        """Return one image of all components, ten per row, each scaled to its largest entry."""
+        """Return one image of all components, ten per row, each divided by its largest entry.
+
+        Entries between two components are NaN.
+        """
         height, width = self.image_shape or (1, 1)
         columns = min(10, len(self.components))
         rows = -(-len(self.components) // columns)
@@ -123,23 +130,26 @@ QUANTITIES = {"explained_variance_": "variance", "singular_values_": "singular v
 
 
 class SpectrumDisplay(Display):
-    """Spectrum of a fit: variances of the components, or singular values.
+    """Plot of the variances of the components, or of the singular values, of a fitted estimator.
 
     Use `from_estimator` to create one.
 
     Parameters
     ----------
-    values : array of shape (k,)
+    values : array of shape (n_components,)
         Variances or singular values, in descending order.
     level : float, optional
-        Noise variance of a linear autoencoder, or the threshold that dropout subtracts.
+        Height of a dashed line: the noise variance of a linear autoencoder, or the threshold that
+        dropout subtracts from the singular values.
     quantity : str, default="variance"
-        Name of the values.
+        Name of the values, the label of the vertical axis.
 
     Attributes
     ----------
     ax_, figure_ : matplotlib axes and figure
+        Axes of the plot and their figure.
     line_ : matplotlib line
+        The line of the values.
 
     Examples
     --------
@@ -167,13 +177,14 @@ class SpectrumDisplay(Display):
         estimator : object
             A fitted estimator with ``explained_variance_`` or ``singular_values_``.
         ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
+            Axes to draw on; by default a new figure is made.
         **line
             Keyword arguments of ``ax.plot``.
 
         Returns
         -------
         SpectrumDisplay
+            The display, already drawn.
         """
         name, values = fitted_attribute(estimator, tuple(QUANTITIES), cls.__name__)
         source = "noise_variance_" if name == "explained_variance_" else "threshold_"
@@ -186,6 +197,7 @@ class SpectrumDisplay(Display):
         return display.plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
+        """Draw the values and the dashed line; `line` are keyword arguments of ``ax.plot``."""
         order = np.arange(len(self.values))  # the indices of ``components_``
         (self.line_,) = ax.plot(order, self.values, **{"marker": "o", **line})
         if self.level is not None and self.level > 0:

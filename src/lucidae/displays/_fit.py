@@ -1,4 +1,4 @@
-"""Displays of a fit: its history, and the columns that a sparse fit selects."""
+"""Displays of the history of a fit, and of the columns that a sparse fit selects."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from lucidae.validation import check_choice
 
 
 class HistoryDisplay(Display):
-    """A recorded quantity over the iterations of a fit.
+    """Plot of a quantity, such as the loss, against the iterations of a fit.
 
     Use `from_estimator` to create one.
 
     Parameters
     ----------
     history : History
-        The recorded quantities.
+        The quantities recorded during the fit.
     quantity : str, optional
-        The quantity to draw; by default the loss, energy or objective, else the distance to
-        optimality.
+        Name of the quantity to draw. By default it is the loss, the energy or the objective if one
+        of them was recorded, otherwise the distance to optimality.
 
     Attributes
     ----------
     ax_, figure_ : matplotlib axes and figure
+        Axes of the plot and their figure.
     lines_ : list of matplotlib lines
-        One line per run.
+        One line for each run that the history contains.
 
     Examples
     --------
@@ -45,8 +46,8 @@ class HistoryDisplay(Display):
     def __init__(self, history: History, *, quantity: str | None = None) -> None:
         if not len(history):
             raise ValueError(
-                "the history is empty: a closed form has no iterations. Fit with an iterative "
-                'solver, such as solver="gradient".'
+                "The history is empty, because the fit was computed in closed form, without "
+                'iterations. Fit with an iterative solver, such as solver="gradient".'
             )
         chosen = quantity or next(name for name in self.PREFERRED if name in history)
         self.history = history
@@ -63,20 +64,23 @@ class HistoryDisplay(Display):
         estimator : object
             A fitted estimator with ``history_``.
         quantity : str, optional
-            The quantity to draw.
+            Name of the quantity to draw. By default it is the loss, the energy or the objective if
+            one of them was recorded, otherwise the distance to optimality.
         ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
+            Axes to draw on; by default a new figure is made.
         **line
             Keyword arguments of ``ax.plot``.
 
         Returns
         -------
         HistoryDisplay
+            The display, already drawn.
         """
         _, history = fitted_attribute(estimator, ("history_",), cls.__name__)
         return cls(history, quantity=quantity).plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
+        """Draw the quantity; `line` are keyword arguments of ``ax.plot``."""
         values = np.asarray(self.history[self.quantity], dtype=float)
         self.lines_ = ax.plot(self.history.iterations, values, **line)
         ax.set_xscale("symlog", linthresh=1)
@@ -86,23 +90,25 @@ class HistoryDisplay(Display):
 
 
 class RecoveryDisplay(Display):
-    """Norm of each column's coefficients, the support, and the truth if it is known.
+    """Plot of the norms of the coefficients, with significant columns and true norms marked.
 
     Use `from_estimator` to create one.
 
     Parameters
     ----------
     strengths : array of shape (n_columns,)
-        Norm of the coefficients of each column over the outputs.
+        For each column, the norm of the vector of its coefficients for all outputs.
     support : array of int, optional
         Indices of the significant columns.
     truth : array of shape (n_columns,), optional
-        Norms of the true coefficients.
+        The same norms of the coefficients from which the data were generated.
 
     Attributes
     ----------
     ax_, figure_ : matplotlib axes and figure
+        Axes of the plot and their figure.
     stem_ : matplotlib container
+        The stems of the norms.
 
     Examples
     --------
@@ -137,13 +143,14 @@ class RecoveryDisplay(Display):
         true_coef : array of shape (n_outputs, n_columns) or (n_columns,), optional
             The coefficients from which the data were generated.
         ax : matplotlib axes, optional
-            Axes to draw on; by default new ones.
+            Axes to draw on; by default a new figure is made.
         **stem
             Keyword arguments of ``ax.stem``.
 
         Returns
         -------
         RecoveryDisplay
+            The display, already drawn.
         """
         _, coef = fitted_attribute(estimator, ("coef_",), cls.__name__)
         display = cls(
@@ -155,7 +162,10 @@ class RecoveryDisplay(Display):
 
     @property
     def recovered(self) -> float | None:
-        """Share of the r true columns among the r largest ones; None if the truth is not known."""
+        """Share of the r true columns that are among the r columns with the largest norms.
+
+        None if the true coefficients are not known or all zero.
+        """
         if self.truth is None:
             return None
         true = np.flatnonzero(self.truth > 0)
@@ -163,6 +173,7 @@ class RecoveryDisplay(Display):
         return float(np.isin(true, largest).mean()) if len(true) else None
 
     def _draw(self, ax: Any, stem: dict[str, Any]) -> None:
+        """Draw the norms and the marks; `stem` are keyword arguments of ``ax.stem``."""
         columns = np.arange(len(self.strengths))
         style = {"basefmt": " ", "label": "estimate"}
         self.stem_ = ax.stem(columns, self.strengths, **{**style, **stem})
@@ -179,7 +190,9 @@ class RecoveryDisplay(Display):
 
 
 def column_norms(coef: Any) -> np.ndarray[Any, Any]:
-    """Return the norm of each column's coefficients over the outputs.
+    """Return, for each column, the Euclidean norm of its coefficients for all outputs.
+
+    `coef` has shape (n_outputs, n_columns) or (n_columns,).
 
     Examples
     --------

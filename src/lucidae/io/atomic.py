@@ -30,17 +30,17 @@ __all__ = [
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a file system without room, of a used-up quota, and of a file that is too large."""
+"""Error numbers of a full file system, of a used-up quota, and of a file that is too large."""
 
 EXPANSION = 200
-"""A compressed file may claim this many times its own size."""
+"""Largest allowed ratio of the size of the content, as a compressed file states it, to its own."""
 
 SMALL = 1 << 28
-"""A compressed file may always claim this many bytes (256 MiB)."""
+"""Number of bytes (256 MiB) of content that a compressed file may always state."""
 
 
 def json_safe(value: Any) -> Any:
-    """Return `value` for JSON: arrays as lists, infinities and NaN as strings.
+    """Return `value` in a form that JSON can store: arrays as lists, infinities and NaN as text.
 
     Examples
     --------
@@ -58,23 +58,24 @@ def json_safe(value: Any) -> Any:
 
 @contextmanager
 def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path next to `target`, which it replaces only if the block succeeds.
+    """Yield a temporary path; the file written there replaces `target` if no error is raised.
 
-    A reader finds the old file or the new one, never an incomplete one, also if the process is
-    killed. As with `open`, a symbolic link stays and its file is replaced, an existing file keeps
-    its mode, a new one gets the mode that the user's umask gives, and a read-only file is refused.
+    The replacement happens at the end of the ``with`` block. A reader finds the old file or the new
+    one, never an incomplete one, also if the process is killed. As with `open`, a symbolic link
+    stays and the file it points to is replaced, an existing file keeps its mode, a new one gets the
+    mode that the user's umask gives, and a read-only file is refused.
 
     Parameters
     ----------
     target : path-like
-        The file to be written; its folder is created.
+        The file to be written; its folder is created if it does not exist.
     size : int, optional
-        The number of bytes that will be written, for the error message of a full disk.
+        The number of bytes that will be written, for the error message if the disk is full.
 
     Yields
     ------
     Path
-        A file with the suffix of `target`.
+        The temporary file, with the suffix of `target`.
 
     Examples
     --------
@@ -107,30 +108,34 @@ def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iter
 
 
 def _mode_to_keep(destination: Path) -> int | None:
-    """Return the mode of an existing file, None if there is none; refuse what cannot be replaced.
+    """Return the permission bits of an existing file, or None if the file does not exist.
 
-    Replacing a file needs no permission to write to it, so this permission is tested here.
+    Raise an error for a folder, a device or a read-only file. The operating system would allow a
+    read-only file to be replaced, so its permission is tested here.
     """
     try:
         found = destination.stat()
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "This is a folder, expected a file", str(destination))
+        raise IsADirectoryError(
+            errno.EISDIR, "The path is a folder, expected a file", str(destination)
+        )
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "This is not a regular file", str(destination))
+        raise OSError(errno.EINVAL, "The path is not a regular file", str(destination))
     if not os.access(destination, os.W_OK):
-        raise PermissionError(errno.EACCES, "The file may not be changed", str(destination))
+        raise PermissionError(errno.EACCES, "The file is read-only", str(destination))
     return stat.S_IMODE(found.st_mode)
 
 
 def _flush_to_disk(path: Path) -> None:
+    """Wait until the content of a file has been written to the disk."""
     with path.open("r+b") as stream:
         os.fsync(stream.fileno())
 
 
 def _is_without_room(error: BaseException | None) -> bool:
-    """Tell whether an error, or one during whose handling it was raised, is due to a full disk."""
+    """Return whether an error, or an earlier error that led to it, is due to a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
@@ -139,13 +144,14 @@ def _is_without_room(error: BaseException | None) -> bool:
 
 
 def _without_room(destination: Path, temporary: Path, size: int | None) -> OSError:
+    """Return the error for a full disk, which states the space that is needed and that is free."""
     written = temporary.stat().st_size if temporary.exists() else 0
     free = shutil.disk_usage(destination.parent).free + written  # what was written is removed
     if size is None:
         needed = f"more than {size_in_words(written)} are needed"
     else:
         missing = size_in_words(max(size - free, 0))
-        needed = f"{size_in_words(size)} are needed, {missing} more than there are"
+        needed = f"{size_in_words(size)} are needed, {missing} more than available"
     return OSError(
         errno.ENOSPC,
         f"The disk has no room for this file: {needed}, and {size_in_words(free)} are free. Delete "
@@ -155,7 +161,7 @@ def _without_room(destination: Path, temporary: Path, size: int | None) -> OSErr
 
 
 def size_in_words(count: int) -> str:
-    """Return a number of bytes with a unit.
+    """Return a number of bytes as text with a unit.
 
     Examples
     --------
@@ -175,7 +181,8 @@ def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> No
     for name, values in arrays.items():
         if np.asarray(values).dtype.hasobject:
             raise ValueError(
-                f"{name} contains Python objects; only arrays of numbers and text can be written."
+                f"{name} contains Python objects, which cannot be written; give an array of "
+                "numbers or text."
             )
     size = sum(np.asarray(values).nbytes for values in arrays.values())
     with atomic_path(target, size) as temporary, temporary.open("wb") as stream:
@@ -183,37 +190,43 @@ def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> No
 
 
 def load_arrays(source: str | os.PathLike[str], what: str) -> Arrays:
-    """Read what `save_arrays` wrote; nothing in the file is executed.
+    """Return the arrays that `save_arrays` wrote, by name; no code in the file is executed.
 
     Parameters
     ----------
     source : path
         The file.
     what : str
-        What the file should be, such as ``"a saved moment"``, for the error message.
+        Expected content, such as ``"a saved moment"``, for the error message.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The arrays by name.
 
     Raises
     ------
     OSError
         If the file does not exist or cannot be read.
     ValueError
-        If it is damaged, is not an ``.npz`` file, or contains pickled objects.
+        If the file is damaged, is not an ``.npz`` file, or contains pickled objects.
     """
     with Path(source).open("rb") as stream:
         return read_arrays(stream, os.fspath(source), what)
 
 
 def read_arrays(stream: BinaryIO, name: str, what: str) -> Arrays:
-    """Read all arrays of an open ``.npz`` file; `name` is its name in error messages.
+    """Return all arrays of an open ``.npz`` file that `save_arrays` wrote, by name.
 
-    `save_arrays` does not compress, so that the size of the file bounds the memory that reading
-    needs; a file that claims more is refused before its arrays are read.
+    `name` is the name of the file and `what` its expected content, for error messages.
+    `save_arrays` does not compress, so the size of the file bounds the memory that is needed. A
+    file that states a larger content is refused before its arrays are read.
     """
     try:
         size = stream.seek(0, os.SEEK_END)
         with zipfile.ZipFile(stream) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-                raise ValueError("it is compressed, which files of lucidae are not.")
+                raise ValueError("it is compressed, but lucidae writes uncompressed files only.")
             require_size(sum(info.file_size for info in archive.infolist()), size)
             return {
                 info.filename.removesuffix(".npy"): read_member(archive, info, size)
@@ -228,19 +241,23 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> Arrays:
 
 
 def open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
-    """Open a member of an archive that is stored as it is, or compressed by deflate.
+    """Return an open stream of one file of a ZIP archive, stored or compressed by deflate.
 
-    The decoder of LZMA would reserve as much memory as the archive asks for.
+    Other methods are refused, because the decoder of LZMA would reserve as much memory as the
+    archive asks for.
     """
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{info.filename} is compressed by another method than deflate")
+        raise ValueError(
+            f"{info.filename} is compressed by a method other than deflate, which is not supported"
+        )
     return archive.open(info)
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Any:
-    """Read one array of an archive, if it claims at most `limit` bytes.
+    """Return one array of a ZIP archive; raise an error if it states more than `limit` bytes.
 
-    NumPy reserves the memory of an array before it reads the data, so the claim is tested first.
+    NumPy reserves the memory of an array before it reads the data, so the size that the array's
+    header states is tested first.
     """
     with open_member(archive, info) as entry:
         require_size(max(info.file_size, claimed_bytes(entry)), limit)
@@ -252,16 +269,16 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> 
 
 
 def require_size(claimed: int, limit: int) -> None:
-    """Raise ValueError if a file claims to contain more bytes than it may."""
+    """Raise ValueError if the size `claimed` that a file states is above `limit`, both in bytes."""
     if claimed > limit:
         raise ValueError(
-            f"it claims to contain {size_in_words(claimed)}, expected at most "
+            f"it states a content of {size_in_words(claimed)}, expected at most "
             f"{size_in_words(limit)} for a file of this size"
         )
 
 
 def claimed_bytes(entry: Any) -> int:
-    """Return the number of bytes of an array as the header of its NPY file states it."""
+    """Return the number of bytes of an array that the header of its NPY file states."""
     shape, dtype = array_header(entry)
     return math.prod(shape) * max(dtype.itemsize, 1)
 
@@ -280,7 +297,10 @@ def array_header(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, without its full stop."""
+    """Return the first line of an error's message without its full stop, as part of a sentence.
+
+    NumPy's advice to allow pickle is replaced by a plain reason.
+    """
     if "pickle" in str(error) or "Object arrays" in str(error):
         # NumPy advises to allow pickle for every unknown format, which lucidae never does.
         return "it has another format, or contains Python objects"

@@ -1,7 +1,7 @@
-"""Consistency of what a file describes: required fields, agreeing shapes, and a usable estimator.
+"""Checks of loaded estimators: required fields, shapes of arrays that agree, and a test row.
 
-A file can be intact and still describe an object that no fit produces. The checks here refuse it
-when it is loaded, instead of failing at its first use.
+A file can be undamaged and still describe an object that no fit produces. The checks here refuse
+the file when it is loaded, instead of failing when the estimator is first used.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SHAPES: dict[str, dict[str, str]] = {
     "lucidae.dropout.optimum": {"singular_values": "r"},
     "lucidae.sparsity.posterior": {"active": "a", "roots": "a"},
 }
-"""Shapes of the arrays of a record, by its tag without the version.
+"""Shapes of the arrays of saved objects, by the tag of their type without the version.
 
-Each letter is a number of entries; equal letters in one record mean equal numbers."""
+Each letter is the size of one axis. Equal letters in one object mean equal sizes."""
 
 ATTRIBUTES = {
     "mean_": "m",
@@ -52,29 +52,31 @@ ATTRIBUTES = {
     "right_": "mr",
     "relevance_": "m",
 }
-"""Shapes of fitted attributes; m is the number of features."""
+"""Shapes of fitted attributes, one letter for each axis.
+
+The letter m is the number of features; equal letters in one estimator mean equal sizes."""
 
 
 def check_fields(kind: type, fields: Mapping[str, Any]) -> None:
-    """Raise ValueError if a dataclass lacks one of its fields."""
+    """Raise ValueError if a field that the dataclass `kind` requires is not among `fields`."""
     if not dataclasses.is_dataclass(kind):
         return
     absent = dataclasses.MISSING
     for field in dataclasses.fields(kind):
         needed = field.init and field.default is absent and field.default_factory is absent
         if needed and field.name not in fields:
-            raise ValueError(f"{kind.__name__} lacks its field {field.name!r}.")
+            raise ValueError(f"{kind.__name__} lacks the required field {field.name!r}.")
 
 
 def check_shapes(tag: str, record: Any) -> None:
-    """Raise ValueError if the arrays of a record have shapes that do not agree.
+    """Raise ValueError if the arrays of a loaded object have shapes that do not agree.
 
     Parameters
     ----------
     tag : str
-        The name of the record's type with its version.
+        Tag of the object's type with its version, such as ``"lucidae.moment/1"``.
     record : object
-        The record; fields that are not arrays are not compared.
+        The object; fields that are not arrays are not compared.
     """
     expected = SHAPES.get(tag.rpartition("/")[0], {})
     values = {name: getattr(record, name, None) for name in expected}
@@ -84,6 +86,11 @@ def check_shapes(tag: str, record: Any) -> None:
 def _compare(
     owner: str, values: Mapping[str, Any], expected: Mapping[str, str], sizes: dict[str, int]
 ) -> None:
+    """Raise ValueError if one of the arrays `values` does not have its expected shape.
+
+    `owner` is the name of the type in the message, `expected` has the shapes as letters (see
+    `SHAPES`), and `sizes` has the known sizes by letter; sizes found on the way are added to it.
+    """
     for name, letters in expected.items():
         shape = getattr(values[name], "shape", None)
         if shape is None:
@@ -98,7 +105,7 @@ def _compare(
 
 
 def check_estimator(estimator: Any, most: int) -> None:
-    """Raise ValueError if a loaded estimator cannot process a row.
+    """Raise ValueError if a loaded estimator is inconsistent or cannot process a row of zeros.
 
     Parameters
     ----------
@@ -123,16 +130,17 @@ def check_estimator(estimator: Any, most: int) -> None:
 
 
 class _Values(dict[str, Any]):
-    """Attributes by name; None for an attribute that this estimator does not have."""
+    """Fitted attributes by name; the value is None for names that the estimator does not have."""
 
     def __missing__(self, name: str) -> None:
         return None
 
 
 def _check_row(estimator: Any, row: Any) -> None:
+    """Raise an error if the estimator cannot transform, or predict from, one row."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the row has no names of features
         use = estimator.transform if hasattr(estimator, "transform") else estimator.predict
         output = use(row)
     if output.shape[0] != 1:
-        raise ValueError(f"one row gives {output.shape[0]} rows.")
+        raise ValueError(f"for one row of data it returns {output.shape[0]} rows.")

@@ -43,14 +43,16 @@ Kind = TypeVar("Kind", bound=type)
 
 
 _BUILDERS: dict[str, Callable[[Fields], Any]] = {}
-"""Functions that build records, by the name in the file: a tag, or a name of earlier versions."""
+"""Functions that build an object from its fields, by the name of its type in the file.
+
+The name is a tag, or the name that an earlier version wrote."""
 
 _MEMBERS: dict[str, type[Enum]] = {}
 
 _TAGS: dict[type, str] = {}
 
 _NAMES: dict[str, str] = {}
-"""The name of the class that has each tag; a class that is defined again keeps its tag."""
+"""Name of the class that each tag belongs to; a class that is defined again keeps its tag."""
 
 
 def saved_as(
@@ -70,10 +72,10 @@ def saved_as(
         Name and version, such as ``"lucidae.linear.fitted/1"``. A released tag never changes its
         meaning: a type whose fields change gets a higher version.
     formerly : str or sequence of str, optional
-        The names of the same type in earlier files: an earlier tag, or the
+        Names of the same type in files of earlier versions: an earlier tag, or the
         ``module:Class`` of lucidae 0.1.0.
     upgrade : callable, optional
-        Turns the fields of such an earlier record into those of this type.
+        Function that converts the fields in such an earlier file to the fields of this type.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def saved_as(
     def register(kind: Kind) -> Kind:
         holder = _NAMES.setdefault(tag, kind.__qualname__)
         if holder != kind.__qualname__:
-            raise ValueError(f"the tag {tag!r} belongs to {holder}; choose another tag.")
+            raise ValueError(f"The tag {tag!r} already belongs to {holder}; choose another tag.")
         earlier = (formerly,) if isinstance(formerly, str) else formerly
         for name, brought_up_to_date in ((tag, None), *((old, upgrade) for old in earlier)):
             if issubclass(kind, Enum):
@@ -107,9 +109,9 @@ def saved_as(
 
 
 def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], Any]]:
-    """Register a function that builds what earlier versions wrote under `name`.
+    """Register a function that builds an object from the fields that a file has under `name`.
 
-    Use it for records of types that no longer exist.
+    Use it for objects of types that earlier versions wrote and that no longer exist.
     """
 
     def register(builder: Callable[[Fields], Any]) -> Callable[[Fields], Any]:
@@ -121,14 +123,14 @@ def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], A
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """The file to which a model was fitted by ``lucidae fit``.
+    """Name and place of the data file to which ``lucidae fit`` fitted a model.
 
     Parameters
     ----------
     name : str
-        Its name without its folder.
+        Name of the file without its folder.
     place : str
-        A digest of its full path, so that a model that is passed on does not reveal folders.
+        Digest of its full path, so that a model that is passed on does not reveal folders.
     """
 
     name: str
@@ -136,12 +138,12 @@ class Source:
 
     @classmethod
     def of(cls, file: str | os.PathLike[str]) -> Source:
-        """Return the source that describes a file."""
+        """Return the name and the digest of the full path of a data file."""
         path = os.path.realpath(file)
         return cls(Path(file).name, hashlib.sha256(path.encode()).hexdigest()[:16])
 
     def is_of(self, file: str | os.PathLike[str]) -> bool:
-        """Return whether this source describes a file."""
+        """Return whether this source has the name and the full path of `file`."""
         return self == Source.of(file)
 
 
@@ -149,7 +151,8 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator of this package to a file, completely or not at all.
 
     A pipeline is written, too, if its other steps are scikit-learn's scalers, `SimpleImputer`,
-    `PCA`, or another type of `lucidae.io.scikit.KINDS`. Whatever `load` could not read is refused.
+    `PCA`, or another type of `lucidae.io.scikit.KINDS`. An estimator that `load` could not read
+    back is refused.
 
     Parameters
     ----------
@@ -185,7 +188,10 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
 def save_from(
     estimator: BaseEstimator, path: str | os.PathLike[str], source: Source | None
 ) -> None:
-    """Write a fitted estimator as `save` does, with a note on the file to which it was fitted."""
+    """Write a fitted estimator as `save` does, together with the data file that it was fitted to.
+
+    Without a `source`, nothing is noted about the data.
+    """
     owner = type(estimator).__name__
     check_is_fitted(estimator)
     arrays: dict[str, Any] = {}
@@ -194,7 +200,7 @@ def save_from(
         text = json.dumps(tree)
     except RecursionError:
         raise ValueError(
-            f"{owner} contains itself, or is nested too deeply, and cannot be written to a file."
+            f"{owner} contains itself or is nested too deeply, so it cannot be written to a file."
         ) from None
     try:
         _fitted(_rebuild(json.loads(text), arrays), arrays)
@@ -210,7 +216,10 @@ def save_from(
 
 
 def source_of(path: str | os.PathLike[str]) -> Source | None:
-    """Return the file to which a saved model was fitted; None if the model does not tell."""
+    """Return name and place of the data file that a saved model was fitted to.
+
+    Return None if `path` is not a saved model, or was written by `save`, which does not note them.
+    """
     try:
         header = json.loads(str(load_arrays(path, "a saved estimator")[_HEADER]))
         return Source(str(header["source"]["name"]), str(header["source"]["place"]))
@@ -243,8 +252,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         header = json.loads(str(arrays[_HEADER]))
         if not 1 <= header["format"] <= _FORMAT:
             raise ValueError(
-                f"it has format {header['format']!r}, and this version of lucidae reads formats "
-                f"1 to {_FORMAT}: update lucidae."
+                f"it has format {header['format']!r}, but this version of lucidae reads formats "
+                f"1 to {_FORMAT} only; update lucidae."
             )
         return _fitted(_rebuild(header["estimator"], arrays), arrays)
     # A header with other content than `save` writes can raise almost anything.
@@ -255,18 +264,24 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _fitted(estimator: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return what was built from a file if it is a fitted estimator that can be used."""
+    """Return `estimator` if it is a fitted estimator that can be used; otherwise raise an error.
+
+    `arrays` are all arrays of the file from which it was built.
+    """
     if not isinstance(estimator, BaseEstimator):
-        raise ValueError(f"it contains an object of type {type(estimator).__name__}.")
+        raise ValueError(
+            f"it contains an object of type {type(estimator).__name__}, expected an estimator."
+        )
     check_is_fitted(estimator)
     check_estimator(estimator, sum(values.size for values in arrays.values()))
     return estimator
 
 
 def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
-    """Return `value` as a tree for JSON, which refers by name to the arrays added to `arrays`.
+    """Return a description of `value` that JSON can store: nested dicts, lists, numbers and text.
 
-    `place` is the path of attributes that leads to the value, for error messages.
+    Arrays in `value` are added to `arrays` under new names, and the description contains these
+    names. `place` is the path of attributes that leads to `value`, for error messages.
     """
     if isinstance(value, Enum):  # before text: some enumerations are text, too
         return {"member": _tag(type(value), place), "name": value.name}
@@ -275,7 +290,10 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == object:
         return {"names": _texts(value, place)}
     if isinstance(value, np.ma.MaskedArray):
-        raise ValueError(f"{place} is a masked array, which cannot be written to a file: fill it.")
+        raise ValueError(
+            f"{place} is a masked array, which cannot be written to a file. Replace it by a plain "
+            "array, for example with its method filled()."
+        )
     if isinstance(value, np.dtype) and value.kind in "biuf":
         return {"dtype": value.str}
     if is_array(value) or isinstance(value, np.generic):
@@ -303,19 +321,23 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
 
 
 def _texts(values: np.ndarray[Any, Any], place: str) -> list[str]:
-    """Return an array of texts, such as the names of features, as a list."""
+    """Return an array of text, such as the names of features, as a list.
+
+    Raise an error if the array contains other objects than text.
+    """
     if values.ndim != 1 or not all(isinstance(item, str) for item in values):
         raise ValueError(
-            f"{place} is an array of Python objects, which cannot be written to a file: only "
-            "arrays of numbers, and one-dimensional arrays of text."
+            f"{place} is an array of Python objects, which cannot be written to a file. Use an "
+            "array of numbers or a one-dimensional array of text."
         )
     return [str(item) for item in values]
 
 
 def _fields(value: Any) -> Fields:
-    """Return the attributes of an object, or the fields of one that has no ``__dict__``.
+    """Return the attributes of an object to be written, by name.
 
-    An object that computes some of its attributes again leaves them out of `saved_fields`.
+    They are what its method ``saved_fields`` returns if it has one, otherwise its ``__dict__``,
+    otherwise the fields of a named tuple or a dataclass.
     """
     if hasattr(value, "saved_fields"):
         return dict(value.saved_fields())
@@ -328,6 +350,10 @@ def _fields(value: Any) -> Fields:
 
 
 def _tag(kind: type, place: str) -> str:
+    """Return the tag under which a type is written, or raise an error if it is not registered.
+
+    `place` is the path of attributes that leads to the object, for the message.
+    """
     if kind in _TAGS:
         return _TAGS[kind]
     for tag, scikit in scikit_kinds().items():
@@ -351,7 +377,10 @@ def _tag(kind: type, place: str) -> str:
 
 
 def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
-    """Return the value that a tree describes."""
+    """Return the Python value described by `tree`, parsed JSON as `_describe` wrote it.
+
+    Arrays are looked up by name in `arrays`.
+    """
     if not isinstance(tree, dict):
         return tree
     if "array" in tree:
@@ -380,7 +409,10 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
 
 
 def _with_status(name: Any, value: Any) -> Any:
-    """Return a field; the status of a fit, which earlier versions wrote as text, as a `Status`."""
+    """Return the value of the field `name`; a status of a fit written as text becomes a `Status`.
+
+    Earlier versions wrote it as text. All other values are returned unchanged.
+    """
     kind = _MEMBERS.get("lucidae.status/1")
     if name in ("status", "status_") and isinstance(value, str) and kind is not None:
         return kind(value)
@@ -388,38 +420,47 @@ def _with_status(name: Any, value: Any) -> Any:
 
 
 def _layout(array: Any) -> dict[str, Any]:
-    """Return the shape and the type of an array, as the header states them."""
+    """Return the shape and the dtype of an array in the form in which the header stores them."""
     return {"shape": list(array.shape), "dtype": array.dtype.str}
 
 
 def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
-    """Return an array of a file if it is as the header states; older headers do not state it."""
+    """Return `array` if it has the shape and dtype that the header states; else raise an error.
+
+    `tree` is the description of the array in the header. Headers of earlier versions state neither
+    shape nor dtype.
+    """
     stated = {name: tree[name] for name in ("shape", "dtype") if name in tree}
     if stated and stated != _layout(array):
         raise ValueError(
-            f"{tree['array']} has the shape {array.shape} and the type {array.dtype.str}, but the "
+            f"{tree['array']} has the shape {array.shape} and the dtype {array.dtype.str}, but the "
             f"header states {stated}"
         )
     return array
 
 
 def _known(registered: Mapping[str, Any], name: str) -> Any:
+    """Return the entry of `registered` for a type's name in a file; raise an error if unknown."""
     if name not in registered:
         raise ValueError(
-            f"{name!r} is not a type that this version of lucidae knows: update lucidae, or "
-            "import the module that registers it."
+            f"it contains the type {name!r}, which this version of lucidae does not know; update "
+            "lucidae, or import the module that registers the type."
         )
     return registered[name]
 
 
 def _value(array: Any) -> Any:
-    """Return an array; one without axes was saved from a NumPy scalar and becomes one again."""
+    """Return `array`, or a NumPy scalar if the array has no axes, since it was saved from one."""
     return array[()] if array.ndim == 0 else array
 
 
 def _instance(
     kind: type, brought_up_to_date: Callable[[Fields], Fields] | None, fields: Fields
 ) -> Any:
+    """Return an object of the type `kind` with the given fields, checked for consistency.
+
+    `brought_up_to_date` converts the fields of an earlier version; None leaves them unchanged.
+    """
     fields = fields if brought_up_to_date is None else brought_up_to_date(fields)
     check_fields(kind, fields)
     made: Any
@@ -437,7 +478,10 @@ def _instance(
 
 
 def _defaults(kind: type) -> Fields:
-    """Return the defaults of an estimator's parameters, for those that a file does not have."""
+    """Return the default values of an estimator's parameters by name; empty for other types.
+
+    They are used for parameters that a file of an earlier version does not contain.
+    """
     if not issubclass(kind, BaseEstimator):
         return {}
     parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
@@ -449,20 +493,22 @@ def _defaults(kind: type) -> Fields:
 
 
 def _plain_state(state: Any) -> Any:
-    """Return a generator's state with integers and strings only, which JSON stores exactly."""
+    """Return the state of a random generator as dicts of integers and text, for JSON."""
     if isinstance(state, dict):
         return {key: _plain_state(item) for key, item in state.items()}
     return state if isinstance(state, str) else int(state)
 
 
 def _number_type(name: Any) -> np.dtype[Any]:
+    """Return the NumPy dtype of that name; raise an error if it is not a dtype of numbers."""
     found = np.dtype(str(name))
     if found.kind not in "biuf":
-        raise ValueError(f"{name!r} is not a type of numbers.")
+        raise ValueError(f"it contains the dtype {name!r}, expected a dtype of numbers.")
     return found
 
 
 def _generator(state: dict[str, Any]) -> np.random.Generator:
+    """Return a NumPy random generator (PCG64) with the given state."""
     if state.get("bit_generator") != "PCG64":
         raise ValueError("its random state does not belong to a PCG64 generator.")
     rng = np.random.Generator(np.random.PCG64(0))
@@ -471,7 +517,7 @@ def _generator(state: dict[str, Any]) -> np.random.Generator:
 
 
 class _MovedModules(MetaPathFinder):
-    """Explain why a pickle of an earlier version cannot be read.
+    """An import finder that explains why a pickle of an earlier version cannot be read.
 
     A pickle contains names of modules. If all other finders have failed to find a module that has
     moved since lucidae 0.1.0, this finder raises an error that says what to do instead.
@@ -485,9 +531,10 @@ class _MovedModules(MetaPathFinder):
     ) -> ModuleSpec | None:
         if any(name.startswith(f"{fullname}:") for name in (*_BUILDERS, *_MEMBERS)):
             raise ModuleNotFoundError(
-                f"{fullname} has moved since lucidae 0.1.0. A pickle can be read only by the "
-                "version that wrote it: fit the estimator again, or read the pickle with lucidae "
-                "0.1.0 and save the estimator by lucidae.save; all later versions load that file.",
+                f"The module {fullname} of lucidae 0.1.0 has moved. A pickle can be read only by "
+                "the version that wrote it. Fit the estimator again, or read the pickle with "
+                "lucidae 0.1.0 and write the estimator by lucidae.save; all later versions can "
+                "load that file.",
                 name=fullname,
             )
         return None

@@ -1,4 +1,4 @@
-"""The types of scikit-learn that `lucidae.save` writes: those with plain attributes only."""
+"""The types of scikit-learn that `lucidae.save` can write: those with plain attributes only."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ KINDS = (
     "sklearn.preprocessing:RobustScaler",
     "sklearn.preprocessing:StandardScaler",
 )
-"""Module and name of each type.
+"""Module and name of each type of scikit-learn that can be written.
 
-Their attributes are numbers, texts, arrays and other estimators of this list or of lucidae; none is
-a function, which a file could otherwise choose."""
+Their attributes are numbers, text, arrays and other estimators of this list or of lucidae. No
+attribute is a function, so a file cannot choose code to be executed."""
 
 
 @cache
 def scikit_kinds() -> dict[str, type]:
-    """Return the types by the tag under which they are written.
+    """Return the types of scikit-learn that can be written, by their tag in the file.
 
     Examples
     --------
@@ -40,9 +40,12 @@ def scikit_kinds() -> dict[str, type]:
 
 
 def check_plain(estimator: Any) -> None:
-    """Refuse a pipeline with a cache: `fit` would read pickles from a folder that a file chose."""
+    """Raise an error if a loaded pipeline has a cache, because its `fit` would read pickles.
+
+    The folder of the cache is chosen by the file, so reading pickles from it is not safe.
+    """
     if getattr(estimator, "memory", None) is not None and hasattr(estimator, "steps"):
         raise ValueError(
-            "a pipeline with a cache (memory) cannot be written to a file or read from one; set "
-            "memory=None."
+            "a pipeline with a cache cannot be written to a file or read from one; remove the "
+            "cache by set_params(memory=None)."
         )

@@ -1,4 +1,4 @@
-"""Write tables of results in the format of the input: CSV, NPZ or Parquet (extra `cli`)."""
+"""Writing of result tables in the format of the input file: CSV, NPZ or Parquet (extra `cli`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Sheet", "as_text", "sheet_path", "write_sheet"]
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
 FORMULA = re.compile(r"[=+\-@\t\r]")
-"""How a text begins that spreadsheets would evaluate as a formula (OWASP, CSV injection)."""
+"""First character of text that spreadsheets would evaluate as a formula (OWASP, CSV injection)."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -49,7 +49,7 @@ class Sheet:
     title: str = ""
 
     def to_frame(self) -> Any:
-        """Return a pandas data frame whose first column contains the names of the rows, if any."""
+        """Return the sheet as a pandas data frame; names of rows, if any, are its first column."""
         frame = pd.DataFrame(self.values, columns=list(self.columns))
         if self.rows:
             frame.insert(0, self.title, list(self.rows), allow_duplicates=True)
@@ -57,24 +57,25 @@ class Sheet:
 
 
 def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
-    r"""Write a sheet that `read_table` can read, in the format of files that end in `kind`.
+    r"""Write a sheet to a file that `read_table` can read, and return the path of the file.
 
-    Text gives CSV, Parquet gives Parquet, and arrays give NPZ with the numbers under ``X`` and the
-    names under ``columns`` and ``rows``. The file is written completely or not at all.
+    The format depends on the suffix `kind` of the input file. Text files give CSV and Parquet gives
+    Parquet. NPY and NPZ give NPZ, with the numbers under ``X`` and the names under ``columns`` and
+    ``rows``. The file is written completely or not at all.
 
     Parameters
     ----------
     prefix : Path
         The path of the file without its suffix.
     sheet : Sheet
-        What to write.
+        The numbers and names to write.
     kind : str
-        A suffix, such as ``".csv"``.
+        Suffix of the input file, such as ``".csv"``.
 
     Returns
     -------
     Path
-        The file.
+        The path of the file, with its suffix.
 
     Examples
     --------
@@ -91,13 +92,15 @@ def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
 
 
 def sheet_path(prefix: Path, kind: str) -> Path:
-    """Return the path to which `write_sheet` writes, with the suffix of its format."""
+    """Return the path of the file that `write_sheet` writes, with the suffix of its format."""
     suffix, _ = WRITERS.get(kind.lower(), TEXT)
     return prefix.with_name(prefix.name + suffix)
 
 
 def as_text(cell: Any) -> Any:
-    """Return a cell for CSV; a text that a spreadsheet would evaluate gets an apostrophe in front.
+    """Return a cell of a CSV file, with an apostrophe in front of text that looks like a formula.
+
+    Spreadsheets would evaluate such text. Numbers and other text are returned unchanged.
 
     Examples
     --------
@@ -109,6 +112,7 @@ def as_text(cell: Any) -> Any:
 
 
 def _write_text(path: Path, sheet: Sheet) -> None:
+    """Write a sheet as CSV."""
     with atomic_path(path) as temporary:
         frame = sheet.to_frame()
         frame.columns = [as_text(name) for name in frame.columns]
@@ -119,11 +123,13 @@ def _write_text(path: Path, sheet: Sheet) -> None:
 
 
 def _write_parquet(path: Path, sheet: Sheet) -> None:
+    """Write a sheet as Parquet."""
     with atomic_path(path) as temporary:
         sheet.to_frame().to_parquet(temporary, engine="pyarrow", index=False)
 
 
 def _write_arrays(path: Path, sheet: Sheet) -> None:
+    """Write a sheet as an NPZ archive with the arrays ``X``, ``columns`` and, if any, ``rows``."""
     names = {"rows": np.array(sheet.rows)} if sheet.rows else {}
     save_arrays(path, {"X": sheet.values, "columns": np.array(sheet.columns), **names})
 
@@ -135,4 +141,6 @@ WRITERS: dict[str, tuple[str, Writer]] = {
     ".npz": (".npz", _write_arrays),
     ".parquet": (".parquet", _write_parquet),
 }
-"""Suffix and writer of the output files, by the suffix of the input file."""
+"""Suffix of the output file and function that writes it, by the suffix of the input file.
+
+All other input files give CSV."""

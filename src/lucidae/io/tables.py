@@ -1,8 +1,8 @@
 """Tables of numbers in files: CSV, TSV, NPY, NPZ and Parquet (extra `cli`).
 
 Text and Parquet are read by pandas, NPY and NPZ by NumPy without pickle. Every problem with a file
-is a `ValueError` of one sentence that names the file, and a file that claims to contain much more
-than its size allows is refused before it is read.
+raises a `ValueError` of one sentence that names the file. A file that states a content much larger
+than its own size allows is refused before it is read.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ Matrix = np.ndarray[Any, np.dtype[Any]]
 PIXEL_NAME = re.compile(r"(pixel|pix|px)[ _]?\d+([x_]\d+)?", re.IGNORECASE)
 DATA_NAMES = ("X", "x", "data", "features")
 TARGET_NAMES = ("y", "Y", "target", "targets")
-"""Names of the array to read from an archive with several tables, in order of preference."""
+"""Names of the array of targets to read from an NPZ archive, in order of preference.
+
+`DATA_NAMES` are those of the array of features."""
 INDEX_NAMES = ("index", "level_0", "__index_level_0__")
-"""Names that pandas gives to the index of a data frame when it becomes a column."""
+"""Names that pandas gives to the index of a data frame if it is written as a column."""
 ROW_INDEX = "it is the index of the rows"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a table, where a file leaves it open.
+    """Choices of the user for reading a table; what is not given is decided from the file.
 
     Parameters
     ----------
@@ -92,13 +94,13 @@ class Table:
     image_shape : tuple of int or None
         Height and width if every row is an image.
     left_out : mapping of str to str
-        The columns of the file that were left out, and why.
+        Names of the columns of the file that were left out, with the reason for each.
     target : ndarray of shape (n_samples, n_targets) or None
-        Responses to be explained by the columns.
+        Responses to be explained by the columns; None if there are none.
     target_names : tuple of str
         One name per response.
     header : str
-        What was taken as the header of a text file; empty for other files.
+        Clause that says whether a text file has a header; empty for other files.
 
     Examples
     --------
@@ -120,19 +122,22 @@ class Table:
 
     @property
     def reading(self) -> str:
-        """How the file was read, as one sentence; empty if nothing had to be decided."""
+        """One sentence on the header that was found and the columns left out; empty if neither."""
         reasons = [f"{name} ({why})" for name, why in self.left_out.items()]
         left_out = f"columns left out: {some(reasons)}" if reasons else ""
         parts = [part for part in (self.header, left_out) if part]
         return f"{self.name}: {'; '.join(parts)}." if parts else ""
 
     def with_target(self, names: Sequence[str]) -> Table:
-        """Return the table with some columns as responses, given by name or by 0-based index."""
+        """Return a copy of the table in which some columns are responses instead of features.
+
+        `names` are the names or the 0-based indices of these columns.
+        """
         names = [self.columns[index] for index in self._positions(names)]
         if set(names) >= set(self.columns):
             raise ValueError(
-                f"Every column of {self.name!r} is a target, and none is left as a feature; "
-                "name fewer targets."
+                f"Every column of {self.name!r} was given as a target, so that no feature is left; "
+                "give fewer targets."
             )
         chosen = np.array([name in names for name in self.columns])
         return replace(
@@ -145,7 +150,10 @@ class Table:
         )
 
     def _positions(self, names: Iterable[str]) -> list[int]:
-        """Return the positions of columns of numbers that are given by name or by index."""
+        """Return the positions of numeric columns that are given by name or by 0-based index.
+
+        Raise an error with the reason if a column was left out of the table.
+        """
         unknown = [name for name in names if name in self.left_out]
         if unknown:
             raise ValueError(
@@ -158,7 +166,8 @@ class Table:
 def positions(names: Iterable[str], columns: Sequence[str], file: str) -> list[int]:
     """Return the positions of columns that are given by their name or by their 0-based index.
 
-    A column whose name is a number, such as 2020, is found by its name.
+    A column whose name is a number, such as 2020, is found by its name. `columns` are the names of
+    all columns, and `file` is the name of the file for the error message.
 
     Examples
     --------
@@ -171,14 +180,14 @@ def positions(names: Iterable[str], columns: Sequence[str], file: str) -> list[i
             if not (name.isdecimal() and len(name) < 10 and int(name) < len(columns)):
                 raise ValueError(
                     f"{file!r} has no numeric column {name!r}; its numeric columns are: "
-                    f"{some(columns)}, or 0 to {len(columns) - 1} by index."
+                    f"{some(columns)} (or the indices 0 to {len(columns) - 1})."
                 )
             found[name] = int(name)
     return [found[name] for name in names]
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """Return the first names as text, and how many more there are.
+    """Return the first `most` names as text, followed by the number of further names, if any.
 
     Examples
     --------
@@ -190,19 +199,19 @@ def some(names: Sequence[str], most: int = 12) -> str:
 
 
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
-    r"""Read a file of numbers; every problem with it is a `ValueError` of one sentence.
+    r"""Return the table of numbers in a file; raise a `ValueError` of one sentence on any problem.
 
     Parameters
     ----------
     path : path-like
         A file whose suffix is .csv, .tsv, .txt, .npy, .npz or .parquet.
     options : ReadOptions, optional
-        Header, columns and decimal separator, if they are not to be decided from the file.
+        Header, columns, decimal separator and targets; what is not given is decided from the file.
 
     Returns
     -------
     Table
-        At least two rows and one column of finite numbers.
+        The numbers, with at least two rows and one column; all are finite.
 
     Examples
     --------
@@ -219,14 +228,16 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
 
 
 def read_target(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
-    """Read responses as `read_table` reads rows; a vector is one column.
+    """Return the responses in a file as a table; the files are those that `read_table` reads.
 
-    Of an NPZ archive with several tables, the one named ``y`` is read.
+    A vector in an NPY or NPZ file becomes one column. If an NPZ archive contains several arrays,
+    the one named ``y`` is read.
     """
     return _read(Path(path), TARGET_READERS, options or ReadOptions())
 
 
 def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Table:
+    """Return the table in a file, read by the function that `readers` has for its suffix."""
     if not file.is_file():
         raise ValueError(f"There is no file {str(file)!r}.")
     reader = readers.get(file.suffix.lower())
@@ -237,17 +248,21 @@ def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Ta
     try:
         table = reader(file, options)
     except MemoryError:
-        raise ValueError(f"{file.name!r} is too large for the memory of this machine.") from None
+        raise ValueError(
+            f"{file.name!r} is too large for the memory of this computer; give fewer rows or "
+            "columns."
+        ) from None
     _require_finite_rows(table)
     return table
 
 
 def _require_finite_rows(table: Table) -> None:
+    """Raise an error unless a table has two rows, one column and finite numbers only."""
     rows, columns = table.values.shape
     if rows < 2 or columns < 1:
         raise ValueError(
-            f"{table.name!r} contains {rows} row{'s' if rows != 1 else ''} of {columns} numbers; "
-            "at least two rows and one column are needed."
+            f"{table.name!r} contains {rows} row{'s' if rows != 1 else ''} of {columns} "
+            f"number{'s' if columns != 1 else ''}; at least two rows and one column are needed."
         )
     bad = ~np.isfinite(table.values)
     if bad.any():
@@ -255,13 +270,16 @@ def _require_finite_rows(table: Table) -> None:
         number = f"{bad.sum()} missing or infinite value{'s' if bad.sum() > 1 else ''}"
         raise ValueError(
             f"{table.name!r} has {number}, the first in row "
-            f"{row} (counted from 0), column {table.columns[column]!r}; fill them or drop those "
-            "rows first."
+            f"{row} (counted from 0), column {table.columns[column]!r}; fill in these values or "
+            "remove their rows first."
         )
 
 
 def _read_text(file: Path, options: ReadOptions) -> Table:
-    """Read a CSV or TSV file; columns of text are left out, missing values are NaN."""
+    """Return the table in a CSV or TSV file; columns of text are left out, missing values are NaN.
+
+    All problems with the file are raised as `ValueError`.
+    """
     try:
         return _parse_text(file, options)
     except UnicodeDecodeError:
@@ -273,6 +291,7 @@ def _read_text(file: Path, options: ReadOptions) -> Table:
 
 
 def _parse_text(file: Path, options: ReadOptions) -> Table:
+    """Return the table in a CSV or TSV file, with a clause on its header for the user."""
     frame, layout = read_frame(file, options.header, options.decimal)
     given = layout.first if layout.header else ("",) * len(layout.first)
     index = 0 if layout.header and _is_index(given[0], frame[0]) else None
@@ -284,9 +303,10 @@ def _parse_text(file: Path, options: ReadOptions) -> Table:
 
 
 def _is_index(name: str, column: Any) -> bool:
-    """Tell whether the first column of a file is the index that pandas or R wrote.
+    """Return whether the first column of a file is an index of the rows that pandas or R wrote.
 
-    It has no name and distinct integers, or the name that pandas gives and counts the rows.
+    It is if it contains distinct integers and either has no name, or has a name that pandas gives
+    to an index and counts the rows from 0 or 1.
     """
     if not pd.api.types.is_numeric_dtype(column.dtype) or not len(column):
         return False
@@ -298,7 +318,11 @@ def _is_index(name: str, column: Any) -> bool:
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:
-    """Return one name per column: its own, or its index; equal names are numbered as by pandas."""
+    """Return one unique name per column.
+
+    A column without a name is called "column" and its 0-based index. Equal names are numbered as
+    pandas does: a, a.1, a.2.
+    """
     used: dict[str, int] = {}
     for index, name in enumerate(given):
         plain = name or f"column {index}"
@@ -312,7 +336,7 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_parquet(file: Path, options: ReadOptions) -> Table:
-    """Read the columns of numbers; missing values are NaN."""
+    """Return the numeric columns of a Parquet file as a table; missing values are NaN."""
     try:
         from pyarrow import parquet
     except ImportError:
@@ -333,14 +357,18 @@ def _read_parquet(file: Path, options: ReadOptions) -> Table:
 
 
 def _limit(file: Path) -> int:
-    """Return the number of bytes that a compressed file may claim to contain."""
+    """Return the largest content, in bytes, that a compressed file of this size may state."""
     return max(SMALL, EXPANSION * file.stat().st_size)
 
 
 def _from_frame(
     file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
 ) -> Table:
-    """Return the columns of numbers that are asked for; the others are left out, with a reason."""
+    """Return a table of the numeric columns of a data frame that the options ask for.
+
+    Other columns are left out, with a reason. `index` is the position of a column that may be an
+    index of the rows (or None), and `decimal` is the decimal separator of the file.
+    """
     names = tuple(frame.columns)
     if not len(frame):
         raise ValueError(f"{file!r} contains 0 rows; at least two rows are needed.")
@@ -371,7 +399,7 @@ def _from_frame(
 def _wanted(
     options: ReadOptions, names: Sequence[str], file: str
 ) -> tuple[Sequence[int], list[int]]:
-    """Return the positions of the columns to read, each once, and those of the targets."""
+    """Return the positions of all columns to read, targets included, and those of the targets."""
     targets = positions(options.targets, names, file)
     if not options.columns:
         return range(len(names)), targets
@@ -379,7 +407,7 @@ def _wanted(
 
 
 def _why_not(column: Any, decimal: str) -> str:
-    """Return why a column cannot be used; empty if its entries are numbers."""
+    """Return the reason why a column is not numeric, or an empty text if it is."""
     if pd.api.types.is_numeric_dtype(column.dtype):
         return "" if column.notna().any() else "it has no entries"
     for row, cell in enumerate(column):
@@ -393,6 +421,7 @@ def _why_not(column: Any, decimal: str) -> str:
 
 
 def _is_number(cell: str, decimal: str) -> bool:
+    """Return whether a cell is a number with the given decimal separator."""
     try:
         parse_number(cell, decimal)
     except ValueError:
@@ -401,21 +430,27 @@ def _is_number(cell: str, decimal: str) -> bool:
 
 
 def _is_number_or_missing(cell: str, decimal: str) -> bool:
+    """Return whether a cell is a number or stands for a missing value."""
     return cell.lower() in MISSING or _is_number(cell, decimal)
 
 
 def _short(cell: str) -> str:
+    """Return a cell between quotes, shortened to 30 characters."""
     return repr(cell if len(cell) <= 30 else f"{cell[:29]}…")
 
 
 def _as_floats(column: Any) -> Matrix:
+    """Return a numeric column of a data frame as float64, or as float32 if it is float32."""
     dtype = np.float32 if column.dtype == np.float32 else np.float64
     floats: Matrix = column.to_numpy(dtype=dtype, na_value=np.nan)
     return floats
 
 
 def _read_npy(file: Path, options: ReadOptions, *, target: bool = False) -> Table:
-    """Read one array: rows and columns, or a stack of images; as a target, also a vector."""
+    """Return the table in an NPY file: rows and columns, or images along the first axis.
+
+    If `target`, the array may also be a vector, which becomes one column.
+    """
     if zipfile.is_zipfile(file):
         raise ValueError(f"{file.name!r} is an NPZ archive; rename it to end in '.npz'.")
     try:
@@ -431,7 +466,10 @@ def _read_npy(file: Path, options: ReadOptions, *, target: bool = False) -> Tabl
 
 
 def _read_npz(file: Path, options: ReadOptions, *, target: bool = False) -> Table:
-    """Read the only table of an archive, or the one named X; as a target, the one named y."""
+    """Return one array of an NPZ archive as a table: the only one, or the one named X.
+
+    If `target`, the name is y, and a vector becomes one column.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -448,16 +486,21 @@ def _read_npz(file: Path, options: ReadOptions, *, target: bool = False) -> Tabl
 
 
 class ChoiceError(ValueError):
-    """An archive does not tell which of its arrays is the table."""
+    """Error raised if it is not clear which array of an NPZ archive is to be read."""
 
 
 def _number_of_axes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    """Return the number of axes of one array of an NPZ archive, from its header alone."""
     with open_member(archive, info) as entry:
         return len(array_header(entry)[0])
 
 
 def _name_to_read(file: str, axes: Mapping[str, int], target: bool) -> str:
-    """Return the name of the table, from the number of axes of each array of an archive."""
+    """Return the name of the array to read from an NPZ archive, or raise a `ChoiceError`.
+
+    `axes` has the number of axes of each array. Arrays with fewer than two axes (one if `target`)
+    are not considered. Arrays named as in `DATA_NAMES` (`TARGET_NAMES` if `target`) are preferred.
+    """
     preferred = TARGET_NAMES if target else DATA_NAMES
     tables = [name for name, number in axes.items() if number >= (1 if target else 2)]
     for name in preferred:
@@ -466,20 +509,22 @@ def _name_to_read(file: str, axes: Mapping[str, int], target: bool) -> str:
     if len(tables) == 1:
         return tables[0]
     raise ChoiceError(
-        f"{file!r} contains {len(tables)} tables among its arrays "
-        f"({some([*axes]) or 'none'}); expected exactly one, or one named {preferred[0]!r}."
+        f"{file!r} contains the arrays {some([*axes]) or '(none)'}, of which {len(tables)} can be "
+        f"read as a table; expected exactly one such array, or one named {preferred[0]!r}."
     )
 
 
 def _as_columns(array: Matrix) -> Matrix:
+    """Return a vector as a matrix of one column, and other arrays unchanged."""
     return array[:, None] if array.ndim == 1 else array
 
 
 def _from_array(name: str, array: Matrix, options: ReadOptions) -> Table:
+    """Return an array of a file as a table; each image of a three-dimensional array is one row."""
     if array.ndim < 2:
         raise ValueError(
-            f"{name!r} contains an array of shape {array.shape}; expected rows and columns, "
-            "(n_samples, n_features), or a stack of images."
+            f"{name!r} contains an array of shape {array.shape}; expected (n_samples, n_features), "
+            "or (n_samples, height, width) for images."
         )
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name!r} contains values of type {array.dtype}; expected real numbers.")
@@ -496,12 +541,15 @@ def _from_array(name: str, array: Matrix, options: ReadOptions) -> Table:
 
 
 def default_names(number: int) -> tuple[str, ...]:
-    """Return names for columns that have none: their 0-based indices, as in ``support_``."""
+    """Return the names "column 0", "column 1", … for columns that have none.
+
+    The indices are those of ``SparseVAE.support_``.
+    """
     return tuple(f"column {index}" for index in range(number))
 
 
 def image_shape_from_names(names: tuple[str, ...]) -> tuple[int, int] | None:
-    """Return the shape of square images if every column is named as a pixel, else None."""
+    """Return height and width of square images if all columns are named as pixels, else None."""
     side = round(len(names) ** 0.5)
     if side * side != len(names) or side < 2:
         return None
@@ -517,7 +565,7 @@ READERS: dict[str, Reader] = {
     ".npz": _read_npz,
     ".parquet": _read_parquet,
 }
-"""Functions that read a file, by its suffix."""
+"""Functions that read a file, by the suffix of the file."""
 TARGET_READERS = READERS | {
     ".npy": partial(_read_npy, target=True),
     ".npz": partial(_read_npz, target=True),

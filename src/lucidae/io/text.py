@@ -1,7 +1,7 @@
-"""Read text tables (extra `cli`): find delimiter, decimal separator and header, then the numbers.
+"""Reading of text tables (extra `cli`), with detection of delimiter, decimal separator and header.
 
-The layout is decided as users of pandas and `csv.Sniffer` expect, from the first records of a file,
-before pandas reads it; the caller can overrule the decisions.
+The layout is decided as users of pandas and `csv.Sniffer` expect, from the first records (lines) of
+a file, before pandas reads it. The caller can give the decimal separator and the header instead.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 SAMPLE_CHARACTERS = 1 << 20
 SAMPLE_RECORDS = 500
-"""The layout is decided on this many records, within about this many characters."""
+"""Number of records from which the layout is decided.
+
+At most about `SAMPLE_CHARACTERS` characters are read for this."""
 LONGEST_LINE = 1 << 26
 
 MOST_COLUMNS = 100_000
-"""Number of columns above which a text file is refused: pandas needs 2 kB for each column."""
+"""Largest number of columns of a text file; pandas needs 2 kB of memory for each column."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?|[+-]?nan", re.IGNORECASE)
 DECIMAL_COMMA = re.compile(r"[+-]?(\d*,\d+|\d{1,3}(\.\d{3})+,\d+)(e[+-]?\d+)?", re.IGNORECASE)
 GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")
-"""Digits in groups of three, as in 1.234.567,89."""
+"""Pattern of numbers with points between groups of three digits, as in 1.234.567,89."""
 DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
 DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?"
@@ -56,7 +58,7 @@ EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """How a text table is laid out.
+    """Layout of a text table: delimiter, decimal separator and header.
 
     Parameters
     ----------
@@ -87,10 +89,10 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
     file : Path
         Text in UTF-8.
     header : bool or None
-        Whether the first record is a header; None: decided by `has_header`.
+        Whether the first record is a header. If None, `has_header` decides.
     decimal : {".", ","} or None
-        The decimal separator; None: the comma if there are numbers with a comma and none with a
-        point, else the point.
+        The decimal separator. If None, it is the comma if there are numbers with a comma and none
+        with a point, and the point otherwise.
 
     Raises
     ------
@@ -127,7 +129,10 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
 
 
 def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
-    """Return the number of blank lines at the start, and the records that are not blank."""
+    """Return the number of blank lines at the start of a text, and its records that are not blank.
+
+    A record is a list of cells, stripped of blanks.
+    """
     reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
     rows = [[cell.strip() for cell in row] for row in islice(reader, SAMPLE_RECORDS)]
     filled = [number for number, row in enumerate(rows) if len(row) > 1 or "".join(row)]
@@ -135,7 +140,10 @@ def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
 
 
 def _delimiter(sample: str, decimal: str | None) -> str:
-    """Return the delimiter that divides the records evenly and leaves most cells numbers."""
+    """Return the delimiter: comma, semicolon or tab.
+
+    It is the one that gives all records the same number of cells and most cells that are numbers.
+    """
     candidates = ",;\t"
     if decimal == "," and '"' not in sample:
         candidates = ";\t"  # a comma within quotes may be both
@@ -148,9 +156,10 @@ def _delimiter(sample: str, decimal: str | None) -> str:
 
 
 def _score(sample: str, delimiter: str) -> tuple[float, int]:
-    """Return the share of numbers among the cells plus one, and the number of cells of a record.
+    """Return two numbers that tell how well a delimiter fits a text; the largest pair fits best.
 
-    The share is replaced by 0 if the records have different lengths or only one cell.
+    They are one plus the share of cells that are numbers, and the number of cells of a record. Both
+    are 0 if the records have different numbers of cells or only one cell.
     """
     try:
         _, records = _records(sample, delimiter)
@@ -168,6 +177,10 @@ def _score(sample: str, delimiter: str) -> tuple[float, int]:
 
 
 def _decimal(records: Records, delimiter: str) -> str:
+    """Return the decimal separator: the comma if numbers have commas and none has a point.
+
+    Otherwise, or if the delimiter is a comma, return the point.
+    """
     if delimiter == ",":
         return "."
     cells = [cell for record in records for cell in record]
@@ -177,9 +190,9 @@ def _decimal(records: Records, delimiter: str) -> str:
 
 
 def parse_number(cell: str, decimal: str) -> float:
-    """Return a cell as a number; raise ValueError if it is none.
+    """Return the number in a cell as a float; raise ValueError if the cell is not a number.
 
-    With a decimal comma, points between groups of three digits are removed.
+    If the decimal separator is the comma, points between groups of three digits are removed.
 
     Examples
     --------
@@ -196,6 +209,7 @@ def parse_number(cell: str, decimal: str) -> float:
 
 
 def _is_number(cell: str, decimal: str) -> bool:
+    """Return whether a cell is a number with the given decimal separator."""
     try:
         parse_number(cell, decimal)
     except ValueError:
@@ -204,7 +218,7 @@ def _is_number(cell: str, decimal: str) -> bool:
 
 
 def _kind(cell: str, decimal: str) -> str:
-    """Return what a cell is: missing, a number, a date, a truth value or text."""
+    """Return the kind of a cell: "missing", "number", "date", "truth" (true, no, …) or "text"."""
     lower = cell.lower()
     if lower in MISSING:
         return "missing"
@@ -218,9 +232,9 @@ def _kind(cell: str, decimal: str) -> str:
 def has_header(records: Records, decimal: str = ".") -> bool:
     """Return whether the first record contains names rather than data.
 
-    It does if a column below it is of numbers, dates or truth values and its own cell is not, or if
-    it has no number at all. If it has numbers, they must look like labels: years, or a count from 0
-    or 1 as pandas writes it, above numbers of another kind.
+    It does in three cases: the cells of a column are all numbers, dates or truth values, except the
+    first; or the first record contains no number at all; or its numbers look like labels, such as
+    years or the count 0, 1, 2, … that pandas writes, and the numbers below them do not.
 
     Parameters
     ----------
@@ -255,17 +269,25 @@ def has_header(records: Records, decimal: str = ".") -> bool:
 
 
 def _kinds_of(cells: Sequence[str], decimal: str) -> set[str]:
+    """Return the kinds of the cells that are not missing, as `_kind` names them."""
     return {_kind(cell, decimal) for cell in cells} - {"missing"}
 
 
 def _names_a_column(kind: str, below: set[str]) -> bool:
-    """Tell whether a cell of this kind can only be the name of a column with such cells."""
+    """Return whether a first cell of kind `kind` must be the name of its column.
+
+    `below` are the kinds of the other cells of the column. The first cell is a name if these are
+    all of one kind other than text, and the first cell is of another kind that is not a number.
+    """
     uniform = len(below) == 1 and below != {"text"}
     return uniform and kind not in below and kind in ("text", "date", "truth")
 
 
 def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
-    """Tell whether the numbers of the first record are labels of their columns."""
+    """Return whether the numbers in the first record are names of their columns, not data.
+
+    `body` are the other records.
+    """
     numbered = [column for column, cell in enumerate(first) if _is_number(cell, decimal)]
     cells = [first[column] for column in numbered]
     if not all(map(WHOLE.fullmatch, cells)) or len(set(cells)) < len(cells):
@@ -283,7 +305,11 @@ def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
 
 
 def _differs_from_count(labels: list[int], columns: Records) -> bool:
-    """Tell whether numbers below a count 0, 1, 2, … show that the count is no data itself."""
+    """Return whether the columns show that a count 0, 1, 2, … above them consists of names.
+
+    They do if each column contains a number that is not whole, or if there are at least four
+    columns and the first record below does not continue the count.
+    """
     if all(any(not WHOLE.fullmatch(cell.lstrip("+-")) for cell in column) for column in columns):
         return True
     continued = columns[0][0] == str(labels[-1] + 1)  # as 0,1,2,3 above 4,5,6,7
@@ -291,11 +317,12 @@ def _differs_from_count(labels: list[int], columns: Records) -> bool:
 
 
 def _is_year(cell: str) -> bool:
+    """Return whether a cell is a whole number from 1500 to 2100."""
     return bool(WHOLE.fullmatch(cell)) and int(cell) in YEARS
 
 
 def _counts_rows(cells: Sequence[str]) -> bool:
-    """Tell whether the cells are text, or distinct whole numbers, as an index is."""
+    """Return whether cells can be an index of rows: all different, and whole numbers or text."""
     return (
         len(set(cells)) == len(cells)
         and "" not in cells
@@ -304,7 +331,7 @@ def _counts_rows(cells: Sequence[str]) -> bool:
 
 
 def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[Any, TextLayout]:
-    """Read a text table.
+    """Return the cells of a text table as a pandas data frame, and the layout of the file.
 
     Parameters
     ----------
@@ -316,10 +343,10 @@ def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[An
     Returns
     -------
     frame : pandas data frame
-        Columns of numbers as float64 with NaN for missing values, other columns as text; the
-        columns are numbered, and the header is not part of it.
+        Columns of numbers as float64 with NaN for missing values, other columns as text. The
+        columns are numbered from 0; the header is not part of the frame.
     layout : TextLayout
-        How the file was read.
+        Delimiter, decimal separator and header of the file.
     """
     layout = text_layout(file, header, decimal)
     read = partial(
@@ -336,7 +363,7 @@ def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[An
     try:
         frame = _parse_frame(read, layout.decimal)
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
+        raise ValueError(f"{file.name!r} contains a header but no rows of data.") from None
     except pd.errors.ParserError as error:
         _refuse_ragged(file, layout)
         raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
@@ -345,7 +372,7 @@ def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[An
 
 
 def _check_width(file: Path, frame: Any, layout: TextLayout) -> None:
-    """Refuse records of different lengths."""
+    """Raise an error if records have different numbers of cells, or another number than names."""
     last = frame.iloc[:, -1]
     if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
         _refuse_ragged(file, layout)
@@ -358,7 +385,10 @@ def _check_width(file: Path, frame: Any, layout: TextLayout) -> None:
 
 
 def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
-    """Return the records as a frame whose columns of numbers are of type float64."""
+    """Return the records as a data frame in which columns of numbers are float64, others text.
+
+    `read` is `pandas.read_csv` with the file and its layout already given.
+    """
     if decimal == ".":
         spellings = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
         frame = read(na_values=[*spellings, "NaN"], **EXACT)
@@ -373,7 +403,7 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
 
 
 def _to_numbers(column: Any, decimal: str) -> Any:
-    """Convert a column of text to numbers if every cell that is not missing is a number."""
+    """Return a column of text as numbers if all cells are numbers or missing; else unchanged."""
     cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
     try:
         if decimal == ",":
@@ -385,7 +415,10 @@ def _to_numbers(column: Any, decimal: str) -> Any:
 
 
 def _refuse_ragged(file: Path, layout: TextLayout) -> None:
-    """Raise an error for the first record with another number of cells than the first line."""
+    """Raise an error that names the first record with another number of cells than the first.
+
+    Return without an error if only the header has another number of cells.
+    """
     with file.open(encoding="utf-8-sig", newline="") as stream:
         records = csv.reader(stream, delimiter=layout.delimiter)
         lengths = [len(row) for row in records if any(map(str.strip, row))]
@@ -394,6 +427,6 @@ def _refuse_ragged(file: Path, layout: TextLayout) -> None:
     for number, length in enumerate(lengths, start=1):
         if length != lengths[0]:
             raise ValueError(
-                f"{file.name!r}, line {number}: {length} cells, but the first line has "
-                f"{lengths[0]}."
+                f"{file.name!r}, line {number} has {length} cell{'s' if length != 1 else ''}, "
+                f"but the first line has {lengths[0]}; give all lines the same number of cells."
             )

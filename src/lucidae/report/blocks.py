@@ -1,4 +1,4 @@
-"""Sections of the page and the blocks that they consist of."""
+"""Sections of the report and the parts (paragraphs, plots, tables) that they consist of."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from lucidae.report.style import to_svg
 
 
 class Block(Protocol):
-    """Part of a section; `kind` is the name of its macro in the template."""
+    """Part of a section, such as a paragraph or a plot.
+
+    `kind` is the name of the macro of the HTML template that renders it.
+    """
 
     kind: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """A paragraph."""
+    """A paragraph of text."""
 
     kind: ClassVar[str] = "prose"
     text: str
@@ -36,7 +39,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A highlighted paragraph: something that the reader should do or know."""
+    """A highlighted paragraph with something that the reader should do or know."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -44,7 +47,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A row of numbers with their descriptions."""
+    """A row of numbers with their descriptions; `items` are pairs (number, description)."""
 
     kind: ClassVar[str] = "facts"
     items: tuple[tuple[str, str], ...]
@@ -52,7 +55,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A small table."""
+    """A small table with a header and rows of text."""
 
     kind: ClassVar[str] = "grid"
     header: tuple[str, ...]
@@ -61,7 +64,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines of code."""
+    """Lines of code, shown in a fixed-width font."""
 
     kind: ClassVar[str] = "code"
     text: str
@@ -69,7 +72,10 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A certificate, or another object with an HTML representation."""
+    """A certificate, or another object with an HTML representation, below a label.
+
+    If `unfolded` is False, the reader must click on the label to see it.
+    """
 
     kind: ClassVar[str] = "card"
     label: str
@@ -78,7 +84,7 @@ class Card:
 
     @property
     def headline(self) -> str:
-        """The first line of the subject as text, without its title."""
+        """The first line of the subject as text, without the title before its last colon."""
         return str(self.subject).partition("\n")[0].rpartition(": ")[2]
 
     @property
@@ -89,21 +95,21 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure with its caption and its data.
+    """A figure with its caption and the numbers that it shows.
 
     Parameters
     ----------
     name : str
-        Name of the downloadable file, without its suffix.
+        Name of the downloadable CSV file, without its suffix.
     svg : str
         The figure as inline SVG.
     caption : str
         What the figure shows and how to read it.
     numbers : mapping of str to sequence
-        Columns of equal length.
+        Columns of the CSV file by name, all of equal length.
     keeps_colours : bool, default=False
-        Whether images look the same in the dark theme, because the caption names their colours;
-        other images are inverted there.
+        Whether images keep their colours in the dark theme, because the caption names the colours.
+        Otherwise images are inverted there.
     """
 
     kind: ClassVar[str] = "plot"
@@ -123,17 +129,17 @@ class Plot:
         *,
         keeps_colours: bool = False,
     ) -> Plot:
-        """Convert `figure` to SVG, with the caption as its accessible name."""
+        """Return a plot of a matplotlib figure, with the caption as its text for screen readers."""
         return cls(name, to_svg(figure, name, caption), caption, numbers, keeps_colours)
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """The data as rows."""
+        """The numbers of the plot as a list of rows."""
         return list(zip(*(list(column) for column in self.numbers.values()), strict=True))
 
     @property
     def link(self) -> str:
-        """The data as a link that contains a CSV file."""
+        """The numbers of the plot as a data URL that contains a CSV file."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([as_text(name) for name in self.numbers])
@@ -143,13 +149,13 @@ class Plot:
 
 @dataclass(slots=True)
 class Clock:
-    """Wall-clock times of named tasks, in the order of their first start."""
+    """Wall-clock times of named tasks in seconds, in the order in which they first started."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, task: str) -> Iterator[None]:
-        """Add the time of a block to a task."""
+        """Add the time that the ``with`` block takes to the time of `task`."""
         start = time.perf_counter()
         try:
             yield
@@ -158,23 +164,24 @@ class Clock:
 
 
 def _always(_: Table) -> bool:
+    """Return True: the section is included for every table."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of the page.
+    """One section of the report.
 
     Parameters
     ----------
     name : str
-        Its anchor.
+        HTML anchor of the section.
     title : str
-        Its heading.
+        Heading of the section.
     build : callable
-        From the data and a clock to the blocks of the section.
+        Called with the table and a clock; returns the parts of the section.
     applies : callable
-        From the data to whether the section is included; by default it is.
+        Called with the table; returns whether the section is included. By default it always is.
     """
 
     name: str
@@ -184,17 +191,21 @@ class Section:
 
 
 def _cell(value: Any) -> Any:
+    """Return a value as a cell of a CSV file; floats get ten digits."""
     return f"{value:.10g}" if isinstance(value, float) else as_text(value)
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun: one component, 3 components."""
+    """Return a number with its noun as text, such as "one component" or "3 components"."""
     return f"one {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager
 def without_convergence_warnings() -> Iterator[None]:
-    """Suppress warnings of incomplete training, which the certificate on the page reports."""
+    """Suppress warnings of incomplete training in the ``with`` block.
+
+    The certificate on the page reports incomplete training too.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield

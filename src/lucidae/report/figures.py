@@ -1,4 +1,4 @@
-"""The figures of the page, drawn by matplotlib from arrays."""
+"""The figures of the report, drawn by matplotlib from arrays."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DIVERGING = "RdBu_r"
 
 
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share of the variance of the first k.
+    """Draw the variance of each component, and the share of variance that the first k explain.
 
     Parameters
     ----------
-    variances, shares : array of shape (n,)
+    variances, shares : array of shape (n_components,)
         Variance of each component, and its share of the total variance.
     chosen : int
-        Number of components that is marked.
+        Number of components that is marked by a dashed line.
     """
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.2, 3.1))
@@ -52,7 +52,19 @@ def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
 def image_grid(
     images: Series, titles: Sequence[str] = (), *, columns: int = 10, signed: bool = False
 ) -> Figure:
-    """Draw a stack of images (n, height, width) with one common grey or diverging scale."""
+    """Draw images in a grid, all with the same colour scale.
+
+    Parameters
+    ----------
+    images : array of shape (n_images, height, width)
+        The images.
+    titles : sequence of str
+        One title per image; empty for no titles.
+    columns : int
+        Number of images per row of the grid.
+    signed : bool
+        Whether to use a red and blue scale with zero in white, instead of a grey scale.
+    """
     limit = float(np.max(np.abs(images))) or 1.0
     scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else _greys(images)
     header = TITLE if titles else 0.0
@@ -69,7 +81,10 @@ def image_grid(
 
 
 def image_rows(rows: Mapping[str, Series]) -> Figure:
-    """Draw named rows of images below each other, with the grey scale of the first row."""
+    """Draw named rows of images below each other, with the grey scale of the first row.
+
+    Each value of `rows` has shape (n_images, height, width).
+    """
     first = next(iter(rows.values()))
     scale, pitch = _greys(first), _pitch(first)
     with drawing():
@@ -82,17 +97,22 @@ def image_rows(rows: Mapping[str, Series]) -> Figure:
 
 
 MARGIN = 0.06
-"""Empty part of an image's cell on each side; a cell is one unit wide."""
+"""Width of the empty margin on each side of an image, relative to the space for one image."""
 TITLE = 0.22
-"""Height of the title above an image, in units of the width of a cell."""
+"""Height of the title above an image, relative to the width of the space for one image."""
 
 
 def _pitch(images: Series) -> float:
+    """Return the height of the space for one image, relative to its width."""
     return float((1 - 2 * MARGIN) * images.shape[1] / images.shape[2] + 2 * MARGIN)
 
 
 def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figure, Any]:
-    """Return axes in units of the width of a cell; separate axes for all images would be slow."""
+    """Return a figure and axes for many images, because separate axes for each would be slow.
+
+    The unit of the axes is the width of the space for one image. `left` is the width of the space
+    for names at the left.
+    """
     width = columns + left
     figure, axes = new_figure(figsize=(8.2, 8.2 / width * height))
     axes.axis("off")
@@ -101,6 +121,10 @@ def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figu
 
 
 def _place(axes: Any, image: Series, column: int, top: float, scale: Mapping[str, Any]) -> None:
+    """Draw one image in a column of the grid, `top` units below its upper edge.
+
+    `scale` are the keyword arguments of ``imshow`` for the colours.
+    """
     height, width = image.shape
     bottom = top + MARGIN + (1 - 2 * MARGIN) * height / width
     extent = (column + MARGIN, column + 1 - MARGIN, bottom, top + MARGIN)
@@ -108,11 +132,15 @@ def _place(axes: Any, image: Series, column: int, top: float, scale: Mapping[str
 
 
 def _greys(images: Series) -> dict[str, Any]:
+    """Return the keyword arguments of ``imshow`` for a grey scale that covers all images."""
     return {"cmap": "gray_r", "vmin": float(np.min(images)), "vmax": float(np.max(images))}
 
 
 def loadings(components: Series, columns: Sequence[str]) -> Figure:
-    """Draw components as a matrix with one row per component and one column per feature."""
+    """Draw components as a matrix with one row per component and one column per feature.
+
+    `columns` are the names of the features.
+    """
     limit = float(np.max(np.abs(components))) or 1.0
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 0.9 + 0.26 * len(components)))
@@ -132,7 +160,10 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
 def curves(
     series: Mapping[str, tuple[Series, Series]], *, xlabel: str, ylabel: str, logarithmic: bool
 ) -> Figure:
-    """Draw named curves (abscissa, ordinate) with a legend."""
+    """Draw named curves with a legend; each value of `series` is a pair (abscissas, ordinates).
+
+    If `logarithmic`, both axes are logarithmic.
+    """
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 3.2))
         for name, (abscissa, ordinate) in series.items():
@@ -145,10 +176,11 @@ def curves(
 
 
 def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str, str]]:
-    """Return pairs (hidden, above) of curves of which the second covers the first.
+    """Return the names of curves that `curves` draws over each other, as pairs (hidden, above).
 
-    `curves` draws on logarithmic axes; a point is covered if the later curve passes it at less than
-    a hundredth of the height of the figure.
+    The second curve of a pair covers the first. A curve is covered if a later curve passes nine
+    tenths of its points at less than a hundredth of the height of the figure, on a logarithmic
+    axis.
 
     Parameters
     ----------
@@ -177,7 +209,7 @@ def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str
 
 
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
-    """Draw matrices of values in [0, 1] side by side with one common scale."""
+    """Draw named matrices of values in [0, 1] side by side with one common colour scale."""
     with drawing():
         figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
@@ -192,7 +224,10 @@ def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figur
 
 
 def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure:
-    """Draw curves in separate panels with the same label of the abscissa."""
+    """Draw each named curve in a panel of its own; `xlabel` is the label of all horizontal axes.
+
+    Each value of `lines` is a pair (abscissas, ordinates).
+    """
     with drawing():
         figure, grid = new_figure(1, len(lines), figsize=(8.2, 2.9), squeeze=False)
         for axes, (title, (abscissa, ordinate)) in zip(grid[0], lines.items(), strict=True):
@@ -203,7 +238,7 @@ def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure
 
 
 def shrinkage(values: Series, threshold: float) -> Figure:
-    """Draw singular values and the threshold that is subtracted from each of them."""
+    """Draw singular values as bars, and the threshold that dropout subtracts from each of them."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
         axes.bar(np.arange(len(values)), values, color=LIGHT["blue"], width=0.7)
@@ -219,7 +254,19 @@ def shrinkage(values: Series, threshold: float) -> Figure:
 def relevances(
     values: Series, support: Series, names: Sequence[str], truth: Series | None
 ) -> Figure:
-    """Draw the relevance of each column, and mark the significant and the true columns."""
+    """Draw the relevance of each column, and mark the significant and the true columns.
+
+    Parameters
+    ----------
+    values : array of shape (n_columns,)
+        Relevances: prior variances of the coefficients of each column.
+    support : array of int
+        Indices of the significant columns.
+    names : sequence of str
+        Names of the columns.
+    truth : array of int or None
+        Indices of the columns from which the data were generated, if they are known.
+    """
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
         order = np.arange(len(values))

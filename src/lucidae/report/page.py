@@ -1,4 +1,4 @@
-"""Builds the sections of the report and fills the template of the page."""
+"""Building of the report's sections, and of the HTML page from them and a template."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from lucidae.report.sections import SECTIONS
 from lucidae.report.style import css_variables
 
 Progress = Callable[[str, int, int], None]
-"""Called before each section with its title, its number and the number of sections."""
+"""Function that is called before each section is built.
+
+Its arguments are the section's title, its number from 0, and the number of sections."""
 
 LEAD = (
     "Autoencoders whose optimum is known: the optimal representation of these data, the distance "
@@ -29,7 +31,7 @@ LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A section with its finished blocks."""
+    """A section of the report with its finished parts."""
 
     name: str
     title: str
@@ -44,7 +46,7 @@ def write_report(
     Parameters
     ----------
     table : Table
-        The data.
+        The data, with names of columns and, optionally, targets.
     path : path-like
         Path of the page; an existing file is replaced.
     progress : callable, optional
@@ -63,7 +65,11 @@ def write_report(
 
 
 def render(table: Table, sections: Sequence[Section], *, progress: Progress | None = None) -> str:
-    """Return the page as text."""
+    """Return the report on `table` as the text of an HTML page.
+
+    `sections` that do not apply to the table are left out. `progress` is called before each section
+    with its title, its number from 0, and the number of sections.
+    """
     clock = Clock()
     chosen = [section for section in sections if section.applies(table)]
     chapters = []
@@ -78,7 +84,10 @@ def render(table: Table, sections: Sequence[Section], *, progress: Progress | No
 
 
 def fill_page(title: str, lead: str, chapters: Sequence[Chapter], seconds: float) -> str:
-    """Return finished chapters as one self-contained page."""
+    """Return the text of one self-contained HTML page with finished chapters.
+
+    `lead` is the paragraph below the title, and `seconds` the time that the report took.
+    """
     return _template().render(
         title=title,
         lead=lead,
@@ -94,19 +103,25 @@ _TOTAL = "the whole page, including figures"
 
 
 def _timings(clock: Clock) -> Chapter:
+    """Return the chapter with a table of the time that each task took."""
     rows = tuple((task, _duration(seconds)) for task, seconds in clock.seconds.items())
     blocks: list[Block] = [
-        Prose("Wall-clock times of this run; the first task includes the start of the libraries."),
+        Prose(
+            "Wall-clock time of each task of this report. The time of the first task includes "
+            "loading the libraries."
+        ),
         Grid(("task", "time"), rows),
     ]
     return Chapter("timings", "Timings", blocks)
 
 
 def _duration(seconds: float) -> str:
+    """Return a time as text in seconds, or in milliseconds if it is below one second."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def _template() -> jinja2.Template:
+    """Return the template of the HTML page."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -115,8 +130,10 @@ def _template() -> jinja2.Template:
 
 
 def _figure(value: Any) -> Any:
+    """Return a float as text with four digits, and other values unchanged."""
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _resource(name: str) -> str:
+    """Return the text of a file in the folder ``templates`` of this package."""
     return files("lucidae.report").joinpath("templates", name).read_text(encoding="utf-8")

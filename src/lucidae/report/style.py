@@ -1,6 +1,6 @@
 """Style of all figures: a palette for colour-blind readers, in a light and a dark theme.
 
-Figures are drawn in the colours of the light theme; `to_svg` replaces each of them by a CSS
+Figures are drawn in the colours of the light theme. `to_svg` replaces each colour by a CSS
 variable, so that the page determines the theme.
 """
 
@@ -69,20 +69,27 @@ _SIZE = re.compile(r'<svg [^>]*?(viewBox="[^"]+")[^>]*>')
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Apply the style within a block."""
+    """Apply the style of the report's figures within the ``with`` block."""
     with mpl.rc_context(RC):
         yield
 
 
 def new_figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return a figure without the global state of pyplot, and its axes as `subplots` does."""
+    """Return a new matplotlib figure and its axes, as `pyplot.subplots` does.
+
+    The figure is not registered with pyplot, so that it need not be closed.
+    """
     size = options.pop("figsize", None)
     figure = Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **options)
 
 
 def to_svg(figure: Figure, name: str, description: str) -> str:
-    """Return a figure as inline SVG with the colours of the page and an accessible name."""
+    """Return a figure as SVG to be put into an HTML page.
+
+    Colours are replaced by CSS variables of the page. `name` makes identifiers unique in the page,
+    and `description` is the text for screen readers.
+    """
     stream = io.StringIO()
     with mpl.rc_context(RC | {"svg.hashsalt": name}):
         figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -97,19 +104,23 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
 
 
 def _with_own_identifiers(svg: str, name: str) -> str:
-    """Remove unused identifiers and prefix the others by `name`, so that they are unique."""
+    """Return the SVG with unused identifiers removed and the others prefixed by `name`.
+
+    Identifiers of several figures in one page are then different.
+    """
     used = {match[1] for match in _REFERENCE.findall(svg)}
     svg = _IDENTIFIER.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", svg)
     return _REFERENCE.sub(rf"\1#{name}-\2", svg)
 
 
 def css_variables() -> str:
-    """Return both themes as CSS."""
+    """Return the colours of the light and the dark theme as CSS variables."""
     light = "".join(f"--{name}:{pair[0]};" for name, pair in THEME.items())
     dark = "".join(f"--{name}:{pair[1]};" for name, pair in THEME.items())
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
 def _attribute(text: str) -> str:
+    """Return text escaped for an HTML attribute between double quotes."""
     escaped = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return escaped.replace("\\", "")

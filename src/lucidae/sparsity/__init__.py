@@ -1,4 +1,4 @@
-"""Optimal sparse representations: the full-covariance VAE and its relatives."""
+"""Sparse regression of several responses on a fixed dictionary: VAEs, autoencoder, group lasso."""
 
 from lucidae.sparsity.batch import SparseBatch, solve_batch
 from lucidae.sparsity.certificate import certify_coefficients

@@ -1,5 +1,6 @@
 """Verification of predictions, predictive variances and `support_` against the relevances.
 
+The relevances are the prior variances of the coefficients, one for each column of the dictionary.
 Like the rest of the verifier, this module shares no code with the solvers or the estimator.
 """
 
@@ -16,16 +17,19 @@ UNIT = float(np.finfo(float).eps)
 
 
 def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[float, float]:
-    """Compare predictions of the given rows with ȳ + (x − x̄)U, and bound the rounding error.
+    """Return the largest difference between an estimator's predictions and the linear model.
+
+    The linear model predicts ȳ + (x − x̄)U for a row x. Here x̄ and ȳ are the weighted means of the
+    rows and of the responses (zero without an intercept), and U are the coefficients.
 
     Parameters
     ----------
     sample : Sample
-        The rows, in doubles.
+        The d rows with their n responses, as float64.
     coef : ndarray of shape (κ, n)
-        The coefficients U.
+        The coefficients U of the κ columns of the dictionary.
     predicted : ndarray of shape (d, n)
-        What the estimator predicts for these rows.
+        The predictions of the estimator for these rows.
 
     Returns
     -------
@@ -51,16 +55,23 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
 
 
 def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[float, float]:
-    """Compare posterior variances of predicted means, in units of γ, and bound the rounding error.
+    """Return the largest error of an estimator's posterior variances of the predicted means.
 
     Parameters
     ----------
     rows : Weighted
-        The rows of positive weight.
+        The d rows of positive weight.
     at : Evaluation
-        The relevances and the noise variance.
+        The relevances (prior variances) and the noise variance γ, from which the verifier computes
+        the variances.
     variances : ndarray of shape (d,)
-        The variances of the same rows, divided by γ.
+        The estimator's posterior variances of the means predicted for the same rows, divided by γ.
+
+    Returns
+    -------
+    distance, error : float
+        The largest absolute difference between the two sets of variances, and a bound on its
+        rounding error, both divided by γ.
     """
     # For a row that counts m times, ΦWΦᵀΣ⁻¹ of the weighted rows has m times its variance.
     expected = leverages(rows, at.relevance, at.noise)
@@ -71,11 +82,12 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
 def support_differences(
     at: Evaluation, labels: Any, significance: float, support: Any
 ) -> tuple[int, int]:
-    """Count the columns that `support` has or lacks wrongly, and those that rounding leaves open.
+    """Return the number of columns that `support` contains or lacks wrongly, and of undecided ones.
 
     A column is significant if its evidence, twice the log-likelihood that is lost without it,
     exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns
-    (or of groups).
+    (or of groups). A column is undecided if `support` disagrees with the verifier and its evidence
+    is closer to this quantile than its rounding error.
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
@@ -88,7 +100,12 @@ def support_differences(
 
 
 def _evidence(at: Evaluation) -> tuple[Any, Any]:
-    """Return n(t − 1 − log t) of each column with t = Q/(z(1 − wz)), and bounds on its error."""
+    """Return twice the log-likelihood that each column adds, and bounds on the rounding errors.
+
+    It is n(t − 1 − log t) with t = Q/(z(1 − wz)) for n responses and a column φ of relevance (prior
+    variance) w > 0, where z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for the responses X with covariance Σ. It
+    is zero if t ≤ 1 or w = 0.
+    """
     w, z, Q, n = at.relevance, at.curvature, at.alignment, at.mean.shape[1]
     variance = np.maximum(1.0 - w * z, UNIT)
     ratio = Q / np.where(z > 0, z * variance, 1.0)
@@ -100,12 +117,16 @@ def _evidence(at: Evaluation) -> tuple[Any, Any]:
 
 
 def _ratio(values: Any, sizes: Any) -> Any:
-    """Divide, with zero where the divisor is zero."""
+    """Return `values` divided by `sizes`, and zero for every entry whose divisor is zero."""
     return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
 
 
 def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
-    """Return twice the log-likelihood that is lost without each column's group, and its error."""
+    """Return, for each column, twice the log-likelihood that is lost without all of its group.
+
+    The second array contains bounds on the rounding errors. Columns of groups with relevance (prior
+    variance) zero have zero in both arrays.
+    """
     w, n = at.relevance, at.mean.shape[1]
     evidence, error = np.zeros(w.size), np.zeros(w.size)
     for label in np.unique(labels[w > 0]):

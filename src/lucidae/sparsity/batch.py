@@ -1,4 +1,4 @@
-"""Stacks of sparse problems, solved together on the device of their arrays."""
+"""Many sparse regression problems of equal shape, solved together on the device of their arrays."""
 
 from __future__ import annotations
 
@@ -56,30 +56,45 @@ from lucidae.validation import check_choice, check_integer, check_number, real_a
 __all__ = ["SparseBatch", "solve_batch"]
 
 NEWTON_COLUMNS = 10
-"""Newton steps form κ × κ, so they are taken up to this many columns per row."""
+"""Largest number of columns per row of a dictionary for which Newton steps are taken.
+
+A Newton step forms a square matrix with as many rows as the dictionary has columns.
+"""
 
 PATIENCE = 16
-"""Newton steps without progress after which a problem stops."""
+"""Number of Newton steps without progress after which a problem stops."""
 
 
 NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
 
 
 class CheckIntervals(NamedTuple):
-    """Number of updates, and of Newton steps, between two evaluations of the distances."""
+    """Number of updates, and of Newton steps, between two checks of the stopping rule."""
 
     updates: int
     newton: int
 
 
 ON_HOST, ON_DEVICE = CheckIntervals(5, 1), CheckIntervals(15, 2)
-"""On a device each evaluation waits for it, while surplus steps are nearly free."""
+"""Intervals between two checks of the stopping rule, for arrays on the CPU and on an accelerator.
+
+They are longer on an accelerator, because each check waits for it, while surplus steps are cheap.
+"""
 
 
 class SparseBatch(NamedTuple):
-    """The solutions of a stack; every field has the problems along its first axis.
+    """The solutions of B sparse problems, with the problems along the first axis of every field.
 
-    Fields are coef (B, n, κ), relevance (B, κ), noise_variance (B,) and energy (B,).
+    Parameters
+    ----------
+    coef : array of shape (B, n, κ)
+        Coefficients of the κ columns of the dictionary, for each of the n responses.
+    relevance : array of shape (B, κ)
+        Relevances: the prior variances of the coefficients of each column.
+    noise_variance : array of shape (B,)
+        Noise variances, given or learned, in squared units of the responses.
+    energy : array of shape (B,)
+        Minimised energies, summed over the responses.
     """
 
     coef: Array
@@ -89,7 +104,7 @@ class SparseBatch(NamedTuple):
 
 
 class BatchSettings(NamedTuple):
-    """Checked settings of `solve_batch`."""
+    """The settings of `solve_batch` after they have been checked."""
 
     objective: Energy
     solver: str
@@ -110,36 +125,44 @@ def solve_batch(
     max_iter: int = 1000,
     n_jobs: int | None = None,
 ) -> BatchSolution[SparseBatch]:
-    """Solve a stack of sparse problems at once, each stopping on its own.
+    """Solve many sparse regression problems of equal shape at once, as `SparseVAE` solves one.
+
+    Each problem stops on its own. There is no intercept.
 
     Parameters
     ----------
     X : array of shape (B, d, κ) or (d, κ)
-        Dictionaries; a single one is shared by all problems.
+        Dictionaries of the B problems, each with d rows and κ columns. A single dictionary is
+        shared by all problems.
     y : array of shape (B, d, n)
-        Responses.
+        The n responses of each problem.
     posterior : {"full", "diagonal", "point"} or a name given to `register_posterior`
-        Which energy is minimised.
+        Posterior covariance of the coefficients, which determines the energy that is minimised:
+        full, diagonal, or none ("point", the deterministic autoencoder).
     noise_variance : float, array of shape (B,) or "learn"
-        Noise variance of all problems, of each problem, or learned together with the relevances,
-        which is safe for at most half as many columns as rows.
+        Noise variance of all problems or of each problem. "learn" learns it together with the
+        relevances, which is safe for at most half as many columns as rows.
     solver : {"auto", "mm", "em", "mackay"}
-        How the full energy is minimised; the other posteriors have one update each. "auto" solves
-        one problem after the other on a processor, as `SparseVAE` does. On an accelerator it
-        updates all of them at once: by EM for one or two responses, by MacKay's rule for more.
-    penalty : str or object, default="log"
-        Concave penalty of the point estimate.
+        How the full energy is minimised: by majorise–minimise (MM), expectation–maximisation (EM)
+        or MacKay's rule. The other posteriors have one update each. On a CPU "auto" solves one
+        problem after the other, as `SparseVAE` does. On an accelerator it updates all of them at
+        once: by EM for one or two responses, by MacKay's rule for more.
+    penalty : {"log", "power", "arctan"} or object, default="log"
+        Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
+        ``supergradient``.
     tol : float
-        Distance to stationarity (dimensionless) at which a problem leaves the stack.
+        Distance to the optimality (KKT) conditions, a dimensionless number, at which a problem
+        stops.
     max_iter : int
-        Largest number of updates.
+        Largest number of iterations (updates and Newton steps together).
     n_jobs : int, optional
-        Number of processes among which the stack is divided (as in joblib); NumPy arrays only.
+        Number of processes among which the problems are divided (as in joblib); NumPy arrays only.
 
     Returns
     -------
     BatchSolution
-        ``value`` is a `SparseBatch`; ``status``, ``n_iter`` and ``distance`` are per problem.
+        ``value`` is a `SparseBatch` with the solutions. ``status`` (how the iteration ended),
+        ``n_iter`` and ``distance`` (to the optimality conditions) have one entry per problem.
 
     Examples
     --------
@@ -160,7 +183,7 @@ def solve_batch(
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
     if n_jobs is not None and not (_is_integer(n_jobs) and n_jobs):
-        raise ValueError(f"n_jobs={n_jobs!r} was given, expected an integer other than 0 or None.")
+        raise ValueError(f"n_jobs={n_jobs!r} was given, expected None or an integer other than 0.")
     if n_jobs in (None, 1):
         return _solve_stack(X, y, noise, settings)
     count = max(1, min(y.shape[0], int(Parallel(n_jobs=n_jobs)._effective_n_jobs())))
@@ -177,31 +200,35 @@ def _is_integer(value: Any) -> bool:
 
 
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
-    """Return finite arrays (B, d, κ) and (B, d, n) of one library, with floating dtypes kept."""
+    """Return checked dictionaries (B, d, κ) and responses (B, d, n) of B problems as float arrays.
+
+    There are d rows, κ columns and n responses. float32 stays float32; integers become floats.
+    """
     X, y = real_array(X, "X"), real_array(y, "y")
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):
         raise ValueError(
-            f"X has shape {tuple(X.shape)} and y {tuple(y.shape)}, expected (B, d, κ) or "
-            "(d, κ), and (B, d, n): problems along the leading axis."
+            f"X has shape {tuple(X.shape)} and y has shape {tuple(y.shape)}, expected X of shape "
+            "(problems, rows, columns) or (rows, columns) and y of shape (problems, rows, "
+            "responses)."
         )
     if X.ndim == 2:
         X = xp.broadcast_to(X, (y.shape[0], *X.shape))
     if X.shape[:2] != y.shape[:2] or 0 in (*X.shape, *y.shape):
         raise ValueError(
-            f"X has shape {tuple(X.shape)} and y {tuple(y.shape)}: the first two axes, "
-            "problems and rows, must agree and none may be empty."
+            f"X has shape {tuple(X.shape)} and y has shape {tuple(y.shape)}: the first two axes, "
+            "problems and rows, must agree, and no axis may be empty."
         )
     X, y = as_float(X), as_float(y)
     if not bool(xp.all(xp.isfinite(X))) or not bool(xp.all(xp.isfinite(y))):
-        raise ValueError("X or y contains NaN or infinity. Remove those problems first.")
+        raise ValueError("X or y contains NaN or infinity. Remove the problems that contain them.")
     refuse_extremes(X, "X")
     refuse_extremes(y, "y")
     return X, y
 
 
 def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
-    """Return one positive noise variance for each problem, or "learn"."""
+    """Return an array with one positive noise variance for each problem, or the word "learn"."""
     xp = namespace(y)
     if isinstance(noise, str):
         check_choice(noise, "noise_variance", ("learn",), others=NUMBERS)
@@ -216,8 +243,8 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
     given = like(real_array(noise, "noise_variance"), ones)
     if tuple(given.shape) not in ((), (1,), tuple(ones.shape)):
         raise ValueError(
-            f"noise_variance has shape {tuple(given.shape)}, expected a number or {ones.shape[0]} "
-            "of them, one for each problem."
+            f"noise_variance has shape {tuple(given.shape)}, expected one number or an array of "
+            f"{ones.shape[0]} numbers, one for each problem."
         )
     values = ones * given
     if not bool(xp.all(xp.isfinite(values) & (values > 0))):
@@ -226,7 +253,7 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
 
 
 def _some(values: Any, index: Any) -> Any:
-    """Return some of the problems; a string such as "learn" applies to all and is unchanged."""
+    """Return the entries of the problems `index` along the first axis; a string is unchanged."""
     if isinstance(values, str):
         return values
     xp = namespace(values)
@@ -234,6 +261,7 @@ def _some(values: Any, index: Any) -> Any:
 
 
 def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> BatchSolution[Any]:
+    """Return the solutions of checked problems, in one process and in the precision of y."""
     objective = settings.objective
     dictionary, responses = as_double(X), as_double(y)
     with limited_blas(dictionary.shape[-2]):
@@ -250,7 +278,10 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 
 
 def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
-    """Return the solutions in the library and precision of y, or raise if they leave its range."""
+    """Return the solutions in the library and dtype of y; raise an error if they leave its range.
+
+    An error is also raised if coefficients that matter are too small for the dtype.
+    """
     xp = namespace(value.coef)
     for name, part in zip(value._fields, value, strict=True):
         # Problems that diverged are told by their status, and do not stop the others.
@@ -262,7 +293,10 @@ def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
 
 
 def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[Status, ...]:
-    """Return the statuses; problems with a result that is not finite have diverged."""
+    """Return the status of each problem: DIVERGED if its coefficients or energy are not finite.
+
+    All other problems keep the status of `solution`.
+    """
     xp = namespace(value.coef)
     finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
     return tuple(
@@ -272,7 +306,11 @@ def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[
 
 
 def _first_noise(problem: Problem) -> Array:
-    """Return the residual variance if there are more rows than columns, else a tenth."""
+    """Return the noise variance from which learning starts, one for each normalised problem.
+
+    In units of the mean square response, this is the residual variance of least squares on all
+    columns, or 0.1 if there are not more rows than columns.
+    """
     xp = namespace(problem.noise)
     spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
     estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
@@ -282,7 +320,7 @@ def _first_noise(problem: Problem) -> Array:
 def _solve_one_by_one(
     problem: Problem, settings: BatchSettings, learn: bool
 ) -> BatchSolution[State]:
-    """Solve one problem after the other; on a processor, all at once would not be faster."""
+    """Solve one problem after the other, because on a CPU solving all at once is not faster."""
 
     def solved(index: int) -> Solution[State]:
         one = Problem(*(field[index, ...] for field in problem))
@@ -304,7 +342,12 @@ def _solve_one_by_one(
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Repeat an update until a basin is chosen, then take Newton steps if the columns are few."""
+    """Minimise the energies of all problems at once.
+
+    An update is repeated until a basin of attraction is chosen; Newton steps then find its minimum.
+    The update alone is repeated to the end if the noise variance is learned, there are too many
+    columns, the tolerance is coarse, or the energy does not allow Newton steps.
+    """
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
     large = problem.columns > NEWTON_COLUMNS * problem.rows
@@ -326,12 +369,16 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
 
 
 def _given_rule(settings: BatchSettings) -> str:
-    """Return the rule that was asked for where the energy has it, else MM."""
+    """Return the name of the update asked for, or "mm" if the energy does not have that update."""
     return settings.solver if settings.solver in settings.objective.rules else "mm"
 
 
 def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
-    """Return the update that chooses the basin, and how often it may be repeated."""
+    """Return the name of the update that chooses a basin of attraction, and its repetition limit.
+
+    With solver="auto" this is EM for one or two responses and MacKay's rule for more; otherwise it
+    is the update that was asked for.
+    """
     objective = settings.objective
     if settings.solver == "auto" and objective.exact_coordinates:
         if problem.responses.shape[-1] <= FEW_RESPONSES:
@@ -344,7 +391,11 @@ def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
 def _update(
     problem: Problem, objective: Energy, rule: str, tolerance: float, limit: int, learn: bool
 ) -> BatchSolution[State]:
-    """Repeat the update of an energy (and of γ, if `learn`) on all problems at once."""
+    """Repeat an update of the relevances on all problems at once, until each is stationary.
+
+    If `learn`, the noise variances are updated in the same steps; otherwise they are fixed. The
+    relevance of a column is the prior variance of its coefficients.
+    """
     update = objective.update(rule)
     xp = namespace(problem.noise)
 
@@ -380,15 +431,17 @@ def _update(
 
 
 def _intervals(example: Array) -> CheckIntervals:
+    """Return the intervals between two checks of the stopping rule on the device of `example`."""
     return ON_HOST if on_host(example) else ON_DEVICE
 
 
 def _polish(
     basin: BatchSolution[State], marginal: Marginal, tolerance: float, limit: int
 ) -> BatchSolution[State]:
-    """Reach the minima of the basins by damped Newton steps on all columns, all problems at once.
+    """Find the minimum of each problem's basin of attraction by damped Newton steps.
 
-    Steps on the free columns alone would be less work, but more launches, which cost more.
+    The steps are taken on all columns and for all problems at once. Steps on the free columns alone
+    would need fewer operations, but more kernel launches on the accelerator, which cost more.
     """
     start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
     stride = _intervals(start.noise).newton
@@ -409,10 +462,11 @@ def _polish(
 def _in_units(
     dictionary: Array, responses: Array, state: State, units: Units, objective: Energy
 ) -> SparseBatch:
-    """Return relevances, coefficients and energies in the units of the data.
+    """Return coefficients, relevances, noise variances and energies in the units of the data.
 
-    The normalised problem has a square root of XXᵀ in place of the responses, so the
-    coefficients of each response need Σ of the data themselves.
+    The normalised problem has a square root of XXᵀ in place of the responses X. The coefficients of
+    each response are therefore computed from the given dictionary and responses. The relevance of a
+    column is the prior variance of its coefficients.
     """
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
     coef = _posterior_means(dictionary, responses, relevance, noise)
@@ -449,7 +503,7 @@ def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
 
 
 def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:
-    """Return the solutions of parts of a stack as one."""
+    """Return the solutions of several groups of problems as one, in their order."""
     xp = namespace(*solved[0].value)
     value = SparseBatch(*(xp.concat([part.value[i] for part in solved], axis=0) for i in range(4)))
     return BatchSolution(

@@ -1,4 +1,4 @@
-"""Certificates of sparse representations: the claims that the verifier's figures support.
+"""Certificates of sparse representations: claims judged by values that the verifier measures.
 
 Fitted estimators and coefficients from elsewhere are measured by the same verifier and judged by
 the same thresholds.
@@ -37,32 +37,33 @@ from lucidae.validation import check_number, check_rows
 __all__ = ["certify_coefficients"]
 
 GIVEN_NOISE = 1e-9
-"""Largest relative distance of the noise variance from the number that was asked for.
+"""Largest relative difference allowed between the noise variance and the number asked for.
 
-Conversions of units cost about 1e-15.
+Conversions of units cause differences of about 1e-15.
 """
 
 ENERGY = 1e-8
-"""Largest relative distance between the reported energy and the verifier's."""
+"""Largest relative difference allowed between the reported energy and the verifier's energy."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
 SPARSEST = "no other representation of the responses uses as few columns"
-OPEN = "Nothing is claimed: whether there are others was neither confirmed nor refuted"
+OPEN = "It was neither confirmed nor refuted that no other set of as few columns exists"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
 NOT_DETERMINED = (
-    "The relevances are not finite, or rounding leaves them open because the coefficients "
-    "interpolate the responses."
+    "The coefficients do not determine the relevances (prior variances of the coefficients): these "
+    "are not finite, or too inaccurate because the coefficients interpolate the responses."
 )
-NO_FEWER = "No column is active, or at least as many as there are rows."
+NO_FEWER = "No column is active, or there are at least as many active columns as rows."
 OUT_OF_REACH = (
-    "The covariance ΦWΦᵀ + γI of a response has a condition number of the order of 1/γ, so that "
-    "solvers in float64 reach ±{reach:.1g} only: the claim is not decided."
+    "The noise variance is so small that the covariance of a response is ill-conditioned. Solvers "
+    "in float64 are then accurate to ±{reach:.1g} only, and the measured value exceeds the "
+    "threshold by no more than that, so the claim is not decided."
 )
 
 
 def claims(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return the claims that the figures support, most important first."""
+    """Return all claims of a certificate, judged by the measured values, most important first."""
     return (
         _stationarity(figures),
         _posterior_mean(figures),
@@ -75,7 +76,7 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
             f"{THEOREM} (ii)", figures.relative_error,
         ),
         reported(
-            "active_dimensions", f"number of active latents, of {figures.n_columns}",
+            "active_dimensions", f"number of active latents among {figures.n_columns} columns",
             "Wipf 2023, Definition 3.1", figures.n_active,
         ),
         _unique_in_general_position(figures),
@@ -86,12 +87,15 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
 
 
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:
-    """Return the claims about a fit with the numbers from which to check them."""
+    """Return a certificate with all claims about a fit and the numbers from which to check them."""
     return Certificate(title, claims(figures), figures.evidence)
 
 
 def _reachable(claim: Claim, reach: float) -> Claim:
-    """Make a failure that lies within what solvers in float64 can reach undecided."""
+    """Return `claim`, but undecided if it fails by no more than `reach`.
+
+    `reach` is the accuracy that solvers in float64 can attain for this problem.
+    """
     # The verifier is accurate to ε√cond(Σ), so that what holds does hold. Solvers that form Σ are
     # accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
     if claim.holds is not False or claim.value is None or claim.threshold is None:
@@ -105,7 +109,11 @@ def _reachable(claim: Claim, reach: float) -> Claim:
 
 
 def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, why: str) -> Claim:
-    """State a claim without a figure: undecided if only an earlier version did not measure it."""
+    """Return a claim for which there is no measured value.
+
+    It is undecided if the only reason is that an earlier version of lucidae, which saved the fit,
+    did not measure it. Otherwise the claim does not apply, for the reason `why`.
+    """
     estimated = bool(figures.noise_rule) and name in ("predictive_variance", "support")
     if estimated or (figures.position_reason == FORMER and figures.violation is not None):
         return undecided(name, statement, reference, FORMER)
@@ -113,11 +121,16 @@ def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, 
 
 
 def _stationarity(figures: SparseFigures) -> Claim:
-    name, statement = "stationarity", "the energy is stationary (KKT conditions)"
+    """Return the claim that the relevances satisfy the optimality (KKT) conditions.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
+    name = "stationarity"
+    statement = "the energy is stationary in the relevances (KKT conditions)"
     reference = "Wipf 2023, eq. 18 and 21"
     if figures.violation is None or figures.tolerance is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
-    advice = "Raise max_iter, or tol if this accuracy is enough."
+    advice = "Raise max_iter, or raise tol if this accuracy is enough."
     claim = at_most(
         name, statement, reference, figures.violation, figures.tolerance, advice,
         error=figures.violation_error,
@@ -126,14 +139,15 @@ def _stationarity(figures: SparseFigures) -> Claim:
 
 
 def _posterior_mean(figures: SparseFigures) -> Claim:
+    """Return the claim that the coefficients are the posterior mean and predictions use them."""
     name = "posterior_mean"
-    statement = "the coefficients are the posterior mean, and rows are predicted by it"
+    statement = "the coefficients are the posterior mean, and predictions are computed from it"
     reference = "Wipf 2023, eq. 18"
     if figures.mean_distance is None:
         return _unknown(figures, name, statement, reference, NO_NOISE)
     advice = (
-        "Coefficients, intercept and relevances do not belong together, or not to these data: fit "
-        "again."
+        "The coefficients, the intercept and the relevances do not fit together or do not belong "
+        "to these data. Fit again."
     )
     claim = at_most(
         name, statement, reference, figures.mean_distance, figures.mean_tolerance, advice,
@@ -145,62 +159,71 @@ def _posterior_mean(figures: SparseFigures) -> Claim:
 NOISE_STATEMENTS = {
     "learn": "the energy is stationary in the noise variance",
     "floor": "the energy is stationary in the noise variance",
-    "cv": "the noise variance is the error of predicting held-out rows",
+    "cv": "the noise variance is the mean squared error of predicting held-out rows",
 }
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
+    """Return the claim that the noise variance is the one given, learned or cross-validated."""
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
     if figures.noise_distance is None:
         why = "The noise variance was given with the coefficients."
-        why = "Held-out rows are predicted in the fit only." if rule == "cv" else why
+        why = "Held-out rows are predicted during fit only." if rule == "cv" else why
         why = NO_NOISE if figures.violation is None else why
         return _unknown(figures, name, statement, reference, why)
     learned = rule in ("learn", "floor")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
-    advice = "Raise max_iter." if learned else "The noise variance was changed: fit again."
+    advice = "Raise max_iter." if learned else "The noise variance was changed. Fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
     error = figures.violation_error * max(1, figures.n_active) if learned else 0.0
     claim = at_most(
         name, statement, reference, figures.noise_distance, threshold, advice, error=error
     )
     if rule == "cv" and claim.holds:
-        why = "Held-out rows are predicted in the fit; the certificate does not repeat this."
+        why = "Held-out rows are predicted during fit; the certificate does not repeat this."
         return does_not_apply(name, statement, reference, why)
     if rule == "floor" and claim.holds:
         why = (
-            "Learning ended at the smallest noise variance that is allowed: the energy has no "
-            "minimum, because it falls for ever smaller ones."
+            "Learning ended at the smallest noise variance that is allowed. The energy has no "
+            "minimum: it falls without limit as the noise variance tends to zero."
         )
         return does_not_apply(name, statement, reference, why)
     return _reachable(claim, figures.reach) if learned else claim
 
 
 def _energy(figures: SparseFigures) -> Claim:
+    """Return the claim that the reported energy is the one at the fitted relevances.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     name = "energy"
-    statement = "the reported energy is that of the relevances and the noise variance"
+    statement = "the reported energy is the energy at the fitted relevances and noise variance"
     reference = "Wipf 2023, eq. 18, 48 and 50"
     if figures.energy_distance is None:
-        why = "No energy was reported, or its formula is not part of this package."
+        why = "No energy was reported, or the verifier does not know the formula of this energy."
         return _unknown(figures, name, statement, reference, why)
     claim = at_most(
         name, statement, reference, figures.energy_distance, ENERGY,
-        "The energy belongs to other relevances or other data: fit again.",
+        "The reported energy belongs to other relevances or to other data. Fit again.",
     )  # fmt: skip
     return _reachable(claim, figures.reach)
 
 
 def _predictive_variance(figures: SparseFigures) -> Claim:
+    """Return the claim that predictive variances follow from relevances and noise variance.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     name = "predictive_variance"
-    statement = "the variances of predictions are those of the relevances and the noise variance"
+    statement = "the variances of predictions follow from the relevances and the noise variance"
     reference = "Wipf 2023, eq. 18"
     if figures.variance_distance is None:
         why = "Coefficients alone have no predictive variance."
         return _unknown(figures, name, statement, reference, why)
     claim = at_most(
         name, statement, reference, figures.variance_distance, FINEST,
-        "Relevances, noise variance or data have changed: fit again.",
+        "The relevances, the noise variance or the data have changed. Fit again.",
         error=figures.variance_error,
     )  # fmt: skip
     # Variances are differences of numbers of the size of γ cond(Σ), without an upper limit.
@@ -208,28 +231,30 @@ def _predictive_variance(figures: SparseFigures) -> Claim:
 
 
 def _support(figures: SparseFigures) -> Claim:
-    name, statement = "support", "the support contains exactly the significant columns"
+    """Return the claim that `support_` contains exactly the statistically significant columns."""
+    name, statement = "support", "support_ contains exactly the statistically significant columns"
     reference = "Wilks 1938"
     if figures.support_wrong is None:
         why = "Coefficients alone have no support with a test of significance."
         return _unknown(figures, name, statement, reference, why)
     return at_most(
         name, statement, reference, figures.support_wrong, 0,
-        "So many columns are missing or should not be in it: fit again.",
+        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
         error=float(figures.support_undecided if not figures.support_wrong else 0),
     )  # fmt: skip
 
 
 def _not_exact(figures: SparseFigures, name: str) -> Claim:
+    """Return a claim of uniqueness that does not apply because the fit is not exact."""
     why = (
-        f"The active columns fit with relative error {figures.exact_error:.2g}, and the theorem "
-        "covers exact fits only."
+        "Least squares on the active columns leaves a relative error of "
+        f"{figures.exact_error:.2g}, and the theorem covers exact fits only."
     )
     return does_not_apply(name, SPARSEST, CHEN_HUO, why)
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Judge uniqueness by sets of columns that were all checked."""
+    """Return the claim that the representation is unique, proved by checking sets of columns."""
     name, count = "unique_in_general_position", figures.n_used
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
@@ -242,45 +267,52 @@ def _unique_in_general_position(figures: SparseFigures) -> Claim:
     why = f"{OPEN}. {figures.position_reason}"
     if count < bound and figures.position_reason.startswith(UNCHECKED):
         why += (
-            f" If all columns are in general position, the {count} active ones are the only "
-            f"choice, because they are fewer than {bound:g}."
+            f" If all columns are in general position, the {count} active columns are the only "
+            f"possible choice, because {count} is smaller than {bound:g}."
         )
     return does_not_apply(name, SPARSEST, CHEN_HUO, why)
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
+    """Return the claim that the representation is unique, proved from the mutual coherence.
+
+    The mutual coherence is the largest absolute correlation of two columns of the dictionary.
+    """
     name, count = "unique_by_coherence", float(figures.n_used)
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
     if figures.spark is None:
         return does_not_apply(name, SPARSEST, CHEN_HUO, figures.position_reason or NO_FEWER)
     if figures.coherence is None:
-        why = "The coherence of so many columns was not computed."
+        why = "The mutual coherence was not computed, because the dictionary has too many columns."
         return does_not_apply(name, SPARSEST, CHEN_HUO, why)
     bound = uniqueness_bound(spark_bound(figures.coherence, figures.rows), figures.rank)
     if count < bound:
         return Claim(name, SPARSEST, CHEN_HUO, count, bound, True)
     why = (
-        f"{OPEN}: the condition is sufficient but not necessary. The coherence is "
-        f"{figures.coherence:.3g}, so that the {figures.n_used} active columns would have to be "
-        f"fewer than {bound:.3g}."
+        f"{OPEN}: the condition is sufficient but not necessary. The mutual coherence of the "
+        f"dictionary is {figures.coherence:.3g}, so fewer than {bound:.3g} columns would have to "
+        f"be active; {figures.n_used} are."
     )
     return does_not_apply(name, SPARSEST, CHEN_HUO, why)
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
-    name, statement = "row_scales", "median ratio of successive row norms"
+    """Return the median ratio of successive norms of coefficient rows as a reported value."""
+    name = "row_scales"
+    statement = "median ratio of successive norms of the coefficient rows, in descending order"
     ratios = row_scale_ratios(figures.row_norms)
     if not ratios.size:
         return does_not_apply(name, statement, THEOREM, "Fewer than two columns are active.")
     advice = (
-        "The smaller this ratio, the fewer bad local minima there are; the theorem does not state "
-        "its constants."
+        "The smaller this ratio, the fewer bad local minima the energy has. How small it must be "
+        "is not known, because the theorem does not state its constants."
     )
     return reported(name, statement, THEOREM, float(np.median(ratios)), advice)
 
 
 def _posterior_collapse(figures: SparseFigures) -> Claim:
+    """Return the claim that no inactive column would lower the full energy if it were active."""
     name = "posterior_collapse"
     collapsed = figures.n_columns - figures.n_active
     statement = (
@@ -291,7 +323,10 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
         return does_not_apply(name, statement, reference, NO_NOISE)
     if figures.unjustified is None:
         return undecided(name, statement, reference, NOT_DETERMINED)
-    advice = "So many would lower the full energy: use posterior='full', or raise max_iter."
+    advice = (
+        "The value is the number of collapsed latents that would lower the full energy. Use "
+        "posterior='full', or raise max_iter."
+    )
     return at_most(
         name, statement, reference, figures.unjustified, 0, advice,
         error=float(figures.undecided if not figures.unjustified else 0),
@@ -313,20 +348,24 @@ def certify_coefficients(
     Parameters
     ----------
     coef : array-like or sparse matrix of shape (n, κ) or (κ,)
-        Coefficients in scikit-learn's orientation.
+        Coefficients in scikit-learn's orientation: one row for each of the n responses, one column
+        for each of the κ columns of the dictionary.
     X : array-like of shape (d, κ)
-        The dictionary.
+        The dictionary, with d rows.
     y : array-like of shape (d, n) or (d,)
         The responses.
     noise_variance : float, optional
-        With it the claims about the energy are judged too, at the relevances under which the
-        coefficients would be the posterior mean; where there are none, the claims fail.
+        Noise variance of the responses. If it is given, the claims about the energy are judged too,
+        at the relevances (prior variances) under which the coefficients would be the posterior
+        mean. If no such relevances exist, these claims fail. Without a noise variance they do not
+        apply.
     tol : float
-        Distance to stationarity (dimensionless) that counts as optimal.
+        Distance to the optimality (KKT) conditions, a dimensionless number, that counts as optimal.
 
     Returns
     -------
     Certificate
+        Claims about the fit, the optimality and the uniqueness of the representation.
 
     Examples
     --------
@@ -342,8 +381,9 @@ def certify_coefficients(
     expected = (dictionary.shape[1], responses.shape[1])
     if estimate.shape != expected or responses.shape[0] != dictionary.shape[0]:
         raise ValueError(
-            f"coef has shape {tuple(estimate.mT.shape)}, X {tuple(dictionary.shape)} and y "
-            f"{tuple(responses.shape)}, expected (n, κ), (d, κ) and (d, n)."
+            f"coef has shape {tuple(estimate.mT.shape)}, X has shape {tuple(dictionary.shape)} and "
+            f"y has shape {tuple(responses.shape)}, expected (responses, columns), (rows, columns) "
+            "and (rows, responses)."
         )
     noise = noise_variance
     if noise is not None:
@@ -356,7 +396,7 @@ def certify_coefficients(
 
 
 def _matrix(values: Any, name: str, *, columns: bool) -> Any:
-    """Return a vector as one column (or one row) and a matrix as it is, dense."""
+    """Return checked values as a dense matrix: a vector is one column if `columns`, else one row."""
     if scipy.sparse.issparse(values):
         values = values.toarray()  # such as `sparse_coef_` of scikit-learn's Lasso
     given = values if is_array(values) else np.asarray(values)

@@ -1,4 +1,4 @@
-"""The estimator `SparseVAE`."""
+"""The estimator `SparseVAE`: multi-output sparse regression on a fixed dictionary."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ from lucidae.validation import (
 __all__ = ["SparseVAE"]
 
 VERIFIED = ("full", "diagonal", "point")
-"""Posteriors whose conditions the verifier knows; others measure their own violation."""
+"""Posteriors whose distance to stationarity the verifier computes; others report their own."""
 
 DIVERGED = (
-    "The fit diverged, because rounding made the covariance ΦWΦᵀ + γI of a response (dictionary Φ, "
-    "relevances W, noise variance γ) indefinite; the last finite relevances are returned. Use "
-    "fit_intercept=True if columns are far from zero, or give a larger noise_variance."
+    "The fit diverged, because rounding errors made the covariance matrix of a response "
+    "indefinite; the last finite relevances are returned. Use fit_intercept=True if columns of X "
+    "are far from zero, or give a larger noise_variance."
 )
 
 ATTRIBUTES = (
@@ -95,22 +95,22 @@ ATTRIBUTES = (
 @saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")
 @dataclass(eq=False)
 class SparseState(FittedState):
-    """Fitted state of `SparseVAE`.
+    """Fitted state of `SparseVAE`: attributes, posterior, means and measured values.
 
     Parameters
     ----------
     results : dict
         The fitted attributes by name.
     posterior : Posterior
-        Posterior of the coefficients on the active columns.
+        Posterior covariance of the coefficients on the active columns.
     center : array of shape (n_features,)
-        Weighted mean of the rows, rounded; zero without an intercept.
+        Weighted mean of the training rows, rounded to float64; zero without an intercept.
     figures : SparseFigures
-        The figures that the certificate judges.
+        The measured values that the certificate judges.
     rest : array of shape (n_features,), optional
-        What rounding took from the mean of the rows.
+        Difference between the exact weighted mean of the training rows and `center`.
     level : array of shape (n_outputs,), optional
-        Prediction for the mean row, which `intercept_` may not represent to all digits.
+        Prediction for the mean training row. `intercept_` may not represent it to all digits.
     """
 
     results: dict[str, Any]
@@ -121,13 +121,16 @@ class SparseState(FittedState):
     level: Array | None = None
 
     def moved(self, rows: Array) -> Array:
-        """Return rows less the mean of the rows of the fit, in doubles."""
+        """Return rows minus the mean of the training rows, as float64."""
         wide = as_double(rows)
         moved = wide - like(self.center, wide)
         return moved if self.rest is None else moved - like(self.rest, wide)
 
     def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
-        """Return the predictions x U + b of rows x, in doubles; shape (d, n)."""
+        """Return the predictions for `rows`, as float64, of shape (n_rows, n_outputs).
+
+        `coef` has shape (n_outputs, n_features).
+        """
         wide = as_double(rows)
         coef = like(coef, wide)
         center = like(self.center, wide)
@@ -136,7 +139,7 @@ class SparseState(FittedState):
         return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
 
     def variances(self, rows: Array) -> Array:
-        """Return the posterior variance of the mean that is predicted for each row."""
+        """Return the posterior variance of the mean predicted for each row, without the noise."""
         return self.posterior.variance(self.moved(rows))
 
     def compute_attributes(self) -> dict[str, Any]:
@@ -144,20 +147,20 @@ class SparseState(FittedState):
         return self.results
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the claims that the figures support."""
+        """Return the certificate with all claims, judged by the measured values."""
         return certificate_of(self.figures, f"{title}, {self.figures.title}")
 
 
 @reads("lucidae.sparsity.estimators:Fitted")
 def _former_state(fields: dict[str, Any]) -> SparseState:
-    """Return the state that lucidae 0.1.0 saved, still without its attributes."""
+    """Return a state saved by lucidae 0.1.0, with `results` empty; `_upgraded` fills it."""
     title = fields["summary"].title.removeprefix("SparseVAE, ")
     figures = replace(fields["summary"], title=title)
     return SparseState({}, fields["posterior"], fields["center"], figures)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Move the fitted attributes of an estimator of lucidae 0.1.0 into its state."""
+    """Return the fields of an estimator saved by lucidae 0.1.0 in the present format."""
     fields = {"warm_start": False, "verbose": False} | upgraded_estimator(fields)
     fields["_state"].results |= {name: fields.pop(name) for name in ATTRIBUTES}
     return fields
@@ -169,50 +172,55 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Multi-output sparse regression by a variational autoencoder with a fixed dictionary.
 
-    The estimator finds the few columns of `X` that together explain all outputs `y`. It minimises
-    an energy, a bound on minus the log-likelihood, over one relevance per column: the prior
-    variance of its coefficients. With the full posterior covariance many bad local minima of the
-    deterministic autoencoder are not local minima of this energy (Wipf 2023, Theorem 4.1).
+    The estimator finds the few columns of `X` that together explain all outputs `y`. The relevance
+    of a column is the prior variance of its coefficients. The estimator minimises an energy, a
+    bound on minus the log-likelihood, over the relevances of all columns. With the full posterior
+    covariance, many bad local minima of the deterministic autoencoder are not local minima of the
+    energy (Wipf 2023, Theorem 4.1).
 
     Parameters
     ----------
     posterior : {"full", "diagonal", "point"}, default="full"
-        Covariance of the encoder; "point" is the deterministic autoencoder. Also a name given to
-        `lucidae.sparsity.register_posterior`.
+        Posterior covariance of the coefficients (the encoder's covariance): full, diagonal, or none
+        ("point", the deterministic autoencoder). Names given to
+        `lucidae.sparsity.register_posterior` are also accepted.
     noise_variance : float, "auto", "learn" or "cv", default="auto"
-        The noise variance γ, or how to find it: "learn" minimises the energy in γ too, "cv" takes
-        the error of predicting held-out rows. "auto" learns it where there are at most half as many
-        columns as rows, and uses held-out rows elsewhere; for a single row it is a tenth of the
-        mean square.
+        The noise variance, or how to find it. "learn" minimises the energy over the noise variance
+        too. "cv" takes the mean squared error of predicting held-out rows. "auto" means "learn" if
+        there are at most half as many columns as rows, and "cv" otherwise; for a single row it
+        takes 0.1 times the mean square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
-        How the full energy is minimised. The other posteriors have one update each ("mm").
+        How the energy of the full posterior is minimised: by majorise–minimise (MM),
+        expectation–maximisation (EM) or MacKay's updates, or one relevance at a time
+        ("coordinate"). The other posteriors have one update each ("mm").
     groups : array-like of int of shape (n_features,), optional
-        Columns with the same label share one relevance.
+        Group label of each column. Columns with the same label share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
     cv : int, splitter or iterable, optional
         Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
     significance : float, default=0.05
-        Family-wise level of the test behind ``support_``.
+        Family-wise significance level of the test that decides which columns are in ``support_``:
+        the probability that any irrelevant column is included.
     fit_intercept : bool, default=True
-        Whether to centre columns and outputs. Their means may be far from zero: no digits are lost.
+        Whether to centre columns and outputs. This is accurate even if means are far from zero.
     max_iter : int, default=1000
         Largest number of iterations.
     tol : float, default=1e-6
-        Distance to the optimality (KKT) conditions at which to stop, a dimensionless number. For
-        the full and the diagonal posterior it is the largest of w|Q − z| and (Q − z)/z over the
-        columns, where w is the relevance, −Q the derivative of the data term and z that of the
-        other term of the energy; for the point estimate it is the relative distance to the fixed
-        point of its update.
+        Distance to the optimality (KKT) conditions at which to stop, a dimensionless number. The
+        energy is a data term plus a term that does not depend on `y`. For a column with relevance
+        w, let −Q and z be the derivatives of these two terms in w. For the full and the diagonal
+        posterior the distance is the largest of w|Q − z| and (Q − z)/z over all columns. For the
+        point estimate it is the relative distance to the fixed point of its update.
     random_state : int, RandomState or None, default=None
-        Shuffles the distinct rows among the folds of ``noise_variance="cv"`` with an integer `cv`
-        or None; nothing else is random. None uses the seed 0, so that two fits agree; an integer
-        is the seed of another division. Splitters given as `cv` have their own.
+        Seed with which the distinct rows are shuffled among the folds of ``noise_variance="cv"``,
+        if `cv` is an integer or None; nothing else is random. None uses the seed 0, so that two
+        fits agree. Splitters given as `cv` have their own random state.
     warm_start : bool, default=False
         Whether a further `fit` starts from the relevances of the last one. The noise variance is
-        found as usual. Where the number of columns or the groups have changed, the fit warns and
-        starts from the default relevances.
+        found as usual. If the number of columns or the groups have changed, `fit` warns and starts
+        from the default relevances.
     verbose : bool, default=False
         Whether to show the progress of the fit.
 
@@ -221,24 +229,25 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     coef_ : ndarray of shape (n_outputs, n_features) or (n_features,)
         Posterior mean of the coefficients.
     intercept_ : ndarray of shape (n_outputs,) or float
-        Intercept, zero without `fit_intercept`. `predict` is exact to more digits than
-        ``X @ coef_.T + intercept_`` where columns are far from zero.
+        Intercept, zero without `fit_intercept`. `predict` is more accurate than
+        ``X @ coef_.T + intercept_`` if columns are far from zero.
     relevance_ : ndarray of shape (n_features,)
-        The optimal relevances (w_x² in Wipf 2023), zero for columns that are not used.
+        The optimal relevances: prior variances of the coefficients of each column (w_x² in Wipf
+        2023), zero for columns that are not used.
     support_ : ndarray of int
-        Indices of the columns whose relevance is statistically significant, ascending.
+        Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
         The noise variance that was given or found.
     energy_ : float
-        Energy of the relevances and the noise variance, summed over the outputs.
+        Energy at the fitted relevances and noise variance, summed over the outputs.
     history_ : History
-        Energy per output in each iteration.
+        Energy divided by the number of outputs, in each iteration.
     n_iter_ : int
         Number of iterations.
     status_ : Status
         How the iteration ended.
     certificate_ : Certificate
-        Claims about the fit, each measured and judged.
+        Claims about the fit (optimality, posterior mean, support, uniqueness), each with a verdict.
     n_features_in_ : int
         Number of columns of `X`.
 
@@ -308,16 +317,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array-like of shape (d, n_features)
-            The dictionary.
-        y : array-like of shape (d,) or (d, n_outputs)
+        X : array-like of shape (n_samples, n_features)
+            The dictionary, whose columns are the candidate regressors.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
-        sample_weight : array-like of shape (d,), optional
-            Frequencies: weight 2 is the same as giving the row twice.
+        sample_weight : array-like of shape (n_samples,), optional
+            Frequencies of the rows: weight 2 is the same as giving the row twice.
 
         Returns
         -------
         SparseVAE
+            The fitted estimator itself.
         """
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
@@ -330,20 +340,21 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict the outputs, and on request the standard deviation of each row.
+        """Predict the outputs of rows, and on request the standard deviation of each prediction.
 
         Parameters
         ----------
-        X : array-like of shape (d, n_features)
+        X : array-like of shape (n_samples, n_features)
             New rows of the dictionary.
         return_std : bool, default=False
             Whether to return the predictive standard deviation, noise included.
 
         Returns
         -------
-        y : ndarray of shape (d,) or (d, n_outputs)
-        std : ndarray of shape (d,)
-            Shared by the outputs; only if `return_std`.
+        y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Predicted outputs.
+        std : ndarray of shape (n_samples,)
+            Predictive standard deviation, which all outputs share. Returned only if `return_std`.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
@@ -360,16 +371,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return mean, narrowed(spread, X, "the standard deviation")
 
     def posterior_covariance(self, indices: Any) -> Any:
-        """Return the posterior covariance of some coefficients, which all outputs share.
+        """Return the posterior covariance of the coefficients of some columns.
 
         Parameters
         ----------
         indices : array-like of int of shape (m,)
-            Columns.
+            Indices of the columns of `X`.
 
         Returns
         -------
         ndarray of shape (m, m)
+            Posterior covariance of one output's coefficients; it is the same for all outputs.
         """
         check_is_fitted(self)
         wanted = np.asarray(indices)
@@ -382,7 +394,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self._state.posterior.covariance(wanted)
 
     def _checked_objective(self, n_columns: int) -> Energy:
-        """Check the settings that do not need data and return the energy."""
+        """Check the parameters that do not depend on data, and return the energy to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
         check_verbose(self.verbose)
@@ -396,6 +408,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return objective
 
     def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
+        """Minimise the energy on checked data, store the fitted state and return the solution."""
         targets = as_double(y if y.ndim == 2 else y[:, None])
         rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
         problem, units = rows.normalised(objective.groups)
@@ -412,6 +425,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _solve(
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
     ) -> Solution[State]:
+        """Find the noise variance and return the relevances that minimise the energy.
+
+        `rows` are the distinct training rows with their weights, `given` those passed to `fit`.
+        """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
             "method": self.solver,
@@ -435,19 +452,24 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return solve(problem.with_noise(level), objective, **settings)
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
+        """Return a list with a progress bar if `verbose`, otherwise an empty list."""
         return [ProgressBar(f"SparseVAE, {description}")] if self.verbose else []
 
     def _last_relevance(
         self, problem: Problem, units: Units, groups: Groups | None
     ) -> Array | None:
-        """Return the relevances of the last fit in the units of this one, where they apply."""
+        """Return the relevances of the last fit in the units of the new normalised problem.
+
+        Return None without `warm_start`, before the first fit, or, with a warning, if the
+        relevances do not suit the new columns or groups.
+        """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
         relevance = to_numpy(self.relevance_)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
-            reason = "relevance_ has negative or infinite entries"
+            reason = "relevance_ has entries that are negative or not finite"
         elif relevance.size != problem.columns:
-            reason = f"the last fit had {relevance.size} columns, this one {problem.columns}"
+            reason = f"the last fit had {relevance.size} columns, this one has {problem.columns}"
         elif groups is not None and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
@@ -464,7 +486,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
-        """Return the fitted state, with attributes in the library and precision of X."""
+        """Return the fitted state without measured values, with arrays in the dtype of X."""
         relevance, state = _stored_relevance(solution.value, units, X)
         noise = scalar(units.noise(state.noise))
         dictionary, responses = rows.weighted
@@ -497,7 +519,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
         objective: Energy, rule: str | float,
     ) -> SparseFigures:  # fmt: skip
-        """Measure fitted attributes on the rows as given; `rows` are those without repetition."""
+        """Return the verifier's measured values of fitted attributes on rows of data.
+
+        `given` are the rows as they were passed, `rows` the distinct rows among them with their
+        total weights, and `rule` tells how the noise variance was found (see `noise_rule`).
+        """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule == "cv" else None
         fit = Fit(
@@ -524,7 +550,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
     def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
-        """Certify the current attributes on data: those of the fit, or others."""
+        """Return a certificate of the current attributes on data; `certificate_` if y is None."""
         check_is_fitted(self)
         if y is None:
             raise ValueError(
@@ -535,7 +561,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
         if targets.shape[1] != outputs:
             raise ValueError(
-                f"y has {targets.shape[1]} outputs, the estimator was fitted to {outputs}."
+                f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}."
             )
         objective = self._checked_objective(dictionary.shape[1])
         given = Rows(dictionary, targets, weights, bool(self.fit_intercept))
@@ -551,7 +577,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
-    """Return the relevances in the precision of X, and the state at these rounded relevances."""
+    """Return the relevances in the dtype of X, and the solver's state at these rounded values."""
     relevance = units.relevance(state.relevance)
     stored = narrowed(relevance, X, "relevance_")
     if stored.dtype == relevance.dtype:
@@ -562,7 +588,7 @@ def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, Stat
 
 
 def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
-    """Return the distance to stationarity that an energy from outside the package measures."""
+    """Return the distance to stationarity as an energy added by `register_posterior` reports it."""
     problem, units = rows.normalised(objective.groups)
     level = scalar(units.normalised_noise(noise))
     weights = units.normalised_relevance(like(relevance, problem.dictionary))
@@ -570,6 +596,6 @@ def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) ->
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:
-    """Tell whether the columns of each group have the same relevance."""
+    """Return whether all columns of each group have the same relevance."""
     shared = groups.expand(groups.gather(relevance)[:, 0])
     return bool(np.allclose(shared, relevance, rtol=1e-6, atol=0.0))

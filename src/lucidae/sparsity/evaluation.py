@@ -1,9 +1,9 @@
-"""Evaluation of relevances for the verifier, by a QR decomposition of a square root of Σ.
+"""Evaluation of relevances for the verifier, by QR decomposition instead of Cholesky factors.
 
-Φ is the dictionary, X the responses, W the diagonal matrix of the relevances w and γ the noise
-variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a response and use Cholesky factors.
-Nothing here is shared with them, and Σ is not formed, so that figures are accurate to ε√cond(Σ),
-where ε is the unit of rounding.
+Φ is the dictionary, X the responses, W the diagonal matrix of the relevances w (prior variances of
+the coefficients) and γ the noise variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a
+response and use Cholesky factors. This module shares no code with them. It decomposes a square root
+of Σ and does not form Σ, so its results are accurate to ε√cond(Σ), where ε is the machine epsilon.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 CONSTANT = 8.0
-"""Columns that vary by no more than this many units of rounding are constant."""
+"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
+
+One epsilon is the machine epsilon of float64.
+"""
 
 REACHED = 32.0
-"""Error of solvers that form Σ in doubles, in units of ε cond(Σ)."""
+"""Expected error of solvers that form the covariance of a response in float64.
+
+The unit is the machine epsilon times the condition number of the covariance.
+"""
 
 
 class Sample(NamedTuple):
-    """Rows as they were given.
+    """Rows of data as they were given: d rows, κ columns and n responses.
 
     Parameters
     ----------
@@ -30,7 +36,7 @@ class Sample(NamedTuple):
     responses : array of shape (d, n)
         The responses X.
     weights : array of shape (d,), optional
-        Weights of the rows, one each by default.
+        Weights of the rows; by default every row has weight 1.
     intercept : bool
         Whether the model has an intercept, so that rows are centred.
     """
@@ -42,18 +48,21 @@ class Sample(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Centred rows times the roots of their weights, divided by powers of two.
+    """Rows after centring, multiplication by the roots of their weights and rescaling.
+
+    Each of the κ columns and the n responses are divided by powers of two, which is exact.
 
     Parameters
     ----------
     dictionary, responses : ndarray of shape (d, κ) and (d, n)
-        The rows of positive weight.
+        The d rows of positive weight.
     weights : ndarray of shape (d,)
-        Their weights.
+        Weights of these rows.
     shifts, shift : ndarray of int of shape (κ,), and int
-        Exponents of the powers of two by which each column and the responses were divided.
+        Exponents of the powers of two by which each column and all responses were divided.
     total, dimension : float
-        Total weight, and the same less one where there is an intercept.
+        Sum of the weights, and the number of independent rows: the same sum, minus one if there is
+        an intercept.
     distinct : int
         Number of different rows.
     """
@@ -69,13 +78,20 @@ class Weighted(NamedTuple):
 
     @property
     def mean_square(self) -> float:
-        """Mean square of the responses over distinct rows, to which the smallest γ is relative."""
+        """Sum of squares of the responses divided by the number of distinct rows and of responses.
+
+        The smallest noise variance that is allowed is relative to this number.
+        """
         power = float((self.responses**2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
 
 def weighted_rows(sample: Sample, labels: Any) -> Weighted:
-    """Centre and weight the rows, and divide columns and responses by powers of two, exactly."""
+    """Return the rows of positive weight, centred, weighted and divided by powers of two.
+
+    Rows are centred only if `sample.intercept`. `labels` are the groups of the columns, or None;
+    the columns of a group are divided by the same power of two.
+    """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
     if (weights <= 0).any():
@@ -96,13 +112,13 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
 
 
 def _distinct(Phi: Any, X: Any) -> int:
-    """Return how many different rows there are."""
+    """Return the number of different rows of the dictionary and the responses taken together."""
     seen = {row.tobytes() for row in np.hstack([Phi, X]) + 0.0}
     return len(seen)
 
 
 def centred(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Return values less their weighted means, and the means less the first row."""
+    """Return `values` minus their weighted column means, and these means minus the first row."""
     # The difference of two doubles is rounded relative to itself, so no digits are lost however
     # far the rows are from zero; the means of these differences are small numbers.
     moved = values - values[0]
@@ -113,7 +129,7 @@ def centred(values: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _without_constants(values: Any, weights: Any) -> Any:
-    """Return centred values, exactly zero in columns that vary by rounding errors only."""
+    """Return centred values; columns that vary by rounding errors only become exactly zero."""
     moved, _ = centred(values, weights)
     spread, peaks = np.abs(moved).max(axis=0), np.abs(values).max(axis=0)
     constant = spread <= CONSTANT * np.finfo(float).eps * peaks
@@ -121,29 +137,32 @@ def _without_constants(values: Any, weights: Any) -> Any:
 
 
 def _exponents(peaks: Any) -> Any:
-    """Return exponents of two that bring magnitudes close to one; 0 for zeros."""
+    """Return the exponents e for which the peaks divided by 2^e lie in [0.5, 1); 0 for zeros."""
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
 class Evaluation(NamedTuple):
-    """Quantities that follow from relevances w and a noise variance γ.
+    """Quantities that follow from the relevances (prior variances) w and the noise variance γ.
+
+    Φ is the dictionary with κ columns, X are the n responses, W is the diagonal matrix of w, and
+    Σ = ΦWΦᵀ + γI is the covariance of a response.
 
     Parameters
     ----------
     relevance, noise : ndarray of shape (κ,), and float
         The relevances w and the noise variance γ.
     whitened, loading : ndarray of shape (m, κ) and (κ, p)
-        R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR and YYᵀ = XXᵀ.
+        The matrices R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR with R triangular, and YYᵀ = XXᵀ.
     curvature, alignment : ndarray of shape (κ,)
-        z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n of each column φ.
+        For each column φ of Φ, z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n.
     mean : ndarray of shape (κ, n)
-        The posterior mean WΦᵀΣ⁻¹X.
+        The posterior mean U = WΦᵀΣ⁻¹X of the coefficients.
     fit, log_determinant, residual : float
-        tr(XXᵀΣ⁻¹)/n, log|Σ| on the span of the dictionary, and ‖X − ΦU‖²/n.
+        The data term tr(XXᵀΣ⁻¹)/n, log|Σ| on the span of Φ, and ‖X − ΦU‖²/n.
     rounding : float
-        Bound on the relative rounding error of the square root of Σ.
+        Bound on the relative rounding error of R.
     reach : float
-        Error of solvers that form Σ.
+        Expected error of solvers that form Σ in float64.
     """
 
     relevance: Any
@@ -161,7 +180,11 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
-    """Evaluate relevances w and a noise variance γ by a QR decomposition of a square root of Σ."""
+    """Return the quantities that follow from relevances `w` and a noise variance on given rows.
+
+    They are computed by QR decomposition of a square root of the covariance of a response. The
+    relevance of a column is the prior variance of its coefficients.
+    """
     Phi, X, outside = _in_span(rows.dictionary, rows.responses)
     size, n = X.shape
     used = np.flatnonzero(w)
@@ -190,7 +213,11 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
-    """Return the diagonal of ΦWΦᵀΣ⁻¹: the posterior variance of each row's mean, in units of γ."""
+    """Return the posterior variance of the mean predicted for each weighted row, divided by γ.
+
+    For the dictionary Φ, relevances (prior variances) W, noise variance γ and the covariance Σ =
+    ΦWΦᵀ + γI, this is the diagonal of ΦWΦᵀΣ⁻¹.
+    """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])
     if used.size <= scaled.shape[0]:
@@ -204,12 +231,16 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
 
 
 def triangle_of(A: Any) -> Any:
-    """Return the triangular factor of a QR decomposition."""
+    """Return the triangular factor R of the QR decomposition of the matrix A."""
     return np.linalg.qr(A, mode="r")
 
 
 def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
-    """Rotate a tall dictionary to the rows of its span; return ‖X‖² outside of it."""
+    """Return dictionary and responses in an orthonormal basis of the span of the columns.
+
+    The third value is the squared norm of the responses outside this span. A dictionary with no
+    more rows than columns, and its responses, are returned unchanged, with 0.
+    """
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
     Q, R = np.linalg.qr(Phi)
@@ -218,7 +249,10 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
 
 
 def largest_in(values: Any, labels: Any) -> Any:
-    """Replace every column's value by the largest of its group."""
+    """Return, for each column, the largest of the values of its group.
+
+    `labels` are the groups of the columns; if it is None, `values` are returned.
+    """
     if labels is None:
         return values
     largest = np.full(labels.max() + 1, -np.inf)
@@ -227,5 +261,8 @@ def largest_in(values: Any, labels: Any) -> Any:
 
 
 def totals_in(values: Any, labels: Any) -> Any:
-    """Replace every column's value by the total over its group."""
+    """Return, for each column, the sum of the values of its group.
+
+    `labels` are the groups of the columns; if it is None, `values` are returned.
+    """
     return values if labels is None else np.bincount(labels, values)[labels]

@@ -1,4 +1,4 @@
-"""Measured figures of a sparse fit, from which its certificate is made."""
+"""Measured values of a sparse fit, from which its certificate is made."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 from lucidae.io.models import saved_as
 
 FINEST = 1e-6
-"""No smaller distance to stationarity is required, whatever `tol` says."""
+"""Smallest distance to stationarity that a certificate requires, even if `tol` is smaller."""
 
 FORMER = (
-    "An earlier version saved these figures and did not measure this: use certify(estimator, X, y)."
+    "The estimator was saved by an earlier version of lucidae, which did not measure this. Call "
+    "certify(estimator, X, y) to measure it."
 )
 
 Figure = float | None
 
 
 def _former(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return figures that earlier versions saved: what they did not measure stays unknown."""
+    """Return the fields of measured values saved by earlier versions, in the present format.
+
+    What the earlier version did not measure is marked as not measured.
+    """
     dropped = ("certificate", "dimension")
     fields = {name: value for name, value in fields.items() if name not in dropped}
     if fields.get("position") is not True:  # uniqueness was assumed in version 2
@@ -37,27 +41,29 @@ def _former(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(frozen=True, slots=True)
 class SparseFigures:
-    """The figures of one fit: small, and free of the training data. None: not measured.
+    """The measured values of one sparse fit, without the training data. None means not measured.
 
     In the formulas Φ is the dictionary, X the responses, U the coefficients, W the diagonal matrix
-    of the relevances w, γ the noise variance and Σ = ΦWΦᵀ + γI.
+    of the relevances (prior variances of the coefficients), γ the noise variance and
+    Σ = ΦWΦᵀ + γI the covariance of a response.
 
     Parameters
     ----------
     title : str
-        What was measured.
+        Name of what was measured, such as "full posterior".
     violation, tolerance : float
-        Distance to stationarity, and the largest that counts as stationary.
+        Distance to the optimality (KKT) conditions, and the largest that counts as stationary.
     relative_error : float
-        ‖X − ΦU‖/‖X‖.
+        Relative error ‖X − ΦU‖/‖X‖ of the reconstructed responses.
     exact_error : float
         The same for the least-squares refit on the columns with non-zero coefficients.
     n_active, n_columns : int
-        Number of active latents, and of all columns.
+        Number of active latents (columns whose posterior variance is below the prior variance),
+        and number of all columns.
     rank : int
         Numerical rank of the responses.
     row_norms : ndarray
-        Norms of the active rows of U times those of their columns.
+        For each column with non-zero coefficients, the norm of its row of U times its own norm.
     unjustified : int
         Number of collapsed latents whose activation would lower the full energy.
     coherence : float
@@ -65,38 +71,41 @@ class SparseFigures:
     violation_error, mean_error : float
         Bounds on the rounding errors of `violation` and `mean_distance`.
     reach : float
-        Distance that solvers which form Σ in doubles can be expected to reach.
+        Smallest distance to the KKT conditions that solvers which form Σ in float64 can be expected
+        to attain.
     mean_distance, mean_tolerance : float
-        Distance of the coefficients from the posterior mean, in prior standard deviations, or of
-        the predictions from that mean, in standard deviations of the responses; the larger one,
-        and the largest that is allowed.
+        `mean_distance` is the larger of two distances: that of the coefficients from the posterior
+        mean, in prior standard deviations, and that of the predictions from those of this mean, in
+        standard deviations of the responses. `mean_tolerance` is the largest distance allowed.
     noise_rule : str
         How γ was found: "given", "learn", "floor" (learning ended at the smallest value allowed),
         "cv" (held-out rows) or "fallback" (a single row).
     noise_distance : float
         Relative distance of γ from the value that this rule gives.
     energy_distance : float
-        Relative distance of the reported energy from the verifier's.
+        Relative difference between the reported energy and the verifier's.
     undecided : int
-        Number of collapsed latents of which rounding leaves open whether they are justified.
+        Number of collapsed latents for which rounding errors leave open whether their activation
+        would lower the full energy.
     n_used : int
         Number of columns with non-zero coefficients.
     spark : float
-        Spark of the dictionary if its columns are in general position.
+        Spark (smallest number of linearly dependent columns) that the dictionary has if its columns
+        are in general position.
     position : bool
         Whether it was proved that no other set of as few columns represents the responses.
     position_reason : str
-        What was checked, or why nothing is claimed.
+        Sentence that says what was checked about uniqueness, or why nothing is claimed.
     rows : int
         Number of rows.
     support_wrong, support_undecided : int
         Number of columns that `support_` contains wrongly or lacks, and of those whose evidence is
         too close to the threshold to tell.
     variance_distance, variance_error : float
-        Largest difference of the posterior variances of the predicted means, in units of γ, and a
-        bound on its rounding error.
+        Largest difference between the estimator's and the verifier's posterior variances of the
+        predicted means, divided by γ, and a bound on its rounding error.
     evidence : dict
-        The numbers from which the figures can be computed again.
+        The numbers, by name, from which the measured values can be computed again.
     """
 
     title: str

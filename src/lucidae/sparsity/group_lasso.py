@@ -1,4 +1,4 @@
-"""The group lasso over rows of coefficients, a convex alternative, by existing solvers."""
+"""The group lasso on rows of coefficients: a convex alternative to `SparseVAE`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["group_lasso", "noise_free_group_lasso"]
 LASSO_SOLVERS = ("auto", "sklearn", "skglm")
 
 LARGE = 1_000_000
-"""Entries of a dictionary from which on skglm is faster in spite of its compilation."""
+"""Number of entries of a dictionary above which skglm is faster, compilation time included."""
 
 
 @takes_dictionary_and_responses
@@ -36,25 +36,25 @@ def group_lasso(
 ) -> Array:
     """Return the group lasso estimate with the penalty of Wipf 2023, Figure 2(d).
 
-    It minimises ½‖X − ΦU‖² + λ Σⱼ‖uⱼ‖ over coefficients U with rows uⱼ, where λ is the square root
-    of the noise variance.
+    For the dictionary Φ and the responses X it minimises ½‖X − ΦU‖² + λ Σⱼ‖uⱼ‖ with respect to the
+    coefficients U with rows uⱼ, where λ is the square root of the noise variance.
 
     Parameters
     ----------
     X : array-like of shape (d, κ)
-        The dictionary, Φ in the formula.
+        The dictionary, Φ in the formula, with d rows and κ columns.
     y : array-like of shape (d, n)
-        The responses, X in the formula.
+        The n responses, X in the formula.
     noise_variance : float
         The noise variance, whose square root is the penalty λ.
     solver : {"auto", "sklearn", "skglm"}, default="auto"
-        Which package solves it. "auto" uses skglm, where it is installed, for large dictionaries
-        and several responses, and scikit-learn elsewhere.
+        Which package solves the problem. "auto" uses skglm if it is installed, the dictionary is
+        large and there are several responses. Otherwise it uses scikit-learn.
     tol : float
-        Duality gap relative to the squared norm of the responses; skglm, which measures the
-        subgradient conditions, is asked for its square root relative to the penalty.
+        Duality gap at which to stop, relative to the squared norm of the responses. skglm measures
+        the violation of the subgradient conditions instead and stops at √tol times the penalty.
     max_iter : int
-        Largest number of passes.
+        Largest number of passes through all columns.
 
     Returns
     -------
@@ -85,6 +85,11 @@ def group_lasso(
 
 
 def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
+    """Return whether skglm solves the problem; raise an error if it was asked for and cannot.
+
+    `several` tells whether there is more than one response, and `entries` is the number of entries
+    of the dictionary.
+    """
     installed = find_spec("skglm") is not None
     if solver == "skglm" and not (installed and several):
         raise ValueError(
@@ -103,24 +108,25 @@ def noise_free_group_lasso(
     tol: float = 1e-6,
     max_iter: int = 2000,
 ) -> Array:
-    """Return the group lasso estimate of noise-free responses.
+    """Return the group lasso estimate that reproduces noise-free responses exactly.
 
-    It minimises Σⱼ‖φⱼ‖‖uⱼ‖ subject to X = ΦU, for columns φⱼ of the dictionary Φ and rows uⱼ of the
-    coefficients U, by repeated ridge regression with a tiny noise variance. With unit columns, as
-    in Wipf 2023, this is the group lasso of the noise-free experiments.
+    For the dictionary Φ with columns φⱼ and the responses X, it minimises Σⱼ‖φⱼ‖‖uⱼ‖ subject to
+    X = ΦU, where uⱼ are the rows of the coefficients U. The algorithm is repeated ridge regression
+    with a tiny noise variance. With columns of unit norm, as in Wipf 2023, this is the group lasso
+    of the noise-free experiments there.
 
     Parameters
     ----------
     X : array of shape (d, κ)
-        The dictionary, Φ in the formula.
+        The dictionary, Φ in the formula, with d rows and κ columns.
     y : array of shape (d, n)
-        The responses, X in the formula.
+        The n responses, X in the formula.
     noise_variance : float
         The tiny noise variance of the ridge regressions, in squared units of the responses.
     tol : float
-        Distance to the fixed point of the reweighting at which to stop.
+        Relative distance of the ridge weights to their fixed point at which to stop.
     max_iter : int
-        Largest number of updates.
+        Largest number of ridge regressions.
 
     Returns
     -------

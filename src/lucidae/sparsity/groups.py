@@ -12,14 +12,17 @@ from lucidae.arrays import Array, device, namespace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """A partition of the columns into groups that share one relevance.
+    """A partition of κ columns into g groups; the columns of a group share one relevance.
+
+    The relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------
     labels : ndarray of int of shape (κ,)
         The group of each column, numbered from 0 without gaps.
     members : ndarray of int of shape (g, m)
-        The columns of each group, padded with the group's first column.
+        The columns of each group, padded with the group's first column to the size m of the
+        largest group.
     present : ndarray of float of shape (g, m)
         1 for a member, 0 for padding.
 
@@ -36,7 +39,7 @@ class Groups:
 
     @classmethod
     def of(cls, labels: Any, n_columns: int) -> Groups:
-        """Return the partition that integer `labels`, one for each column, describe."""
+        """Return the partition in which columns with equal integer labels form a group."""
         given = np.asarray(labels)
         if given.shape != (n_columns,):
             raise ValueError(
@@ -63,7 +66,11 @@ class Groups:
         return int(self.members.shape[0])
 
     def gather(self, values: Array) -> Array:
-        """Return the values of each group's columns, zero where padded: (..., κ) to (..., g, m)."""
+        """Return the values of the columns, arranged by group.
+
+        Values of shape (..., κ), one for each of the κ columns, become an array of shape
+        (..., g, m) for g groups of at most m columns; unused places are zero.
+        """
         xp = namespace(values)
         index = xp.asarray(self.members.ravel(), device=device(values))
         taken = xp.reshape(
@@ -72,18 +79,18 @@ class Groups:
         return taken * xp.asarray(self.present, dtype=values.dtype, device=device(values))
 
     def total(self, values: Array) -> Array:
-        """Return the sums over the columns of each group: (..., κ) to (..., g)."""
+        """Return the sum of the values of each group's columns: one number for each group."""
         return namespace(values).sum(self.gather(values), axis=-1)
 
     def expand(self, values: Array) -> Array:
-        """Return the value of its group for every column: (..., g) to (..., κ)."""
+        """Return, for each column, the value of its group; `values` has one entry per group."""
         xp = namespace(values)
         return xp.take(values, xp.asarray(self.labels, device=device(values)), axis=-1)
 
     def share(self, values: Array) -> Array:
-        """Return the total over its group for every column."""
+        """Return, for each column, the sum of the values of all columns of its group."""
         return self.expand(self.total(values))
 
     def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:
-        """Return the partition of some of the columns, in their order."""
+        """Return the partition of the selected columns; `columns` are their indices, in order."""
         return Groups.of(self.labels[columns], len(columns))

@@ -20,14 +20,14 @@ from lucidae.base import validated_rows
 from lucidae.validation import check_kind, check_rows, check_weights, real_array
 
 LARGEST = 1e75
-"""Magnitudes above this, or columns whose entries all lie below its inverse, are refused."""
+"""Largest absolute value allowed; columns whose entries are all below its inverse are refused."""
 
 
 def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
-    """Return the checked dictionary and responses of a fit.
+    """Return the dictionary X and the responses y that were passed to `fit`, checked.
 
-    Arrays of other libraries stay in their library and on their device. Responses are doubles in
-    NumPy, with as many dimensions as were given.
+    Arrays of other libraries than NumPy stay in their library and on their device. NumPy responses
+    become float64. y keeps its number of dimensions.
     """
     X, y = check_kind(X, "X"), check_kind(y, "y")
     if is_array(X) and not is_numpy(X):
@@ -50,7 +50,10 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
 def validated_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any
 ) -> tuple[Array, Array, Array | None]:
-    """Return the dictionary, the responses as columns and the weights, in doubles."""
+    """Return the checked dictionary, the responses and the weights of rows to certify, as float64.
+
+    Responses have shape (n_rows, n_outputs) even if y is a vector. Weights are None if not given.
+    """
     X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
     given = real_array(y, "y")
     targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
@@ -61,17 +64,17 @@ def validated_data(
 
 
 def check_row_count(X: Array, y: Array) -> None:
-    """Raise an error unless X and y have as many rows."""
+    """Raise an error unless X and y have the same number of rows."""
     if y.shape[0] != X.shape[0]:
         raise ValueError(
-            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give as many rows of each."
+            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give one row of y for each row of X."
         )
 
 
 def refuse_extremes(values: Array, name: str) -> None:
-    """Refuse magnitudes whose squares, or the ratios of these, leave the range of doubles.
+    """Raise an error if the squares of values, or ratios of the squares, leave the float64 range.
 
-    `values` has the rows along its last but one axis.
+    `values` has shape (..., n_rows, n_columns), and `name` is the argument's name in the message.
     """
     xp = namespace(values)
     peaks = as_double(xp.max(xp.abs(values), axis=-2))
@@ -79,25 +82,28 @@ def refuse_extremes(values: Array, name: str) -> None:
     if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
         worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
         raise ValueError(
-            f"{name} has a column of magnitude {worst:.3g}; squares of such numbers leave the "
-            f"range of doubles. Rescale it to lie between {1 / LARGEST:g} and {LARGEST:g}."
+            f"{name} has a column whose largest absolute value is {worst:.3g}; the squares of such "
+            "numbers leave the range of float64. Rescale the column so that this value lies "
+            f"between {1 / LARGEST:g} and {LARGEST:g}."
         )
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
-    """Return fitted attributes, which a user may have assigned, with the shapes of a fit.
+    """Return the fitted attributes after checking shapes and types; users may have assigned them.
 
     Parameters
     ----------
     fitted : dict
         The attributes by name.
     n_columns, n_outputs : int
-        Number of columns of the dictionary and of responses.
+        Number of columns of the dictionary, and number of responses.
 
     Returns
     -------
     dict
-        Arrays with coefficients of shape (n_outputs, n_columns); numbers as floats.
+        The attributes by name. "coef_" has shape (n_outputs, n_columns), "relevance_" has shape
+        (n_columns,), "support_" is an integer array, and the noise variance and the energy are
+        floats.
     """
     flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_"))) == 1
     shapes = {
@@ -124,7 +130,10 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
 
 
 def _as_number(value: Any, name: str) -> float:
-    """Return a real number as a float; NaN and infinity are numbers that a certificate refutes."""
+    """Return `value` as a float, or raise an error if it is not a number.
+
+    NaN and infinity are accepted, so that a certificate can refute them.
+    """
     try:
         return float(value)
     except (TypeError, ValueError) as error:
@@ -132,7 +141,7 @@ def _as_number(value: Any, name: str) -> float:
 
 
 def _as_indices(values: Any, n_columns: int) -> Any:
-    """Return different column indices as an integer array."""
+    """Return column indices as an integer array; raise an error if some are invalid or repeated."""
     given = np.asarray(to_numpy(values) if is_array(values) else values)
     whole = given.ndim == 1 and (given.dtype.kind in "iu" or not given.size)
     given = given.astype(int) if whole else given

@@ -1,4 +1,4 @@
-"""Energies as functions of one relevance or coefficient, with all others fixed."""
+"""Sparse energies as functions of one relevance or one coefficient, with all others fixed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from lucidae.sparsity.support import leave_one_out
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:
-    """Return a/(w + γ') + log(w + γ'), the full energy along one relevance w (Wipf 2023, eq. 54).
+    """Return the full energy as a function of one relevance, with all others fixed.
 
-    `power` is a and `inner` is γ', see `slice_parameters`.
+    This is a/(w + γ') + log(w + γ') up to a constant (Wipf 2023, eq. 54). The relevance w is
+    `weight`, a is `power` and γ' is `inner`; `slice_parameters` computes the latter two. The
+    relevance of a column is the prior variance of its coefficients.
 
     Examples
     --------
@@ -26,10 +28,11 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
 
 
 def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> Array:
-    """Return a/(w + γ') + log(γ'' + w), the diagonal energy along one relevance w.
+    """Return the diagonal energy as a function of one relevance, with all others fixed.
 
-    This is Wipf 2023, eq. 55. `power` is a, `inner` is γ' and `outer` is γ'', see
-    `slice_parameters`.
+    This is a/(w + γ') + log(w + γ'') up to a constant (Wipf 2023, eq. 55). The relevance w is
+    `weight`, a is `power`, γ' is `inner` and γ'' is `outer`; `slice_parameters` computes the latter
+    three. The relevance of a column is the prior variance of its coefficients.
 
     Examples
     --------
@@ -42,17 +45,21 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
 def autoencoder_slice(
     value: Array, target: float, noise: float, penalty: Penalty | None = None
 ) -> Array:
-    """Return u² − 2au + γh(u²), the energy of the autoencoder in one coefficient u.
+    """Return the energy of the deterministic autoencoder as a function of one coefficient.
 
-    This is Wipf 2023, eq. 63. `target` is a, `noise` the noise variance γ and `penalty` h, by
-    default the logarithm.
+    This is u² − 2au + γh(u²) (Wipf 2023, eq. 63). The coefficient u is `value`, a is `target`, γ is
+    the noise variance `noise` and h is `penalty`, by default the logarithm.
     """
     chosen = LogPenalty() if penalty is None else penalty
     return value**2 - 2.0 * target * value + noise * penalty_value(chosen, value**2)
 
 
 def full_slice_minima(power: float, inner: float) -> list[float]:
-    """Return the minima over w ≥ 0 of `full_slice`: always exactly one (Wipf 2023, Theorem 4.4).
+    """Return the relevances w ≥ 0 that are local minima of `full_slice`: a list with one number.
+
+    There is always exactly one minimum (Wipf 2023, Theorem 4.4): a − γ', or 0 if that is negative,
+    where a is `power` and γ' is `inner`. The relevance of a column is the prior variance of its
+    coefficients.
 
     Examples
     --------
@@ -63,10 +70,12 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
 
 
 def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[float]:
-    """Return the minima over w ≥ 0 of `diagonal_slice`: one or two (Wipf 2023, Corollary 4.5).
+    """Return the relevances w ≥ 0 that are local minima of `diagonal_slice`: one or two numbers.
 
-    The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2; the larger is a minimum, the
-    smaller a maximum which, where it is positive, separates a second minimum at zero.
+    See Wipf 2023, Corollary 4.5. With a = `power`, γ' = `inner` and γ'' = `outer`, the stationary
+    points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the smaller one a
+    maximum. If the maximum is positive, there is a second minimum at zero. The relevance of a
+    column is the prior variance of its coefficients.
 
     Examples
     --------
@@ -83,7 +92,9 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
 
 
 def scan_minima(grid: Any, values: Any) -> list[float]:
-    """Return the grid points at which sampled values have a strict local minimum, ends included.
+    """Return the grid points at which sampled values have a strict local minimum.
+
+    An end point is a minimum if its value is below that of its only neighbour.
 
     Examples
     --------
@@ -96,10 +107,13 @@ def scan_minima(grid: Any, values: Any) -> list[float]:
 
 
 def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
-    """Return (a, γ', γ'') of one column's slice through a state.
+    """Return the parameters (a, γ', γ'') of the energy as a function of one column's relevance.
 
-    With the sparsity s and the squared quality q² of the column φ (see `leave_one_out`), γ' = 1/s,
-    a = q²/s² and γ'' = γ/‖φ‖², where γ is the noise variance. γ'' is never larger than γ'.
+    They are the arguments `power`, `inner` and `outer` of `full_slice` and `diagonal_slice`; all
+    other relevances are those of `state`. With the sparsity s and the squared quality q² of the
+    column φ (see `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise
+    variance. γ'' is never larger than γ'. The relevance of a column is the prior variance of its
+    coefficients.
     """
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])

@@ -1,10 +1,11 @@
-"""The noise variance γ: given, learned by evidence, or estimated on held-out rows.
+"""The noise variance γ: given, learned by minimising the energy, or estimated on held-out rows.
 
-Learning minimises the energy in γ too, and is safe where the rows determine the coefficients.
-Elsewhere the energy falls for ever smaller γ. Then γ is the smallest mean squared error with which
-fits along a path (a falling sequence) of noise variances predict held-out rows. Each fit starts
-from the one before, except for small problems, where a few MacKay steps from equal relevances cost
-less and do not start in a bad minimum.
+Learning minimises the energy with respect to γ too. It is safe if there are enough rows to
+determine the coefficients. Otherwise the energy falls without limit as γ tends to zero. In that
+case models are fitted at a decreasing sequence (a path) of noise variances, and γ is the smallest
+mean squared error with which one of them predicts held-out rows. Each fit starts from the one
+before. For small problems each fit takes a few MacKay steps from equal relevances instead, which
+costs less and does not start in a bad minimum.
 """
 
 from __future__ import annotations
@@ -38,26 +39,30 @@ from lucidae.sparsity.working_set import solve_working_set
 from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 PATH_STEP = 10.0**-0.5
-"""Ratio of two neighbouring noise variances on the path."""
+"""Ratio of each noise variance on the path to the one before."""
 
 PATH_END = 1e-10
-"""The path ends here, relative to the mean square response."""
+"""Smallest noise variance on the path, relative to the mean square response."""
 
 PATIENCE = 3
-"""Number of noise variances without a better prediction after which the path ends."""
+"""The path ends after this many noise variances without a better prediction of held-out rows."""
 
 FEW_STEPS = 10
-"""MacKay steps after which the predictions of a small problem no longer improve."""
+"""Number of MacKay steps after which the predictions of a small problem no longer improve."""
 
 WARM_STEPS = 50
-"""Largest number of sweeps between two steps in γ; each descent starts from the last one."""
+"""Largest number of descent sweeps in the relevances between two updates of the noise variance."""
 
 FALLBACK = 0.1
-"""Share of the mean square response that counts as noise where one row leaves nothing to learn."""
+"""Noise variance for data with a single row, relative to the mean square response."""
 
 
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
-    """Return "learn", "cv", "fallback" or the noise variance that was given."""
+    """Return how the noise variance is found: "learn", "cv", "fallback" or the number given.
+
+    "auto" becomes "learn" if the energy has a posterior and there are at most half as many columns
+    as rows, "cv" otherwise, and "fallback" for a single row.
+    """
     if isinstance(given, Real):
         words = " or one of 'auto', 'learn', 'cv'"
         return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
@@ -68,8 +73,8 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
         check_learnable(objective)
     if rule == "cv" and n_rows < 2:
         raise ValueError(
-            f"noise_variance='cv' predicts held-out rows, and there is {n_rows} distinct row. Give "
-            "more rows or a number."
+            f"noise_variance='cv' needs at least 2 distinct rows to predict held-out rows, but "
+            f"there is only {n_rows}. Give more rows, or give the noise variance as a number."
         )
     if rule != "auto":
         return rule
@@ -79,23 +84,38 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Raise an error if the energy has no posterior: its noise variance cannot be learned."""
+    """Raise an error if the energy has no posterior; its noise variance cannot be learned then."""
     if not objective.has_posterior:
         raise ValueError(
-            f"noise_variance='learn' needs a posterior, and {type(objective).__name__} is a point "
-            "estimate without one: its energy is not bounded below as γ → 0. Give a number, use "
-            "posterior='full', or in SparseVAE noise_variance='cv'."
+            f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
+            "estimate without one: its energy has no lower bound as the noise variance tends to "
+            "zero. Give the noise variance as a number, use posterior='full', or use "
+            "noise_variance='cv' (SparseVAE only)."
         )
 
 
 def folds(
     cv: Any, random_state: Any, distinct: Rows, given: Rows
 ) -> tuple[Rows, Iterator[tuple[Any, Any]]]:
-    """Return the rows to split, and the splits.
+    """Return the rows to split for cross-validation, and the (train, test) indices of each fold.
 
-    A number of folds divides the distinct rows, so that weighting and repeating rows agree; a
-    splitter or explicit folds refer to the rows as they were given. Rows are shuffled, by
-    `random_state`, or by the seed 0 where it is None, so that two fits agree.
+    Parameters
+    ----------
+    cv : int, splitter, iterable of folds or None
+        If it is a number of folds or None, the distinct rows are shuffled and divided, so that
+        weighting a row and repeating it give the same result. A splitter or explicit folds refer to
+        the rows as they were given.
+    random_state : int, RandomState or None
+        Seed of the shuffling; None uses the seed 0, so that two fits agree.
+    distinct, given : Rows
+        The distinct rows with their total weights, and the rows as they were given.
+
+    Returns
+    -------
+    rows : Rows
+        Either `distinct` or `given`.
+    splits : iterator of (train, test) indices
+        Indices into `rows`.
     """
     others = ", a splitter of scikit-learn, a list of folds or None"
     if cv is None or isinstance(cv, int | np.integer):
@@ -113,26 +133,37 @@ def folds(
 
 
 class Learning(NamedTuple):
-    """The solution at one noise variance, and the noise variance that EM takes next."""
+    """The relevances found at one noise variance, and the noise variance that EM takes next.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
 
     solution: Solution[State]
     noise: float
 
     @classmethod
     def after(cls, solution: Solution[State], objective: Energy) -> Learning:
-        """Return a solution with the noise variance that one EM step takes from it."""
+        """Return `solution` together with the noise variance after one EM step from it."""
         state = solution.value
         return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
 
     @property
     def distance(self) -> float:
-        """The larger of the distance to stationarity and the relative change of γ."""
+        """Distance to stationarity in the relevances or in the noise variance, the larger one.
+
+        The latter is the relative change of the noise variance in the next EM step. The relevance
+        of a column is the prior variance of its coefficients.
+        """
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
 
 
 def first_noise(problem: Problem) -> float:
-    """Return the residual variance if there are more rows than columns, else a tenth."""
+    """Return the noise variance from which learning starts, in units of the mean square response.
+
+    It is the residual variance of least squares on all columns, or 0.1 if there are not more rows
+    than columns.
+    """
     spare, outside = scalar(problem.spare), scalar(problem.outside)
     estimate = outside / spare if spare >= 1.0 else FALLBACK
     return max(estimate, SMALLEST_LEARNED)
@@ -148,10 +179,31 @@ def learn_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise the energy over the relevances and γ together.
+    """Minimise the energy with respect to the relevances and the noise variance together.
 
-    For the full posterior, descents in the relevances alternate with EM steps in γ; both lower
-    the energy. For the diagonal one, both are updated in every step.
+    For the full posterior, minimisations over the relevances alternate with EM steps of the noise
+    variance; both lower the energy. For the diagonal posterior, both are updated in every step. The
+    relevance of a column is the prior variance of its coefficients.
+
+    Parameters
+    ----------
+    problem : Problem
+        One normalised problem; its noise variance is ignored.
+    objective : Energy
+        The energy.
+    method : str
+        Name of the solver for the relevances, see `solve`.
+    tolerance, limit : float and int
+        Distance to stationarity at which to stop, and largest number of steps.
+    start : array of shape (n_columns,), optional
+        Relevances to start from.
+    callbacks : sequence of callable
+        As in `iterate`.
+
+    Returns
+    -------
+    Solution
+        Its value is a `State` with the learned noise variance.
     """
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
@@ -183,7 +235,11 @@ def learn_noise(
 def _learn_by_updates(
     problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
 ) -> Solution[State]:
-    """Update the relevances and γ together; again with all columns if a dropped one should grow."""
+    """Update the relevances (prior variances) and the noise variance together in every step.
+
+    Columns with negligible relevances are dropped on the way. If one of them should grow at the
+    end, the updates continue with all columns.
+    """
     solution = repeat_update(problem, objective, start=start, limit=limit, learn=True, **stop)
     left, state = limit - solution.n_iter, solution.value
     # A column is dropped where its relevance decreases; as γ falls later, it might increase again.
@@ -203,15 +259,27 @@ def warn_if_collapsed(solution: Solution[State]) -> None:
     if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
         warn_user(
             "The learned noise variance fell to the smallest value that is allowed, because the "
-            "likelihood of these data grows as it tends to zero (too few rows for so many columns, "
-            "or no noise at all). Use noise_variance='cv' or give a number.",
+            "likelihood of these data grows as the noise variance tends to zero (too few rows for "
+            "so many columns, or no noise at all). Use noise_variance='cv' or give a number.",
             ConvergenceWarning,
         )
 
 
 @dataclass(slots=True)
 class RowFold:
-    """Training and test rows of one fold, with the relevances of its last fit along the path."""
+    """Training and test rows of one cross-validation fold, with the relevances of its last fit.
+
+    The relevance of a column is the prior variance of its coefficients.
+
+    Parameters
+    ----------
+    problem, units : Problem and Units
+        The training rows as a normalised problem, and its units.
+    train, test : Rows
+        The training rows and the held-out rows.
+    relevance : array of shape (n_columns,), optional
+        Relevances fitted at the previous noise variance; None before the first.
+    """
 
     problem: Problem
     units: Units
@@ -221,11 +289,14 @@ class RowFold:
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
-        """Normalise the training rows."""
+        """Return a fold with its training rows normalised."""
         return cls(*train.normalised(objective.groups), train, test)
 
     def error(self, noise: float, objective: Energy) -> float:
-        """Fit at `noise`, starting from the last fit; return the squared error of the test rows."""
+        """Return the weighted sum of squared errors of the test rows, after a fit at `noise`.
+
+        The fit starts from the relevances (prior variances) of the last one and replaces them.
+        """
         normalised = scalar(self.units.normalised_noise(noise))
         solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
         self.relevance = solution.value.relevance
@@ -235,7 +306,10 @@ class RowFold:
 
 
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
-    """Minimise the energy to the low accuracy that suffices for predictions."""
+    """Return relevances that minimise the energy to the low accuracy that predictions need.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     if not objective.exact_coordinates:
         begin = lifted(problem, start)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
@@ -246,10 +320,10 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
 
 
 class PathPoint(NamedTuple):
-    """Progress along the path.
+    """Progress along the path of noise variances.
 
-    The fields are the number of noise variances tried, the smallest error so far, and how many
-    noise variances have been tried since it improved.
+    The fields are the number of noise variances tried, the smallest mean squared error of held-out
+    rows so far, and the number of noise variances tried since this error last improved.
     """
 
     tried: int
@@ -265,23 +339,25 @@ def cross_validated_noise(
 ) -> float:
     """Return the smallest mean squared error of held-out rows along a path of noise variances.
 
+    Models are fitted to the training rows at each noise variance of a decreasing sequence.
+
     Parameters
     ----------
     rows : Rows
-        The dictionary, the responses and their weights.
+        The dictionary, the responses and the weights of the rows.
     splits : iterable of (train, test) indices
         The folds.
     objective : Energy
         Which energy is fitted on the training rows.
     callbacks : sequence of callable
-        Called at every point of the path; the distance that they see is the number of points
-        that are still tried without a better prediction.
+        Called at every noise variance. The distance passed to them is the number of further noise
+        variances that will be tried if the prediction does not improve.
 
     Returns
     -------
     float
-        In squared units of the responses. The error of predicting unseen rows bounds the noise
-        variance from above, up to sampling, and is zero only if they are predicted exactly.
+        The error, in squared units of the responses. Up to sampling errors it is an upper bound of
+        the noise variance.
     """
     scale = rows.mean_square()
     if scale == 0.0:
@@ -292,8 +368,8 @@ def cross_validated_noise(
     total = sum(test.total_weight for _, test in pairs) * rows.responses.shape[1]
     if not total > 0.0 or not all(train.total_weight > 0.0 for train, _ in pairs):
         raise ValueError(
-            "cv leaves the training or the test rows without a positive weight: give other folds "
-            "or weights."
+            "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
+            "folds in cv or other sample_weight."
         )
     parts = [RowFold.of(train, test, objective) for train, test in pairs]
     path = _noise_path(scale)
@@ -314,7 +390,10 @@ def cross_validated_noise(
 
 
 def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tuple[Any, Any]]:
-    """Return the folds as pairs of integer arrays, none of them empty."""
+    """Return the folds as pairs of non-empty integer arrays, or raise an error if one is invalid.
+
+    Boolean masks are converted to indices.
+    """
     pairs = []
     for split in splits:
         try:
@@ -326,17 +405,19 @@ def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tupl
         inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
         if len(parts) != 2 or not inside:
             raise ValueError(
-                f"cv gives the fold {split!r}, expected two non-empty arrays of row indices in "
-                f"[0, {n_rows - 1}], for training and for testing."
+                f"cv contains the fold {split!r}, expected two non-empty arrays of row indices in "
+                f"[0, {n_rows - 1}]: the training rows and the test rows."
             )
         pairs.append((parts[0], parts[1]))
     if not pairs:
-        raise ValueError("cv gives no folds, expected at least one pair of training and test rows.")
+        raise ValueError(
+            "cv contains no folds, expected at least one pair of training and test rows."
+        )
     return pairs
 
 
 def _noise_path(scale: float) -> list[float]:
-    """Return a falling sequence of noise variances that starts at `scale`, the mean square."""
+    """Return the noise variances to try, decreasing from `scale`, the mean square response."""
     path = [scale]
     while path[-1] * PATH_STEP > PATH_END * scale:
         path.append(path[-1] * PATH_STEP)

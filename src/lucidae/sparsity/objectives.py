@@ -1,10 +1,12 @@
-"""The energies: value, gradient, distance to stationarity, update rule and suitable solvers.
+"""The energies that sparse solvers minimise: value, gradient, distance to stationarity, updates.
 
-All energies are per response and in the units of the normalised problem. X are the responses, Φ is
-the dictionary, w are the relevances, γ is the noise variance and Σ = Φ diag(w) Φᵀ + γI. The full
-and the diagonal VAE share the data term tr(XXᵀΣ⁻¹) and differ in their log-volume, the term that
-does not depend on the responses; the deterministic autoencoder penalises its estimate instead.
-`POSTERIORS` contains them by name, and `register_posterior` adds one.
+An energy is a bound on minus the log-likelihood of the responses. All energies are divided by the
+number of responses and are in the units of the normalised problem. X are the responses, Φ is the
+dictionary, w are the relevances (prior variances of the coefficients), γ is the noise variance and
+Σ = Φ diag(w) Φᵀ + γI is the covariance of a response. The full and the diagonal VAE share the data
+term tr(XXᵀΣ⁻¹) and differ in their log-volume, the term that does not depend on the responses. The
+deterministic autoencoder has a penalty on its coefficients instead of a log-volume. `POSTERIORS`
+contains the energies by name, and `register_posterior` adds one.
 """
 
 from __future__ import annotations
@@ -25,26 +27,28 @@ from lucidae.validation import check_choice
 
 
 class Energy(ABC):
-    """An energy of relevances w, with the properties that solvers use.
+    """Base class of energies: functions of the relevances that solvers minimise.
 
-    A subclass defines `value`, `violation` and `update`, and overrides the attributes below
-    where its mathematics allows more than repeating the update.
+    The relevances are the prior variances of the coefficients. A subclass defines `value`,
+    `violation` and `update`. It overrides the attributes below if solvers can do more with it than
+    repeat the update.
 
     Attributes
     ----------
     groups : Groups or None
-        Columns that share one relevance.
+        Groups of columns that share one relevance; None if every column has its own.
     rules : tuple of str
-        Names of its update rules; every energy has "mm".
+        Names of the update rules that the energy has; every energy has "mm".
     has_posterior : bool
-        Whether its posterior has a variance, so that the noise variance can be learned.
+        Whether the posterior has a variance, so that the noise variance can be learned.
     descends_between_noise_steps : bool
-        Whether learning alternates full descents in w with steps in γ, instead of updating both
-        in every step.
+        How the noise variance is learned. If True, minimisations over the relevances alternate with
+        updates of the noise variance. If False, both are updated in every step.
     needs_curvature : bool
-        Whether update or violation depend on the curvatures z.
+        Whether `update` or `violation` depend on the field `curvature` of the state.
     patient : bool
-        Whether many updates are spent before Newton steps take over.
+        Whether up to 300 updates are made before Newton steps take over; otherwise at most
+        the number that `solvers.BASIN_LIMIT` gives for the update rule.
     """
 
     groups: Groups | None = None
@@ -56,100 +60,155 @@ class Energy(ABC):
 
     @property
     def exact_coordinates(self) -> bool:
-        """Whether each relevance alone can be minimised in closed form (Wipf 2023, Thm 4.4)."""
+        """Whether the minimum in one relevance, all others fixed, is known in closed form.
+
+        See Wipf 2023, Theorem 4.4. The relevance of a column is the prior variance of its
+        coefficients.
+        """
         return False
 
     @property
     def prunes(self) -> bool:
-        """Whether columns with a negligible relevance may be left out of the updates."""
+        """Whether updates may leave out columns with a negligible relevance (prior variance)."""
         return False
 
     @property
     def marginal(self) -> Marginal | None:
-        """The energy as a data term and a log-volume, for Newton steps; None for other forms."""
+        """The energy as a `Marginal` (data term plus log-volume), which allows Newton steps.
+
+        None if the energy does not have this form.
+        """
         return None
 
     @abstractmethod
     def value(self, state: State) -> Array:
-        """Return the energy per response."""
+        """Return the energy at the relevances of `state`, divided by the number of responses.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
 
     @abstractmethod
     def violation(self, state: State) -> Array:
-        """Return the distance to stationarity, a dimensionless number."""
+        """Return the distance of `state` to the optimality conditions, a dimensionless number."""
 
     @abstractmethod
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
-        """Return the update of that name: from a state to new relevances."""
+        """Return the update rule of that name: a function from a state to new relevances.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
 
     def degrees_of_freedom(self, state: State) -> Array:
-        """Return the degrees of freedom of the posterior variance; zero for a point estimate."""
+        """Return the effective number of parameters of the fit; zero for a point estimate.
+
+        An update of the noise variance adds it, times the noise variance, to the squared residual.
+        """
         return state.noise * 0.0
 
     def in_units(self, per_response: Array, units: Units) -> Array:
-        """Return the energy of all responses in the caller's units."""
+        """Return the energy of all responses in the units of the data.
+
+        `per_response` is the energy of the normalised problem, as `value` returns it.
+        """
         return units.n_responses * per_response
 
 
 @dataclass(frozen=True, slots=True)
 class Marginal(Energy):
-    """An energy with the data term tr(XXᵀΣ⁻¹) and a log-volume that does not depend on X."""
+    """An energy that is the sum of a data term and a log-volume.
+
+    The data term is tr(XXᵀΣ⁻¹) for the responses X, where Σ = Φ diag(w) Φᵀ + γI is their covariance
+    with the dictionary Φ, the relevances (prior variances) w and the noise variance γ. The
+    log-volume depends on Φ, w and γ, but not on X.
+    """
 
     groups: Groups | None = None
     has_posterior: ClassVar[bool] = True
 
     @property
     def prunes(self) -> bool:
-        """True without groups; the columns of a group could only be removed together."""
+        """True if there are no groups: columns of a group can only be left out together."""
         return self.groups is None
 
     @property
     def marginal(self) -> Marginal:
-        """The energy itself."""
+        """The energy itself, since it is a data term plus a log-volume."""
         return self
 
     @abstractmethod
     def volume(self, state: State) -> Array:
-        """Return the log-volume on the rows of the normalised problem."""
+        """Return the log-volume: the term of the energy that does not depend on the responses.
+
+        Only the rows of the normalised problem count, not those outside the dictionary's span.
+        """
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in each relevance, without regard to groups."""
+        """Return the derivative of the log-volume in the relevance (prior variance) of each column.
+
+        Columns are treated as if each had a relevance of its own, even if there are groups.
+        """
 
     @abstractmethod
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian of the log-volume; `metric` is G = ΦᵀΣ⁻¹Φ."""
+        """Return minus the Hessian matrix of the log-volume in the relevances (prior variances).
+
+        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are
+        the derivatives of the log-volume.
+        """
 
     def reduced_value(self, state: State) -> Array:
-        """Return the part of the energy that depends on w."""
+        """Return the part of the energy per response that depends on the relevances.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return state.fit + self.volume(state)
 
     def value(self, state: State) -> Array:
-        """Return the energy per response."""
+        """Return the energy at the relevances of `state`, divided by the number of responses.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         xp = namespace(state.noise)
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response in w."""
+        """Return the derivative of the energy per response in each relevance (prior variance).
+
+        For grouped columns it is the derivative in the relevance of the group.
+        """
         slope = self.pressure(state) - state.alignment
         return slope if self.groups is None else self.groups.share(slope)
 
     def violation(self, state: State) -> Array:
-        """Return the distance to the KKT conditions."""
+        """Return the distance of `state` to the KKT conditions, as `complementarity` defines it."""
         return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
 
     def degrees_of_freedom(self, state: State) -> Array:
-        """Return the sum of all wⱼ times their pressures: tr(ΦWΦᵀΣ⁻¹) for the full posterior."""
+        """Return the effective number of parameters of the fit.
+
+        It is the sum of the relevances (prior variances) times the derivatives of the log-volume in
+        them. For the full posterior this is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W
+        and the covariance Σ of a response.
+        """
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
 
     def in_units(self, per_response: Array, units: Units) -> Array:
-        """Return the energy of all responses; the log-volume depends on their scale."""
+        """Return the energy of all responses in the units of the data.
+
+        `per_response` is the energy of the normalised problem. The log-volume is corrected for the
+        scale of the responses.
+        """
         return units.energy(per_response)
 
 
 @dataclass(frozen=True, slots=True)
 class FullCovariance(Marginal):
-    """Energy of the full-covariance VAE: tr(XXᵀΣ⁻¹) + n log|Σ| (Wipf 2023, eq. 18).
+    """Energy of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
+
+    It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Φ diag(w) Φᵀ + γI, where Φ
+    is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
 
     Examples
     --------
@@ -167,24 +226,33 @@ class FullCovariance(Marginal):
 
     @property
     def exact_coordinates(self) -> bool:
-        """True without groups (Wipf 2023, Theorem 4.4)."""
+        """True if there are no groups: each relevance (prior variance) has an exact minimiser.
+
+        See Wipf 2023, Theorem 4.4.
+        """
         return self.groups is None
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
-        """Return EM, MM or MacKay's rule."""
+        """Return the update rule "em", "mm" or "mackay": a function from a state to relevances.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         update = UPDATES[rule]
         return lambda state: update(state, self.groups)
 
     def volume(self, state: State) -> Array:
-        """Return log|Σ|."""
+        """Return the logarithm of the determinant of the covariance of a response."""
         return state.log_determinant
 
     def pressure(self, state: State) -> Array:
-        """Return z = diag(G)."""
+        """Return the derivatives of the log-determinant: the curvatures φᵀΣ⁻¹φ of all columns φ.
+
+        Σ is the covariance of a response.
+        """
         return state.curvature
 
     def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return G ∘ G."""
+        """Return minus the Hessian of the log-determinant: the elementwise square of `metric`."""
         return metric * metric
 
 
@@ -192,59 +260,78 @@ class FullCovariance(Marginal):
 class DiagonalCovariance(Marginal):
     """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
 
-    It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for a dictionary of d rows and κ
-    columns φⱼ.
+    It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for n responses X with covariance Σ,
+    a dictionary of d rows and κ columns φⱼ, the relevances (prior variances) wⱼ and the noise
+    variance γ.
     """
 
     needs_curvature: ClassVar[bool] = False
     patient: ClassVar[bool] = True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return the update: the minimiser of the energy in w with fixed coefficients.
+        """Return the update rule: it minimises the energy in the relevances at fixed coefficients.
 
-        For a row with mean square a and a column with squared norm c, these are the terms
-        a/w + log(γ + wc) of Wipf 2023, eq. 50.
+        For a column with relevance w, squared norm c and mean square a of its coefficients, the
+        rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise variance. The
+        relevance of a column is the prior variance of its coefficients.
         """
         return self._update if self.groups is None else partial(self._grouped_update, self.groups)
 
     def _update(self, state: State) -> Array:
-        """Return the positive root of w² − aw − aγ/c = 0, where the derivative in w vanishes."""
+        """Return the relevances that minimise the energy at fixed coefficients, without groups.
+
+        The relevance w of a column is the positive root of w² − aw − aγ/c = 0, where the derivative
+        of a/w + log(γ + wc) vanishes. Here a is the mean square of the column's coefficients, c its
+        squared norm and γ the noise variance. The relevance of a column is the prior variance of
+        its coefficients.
+        """
         power = state.power
         offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Return the minimiser with tangents in place of the logarithms.
+        """Return the relevances of grouped columns after one step that lowers the energy.
 
-        The sum of the logarithms over a group has no minimiser in closed form.
+        The step minimises an upper bound of the energy, in which tangents replace the logarithms,
+        because the energy itself has no minimiser in closed form for a group. The relevance of a
+        column is the prior variance of its coefficients.
         """
         pressure = positive(groups.share(self.pressure(state)))
         return namespace(pressure).sqrt(groups.share(state.power) / pressure)
 
     def volume(self, state: State) -> Array:
-        """Return Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ."""
+        """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ.
+
+        The dictionary has d rows and columns φⱼ with relevances (prior variances) wⱼ; γ is the
+        noise variance.
+        """
         xp = namespace(state.relevance)
         ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
         rows = state.dictionary.shape[-2]
         return xp.sum(xp.log1p(ratios), axis=-1) + rows * xp.log(state.noise)
 
     def pressure(self, state: State) -> Array:
-        """Return ‖φ‖²/(γ + w‖φ‖²)."""
+        """Return the derivative of the log-volume in each relevance: ‖φ‖²/(γ + w‖φ‖²).
+
+        φ is a column with relevance w, and γ is the noise variance. The relevance of a column is
+        the prior variance of its coefficients.
+        """
         norms = squared_norms(state.dictionary, -2)
         return norms / (state.noise[..., None] + state.relevance * norms)
 
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return diag(pressure²)."""
+        """Return minus the Hessian of the log-volume: the diagonal matrix of squared pressures."""
         return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)
 class Autoencoder(Energy):
-    """Energy of the deterministic autoencoder: ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) (Wipf 2023, eq. 48).
+    """Energy of the deterministic autoencoder (Wipf 2023, eq. 48).
 
-    U are the coefficients with rows uⱼ, and the penalty h is concave and not decreasing. With h =
-    log the energy is −∞ as soon as one row of U vanishes; `value` then takes the logarithm of
-    `SMALLEST`.
+    It is ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) for n responses X, the dictionary Φ, the noise variance γ
+    and the coefficients U with rows uⱼ. The penalty h is concave and not decreasing. With h = log
+    the energy is −∞ as soon as one row of U vanishes; `value` then takes the logarithm of
+    `penalties.SMALLEST`.
     """
 
     penalty: Penalty = field(default_factory=LogPenalty)
@@ -259,21 +346,33 @@ class Autoencoder(Energy):
         return self.groups.share(state.power) / self.groups.share(ones)
 
     def value(self, state: State) -> Array:
-        """Return the energy per response."""
+        """Return the energy at the estimate of `state`, divided by the number of responses."""
         penalties = penalty_value(self.penalty, self.power(state))
         residual = state.residual / state.noise
         return residual + namespace(state.noise).sum(penalties, axis=-1)
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return iteratively reweighted ridge regression, w ← 1/h′(a)."""
+        """Return the update rule: one step of iteratively reweighted ridge regression.
+
+        It sets the relevance (prior variance) of each column to 1/h′(a), where h is the penalty and
+        a the mean square of the column's coefficients.
+        """
         return self.ridge_relevance
 
     def ridge_relevance(self, state: State) -> Array:
-        """Return 1/h′(a), the relevances of the ridge problem that majorises the energy."""
+        """Return the relevances of the ridge regression that is an upper bound of the energy.
+
+        They are 1/h′(a), where h is the penalty and a the mean square of a column's coefficients.
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return ridge_relevance(self.penalty, self.power(state))
 
     def violation(self, state: State) -> Array:
-        """Return the distance of the reweighting from its fixed point, relative to w + γ."""
+        """Return the largest relative change of a relevance (prior variance) in the next update.
+
+        The change is relative to the larger of the old and the new relevance, plus the noise
+        variance.
+        """
         xp = namespace(state.noise)
         target = self.ridge_relevance(state)
         largest = xp.maximum(target, state.relevance) + state.noise[..., None]
@@ -287,7 +386,10 @@ POSTERIORS: dict[str, EnergyFactory] = {
     "diagonal": lambda _, groups: DiagonalCovariance(groups),
     "point": Autoencoder,
 }
-"""The energy of each posterior, from the penalty of point estimates and the groups."""
+"""For each name of a posterior, the function that makes its energy.
+
+It is called with the penalty of point estimates and the groups of columns (or None).
+"""
 
 
 def register_posterior(name: str, factory: EnergyFactory) -> None:
@@ -296,11 +398,12 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
     Parameters
     ----------
     name : str
-        The name; it must be new.
+        Name of the posterior, which must not be in use.
     factory : callable
-        From the penalty (an object with ``value`` and ``supergradient``) and the groups of
-        columns (or None) to an `Energy`. Saved estimators contain the name alone: register it
-        again before a loaded estimator is refitted or certified on data.
+        Function that returns an `Energy`. Its arguments are the penalty (an object with ``value``
+        and ``supergradient``) and the groups of columns (a `Groups` or None). Saved estimators
+        contain the name alone, so register it again before a loaded estimator is refitted or
+        certified on data.
 
     Examples
     --------
@@ -312,11 +415,12 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
     if not isinstance(name, str) or not name or name in POSTERIORS:
         known = ", ".join(map(repr, POSTERIORS))
         raise ValueError(
-            f"name={name!r} was given, expected a new name; there are already {known}."
+            f"name={name!r} was given, expected a string that is not yet in use. Names in use: "
+            f"{known}."
         )
     POSTERIORS[name] = factory
 
 
 def make_objective(posterior: Any, penalty: Penalty, groups: Groups | None) -> Energy:
-    """Return the energy that belongs to the name of a posterior."""
+    """Return the energy of the posterior with that name, or raise an error if it is unknown."""
     return POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)](penalty, groups)

@@ -1,7 +1,8 @@
-"""Concave penalties of the deterministic autoencoder, by value and supergradient.
+"""Concave penalties of the deterministic autoencoder: values and derivatives.
 
-They act on the mean square aⱼ = ‖uⱼ‖²/n of a row of the estimate, measured in units in which
-columns have unit norm and responses unit mean square, so that results do not depend on units.
+A penalty is a function of the mean square a of the coefficients of one column, taken over all
+responses. The coefficients are in units in which columns have unit norm and responses have unit
+mean square, so that results do not depend on the units of the data.
 """
 
 from __future__ import annotations
@@ -14,26 +15,29 @@ from lucidae.io.models import saved_as
 from lucidae.validation import check_number
 
 SMALLEST = 1e-300
-"""Mean squares below this count as zero: the row has vanished."""
+"""Mean square of a column's coefficients below which they count as zero."""
 
 
 @runtime_checkable
 class Penalty(Protocol):
-    """A concave, non-decreasing function h of the mean square a > 0 of a row."""
+    """A concave, non-decreasing function of the mean square of a column's coefficients."""
 
     def value(self, power: Array) -> Array:
-        """Return h(a)."""
+        """Return the penalty at each of the positive mean squares `power`."""
         ...
 
     def supergradient(self, power: Array) -> Array:
-        """Return h′(a)."""
+        """Return the derivative of the penalty at each of the positive mean squares `power`."""
         ...
 
 
 @saved_as("lucidae.sparsity.penalty.log/1", formerly="lucidae.sparsity.penalties:LogPenalty")
 @dataclass(frozen=True, slots=True)
 class LogPenalty:
-    """h(a) = log a: the limit to which the diagonal VAE tends (Wipf 2023, Lemma 4.3).
+    """The penalty h(a) = log a of the mean square a of a column's coefficients.
+
+    The energy of the diagonal VAE tends to the one with this penalty as the noise variance tends to
+    zero (Wipf 2023, Lemma 4.3).
 
     Examples
     --------
@@ -43,18 +47,20 @@ class LogPenalty:
     """
 
     def value(self, power: Array) -> Array:
-        """Return log a."""
+        """Return the logarithm of the mean squares `power`."""
         return namespace(power).log(power)
 
     def supergradient(self, power: Array) -> Array:
-        """Return 1/a."""
+        """Return the derivative of the logarithm, 1 divided by the mean squares `power`."""
         return 1.0 / power
 
 
 @saved_as("lucidae.sparsity.penalty.power/1", formerly="lucidae.sparsity.penalties:PowerPenalty")
 @dataclass(frozen=True, slots=True)
 class PowerPenalty:
-    """h(a) = a^p / p for 0 < p < 1; p = ½ is the group lasso's norm.
+    """The penalty h(a) = a^p / p of the mean square a of a column's coefficients.
+
+    The exponent p lies between 0 and 1; p = ½ gives the penalty of the group lasso.
 
     Examples
     --------
@@ -69,18 +75,21 @@ class PowerPenalty:
         check_number(self.exponent, "exponent", low=0.0, high=1.0, open_low=True)
 
     def value(self, power: Array) -> Array:
-        """Return a^p / p."""
+        """Return the mean squares `power` raised to the exponent, divided by the exponent."""
         return power**self.exponent / self.exponent
 
     def supergradient(self, power: Array) -> Array:
-        """Return a^(p − 1)."""
+        """Return the derivative: the mean squares `power` raised to the exponent minus 1."""
         return power ** (self.exponent - 1.0)
 
 
 @saved_as("lucidae.sparsity.penalty.arctan/1", formerly="lucidae.sparsity.penalties:ArctanPenalty")
 @dataclass(frozen=True, slots=True)
 class ArctanPenalty:
-    """h(a) = arctan(a/ε): bounded, nearly a count of the non-zero rows.
+    """The penalty h(a) = arctan(a/ε) of the mean square a of a column's coefficients.
+
+    The number ε is `width`. The penalty is bounded, so that the sum of the penalties is nearly
+    proportional to the number of columns with non-zero coefficients.
 
     Examples
     --------
@@ -95,11 +104,11 @@ class ArctanPenalty:
         check_number(self.width, "width", low=0.0, open_low=True)
 
     def value(self, power: Array) -> Array:
-        """Return arctan(a/ε)."""
+        """Return the arctangent of the mean squares `power` divided by the width."""
         return namespace(power).atan(power / self.width)
 
     def supergradient(self, power: Array) -> Array:
-        """Return ε/(ε² + a²)."""
+        """Return the derivative ε/(ε² + a²) at the mean squares a = `power`; ε is the width."""
         return self.width / (self.width**2 + power**2)
 
 
@@ -111,13 +120,18 @@ PENALTIES: dict[str, Penalty] = {
 
 
 def penalty_value(penalty: Penalty, power: Array) -> Array:
-    """Return the penalty h(a) of mean squares a, which are raised to at least `SMALLEST`."""
+    """Return the penalty at the mean squares `power`; those below `SMALLEST` are replaced by it."""
     xp = namespace(power)
     return penalty.value(xp.maximum(power, xp.full_like(power, SMALLEST)))
 
 
 def ridge_relevance(penalty: Penalty, power: Array) -> Array:
-    """Return 1/h′(a), the relevances of the ridge problem that majorises; 0 if h′ is infinite."""
+    """Return the relevances 1/h′(a) for a penalty h and the mean squares a = `power`.
+
+    The ridge regression with these relevances (prior variances) is an upper bound of the penalised
+    problem that is equal to it at the current coefficients. If h′(a) is infinite, the relevance is
+    zero.
+    """
     xp = namespace(power)
     # h(a) ≤ h(a₀) + h′(a₀)(a − a₀): the tangent of a concave h majorises it, and is the ridge
     # penalty a/w with w = 1/h′(a₀). At the floor, w is SMALLEST for h = log: the row stays zero.
@@ -126,13 +140,13 @@ def ridge_relevance(penalty: Penalty, power: Array) -> Array:
 
 
 def as_penalty(penalty: Any) -> Penalty:
-    """Return the penalty of that name, or the object itself if it has both methods."""
+    """Return the penalty of that name, or `penalty` itself if it has both methods of a penalty."""
     if isinstance(penalty, str) and penalty in PENALTIES:
         return PENALTIES[penalty]
     if isinstance(penalty, Penalty) and not isinstance(penalty, type | str):
         return penalty
     named = ", ".join(map(repr, PENALTIES))
     raise ValueError(
-        f"penalty={penalty!r} was given, expected one of {named}, or an object with methods "
-        "value(a) and supergradient(a)."
+        f"penalty={penalty!r} was given, expected one of {named}, or an object with the methods "
+        "value(power) and supergradient(power)."
     )

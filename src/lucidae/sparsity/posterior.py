@@ -1,9 +1,11 @@
-"""The Gaussian posterior of the coefficients and its mean, without a matrix of all columns.
+"""The Gaussian posterior of the coefficients: its mean and covariance on the active columns.
 
-Φ is the dictionary with d rows, X are the responses, W the relevances and γ the noise variance.
-With S = ΦW^½ on the a active columns, U = W^½Z has the posterior covariance W^½ C W^½ and the mean
-W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity gives the same in d × d: C = I −
-Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two is factorised.
+Φ is the dictionary with d rows, X are the responses, W is the diagonal matrix of the relevances
+(prior variances of the coefficients U) and γ the noise variance. Let S = ΦW^½ on the a active
+columns, those with positive relevance. The coefficients have the posterior covariance W^½ C W^½ and
+the mean W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity expresses both by a
+d × d matrix: C = I − Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two matrices
+is factorised. No matrix of the size of all columns is formed.
 """
 
 from __future__ import annotations
@@ -31,17 +33,34 @@ from lucidae.io.models import saved_as
 from lucidae.sparsity.problem import root_by_qr
 
 ILL_CONDITIONED = 1e-8
-"""Noise variance, relative to the squares of the scaled columns, below which QR is used.
+"""Noise variance below which QR decomposition replaces the Cholesky factorisation.
 
-A Cholesky factor of SᵀS + γI would lose more than half of the digits."""
+It is relative to the largest squared norm of a row or column of the scaled dictionary. Below it,
+the Cholesky factor would lose more than half of the digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveFactor:
-    """The active columns with their Cholesky factor L in the smaller dimension.
+    """The active columns of a dictionary, with the matrix factor that gives their posterior.
 
-    `explicit` tells which matrix is LLᵀ: SᵀS + γI (a × a), or else SSᵀ + γI (d × d). If it is
-    ill-conditioned, `basis` is B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR decomposition, else None.
+    Parameters
+    ----------
+    active : ndarray of int of shape (a,)
+        Indices of the active columns, those with positive relevance (prior variance).
+    roots : array of shape (a,)
+        Square roots of their relevances.
+    scaled : array of shape (d, a)
+        The active columns times these roots, called S below.
+    lower : array of shape (a, a) or (d, d)
+        Lower triangular Cholesky factor, with the noise variance γ, of SᵀS + γI if `explicit`, and
+        of SSᵀ + γI otherwise.
+    explicit : bool
+        Whether there are no more active columns than rows.
+    n_columns : int
+        Number of all columns of the dictionary.
+    basis : array or None
+        If the factored matrix is ill-conditioned, B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR
+        decomposition, where L is `lower`; else None.
     """
 
     active: np.ndarray[Any, Any]
@@ -54,7 +73,7 @@ class ActiveFactor:
 
     @classmethod
     def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
-        """Return the factor for a dictionary of weighted and centred rows."""
+        """Factorise for a dictionary whose rows are already centred and weighted."""
         xp = namespace(dictionary)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
@@ -69,7 +88,11 @@ class ActiveFactor:
         return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0])
 
     def mean(self, responses: Array) -> Array:
-        """Return the posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n)."""
+        """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
+
+        It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
+        (prior variances) W.
+        """
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
             return nothing
@@ -91,7 +114,7 @@ class ActiveFactor:
         return scaled.mT @ solve_lower(lower, half, transpose=True)
 
     def posterior(self, noise: float) -> Posterior:
-        """Return the posterior covariance."""
+        """Return the posterior covariance of the coefficients as a `Posterior`."""
         if not self.active.size:
             return Posterior(self.active, self.roots, self.lower, self.explicit, self.n_columns)
         if self.explicit:
@@ -103,35 +126,39 @@ class ActiveFactor:
 
 
 def _largest(values: Array) -> float:
-    """Return the largest entry; 0 if there is none."""
+    """Return the largest entry of a vector as a float; 0 if the vector is empty."""
     return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
 
 
 def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
-    """Return the posterior mean (κ, n): ridge regression with the prior variances `relevance`."""
+    """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
+
+    This is ridge regression with the prior variances `relevance` and the noise variance `noise`.
+    """
     return ActiveFactor.of(dictionary, relevance, noise).mean(responses)
 
 
 @saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """Posterior covariance of the coefficients, which all responses share.
+    """Posterior covariance of the coefficients, which is the same for all responses.
 
-    On the active columns it is W^½ Kᵀ K W^½ when there are no more active columns than rows
-    (`explicit`), and W^½ (I − KᵀK) W^½ otherwise; elsewhere it is zero.
+    On the a active columns with relevances (prior variances) W it is W^½ KᵀK W^½ if there are no
+    more active columns than rows (`explicit`), and W^½ (I − KᵀK) W^½ otherwise. For all other
+    columns it is zero.
 
     Parameters
     ----------
     active : ndarray of int of shape (a,)
-        The columns with a positive relevance.
+        Indices of the active columns, those with positive relevance.
     roots : array of shape (a,)
         Square roots of their relevances.
-    factor : array of shape (min(a, d), a)
+    factor : array of shape (min(a, n_rows), a)
         The matrix K.
     explicit : bool
-        Which of the two forms holds.
+        Whether the covariance is W^½ KᵀK W^½; if False, it is W^½ (I − KᵀK) W^½.
     n_columns : int
-        κ.
+        Number of all columns of the dictionary.
     """
 
     active: Any
@@ -141,7 +168,11 @@ class Posterior:
     n_columns: int
 
     def variance(self, rows: Array) -> Array:
-        """Return xᵀCx with the posterior covariance C for each row x of `rows` (d, κ)."""
+        """Return the posterior variance of the mean predicted for each row, without the noise.
+
+        `rows` has shape (n_rows, n_columns). For a row x the variance is xᵀCx, where C is the
+        posterior covariance of the coefficients.
+        """
         xp = namespace(rows)
         index = xp.asarray(self.active, device=device(rows))
         scaled = xp.take(rows, index, axis=1) * self.roots
@@ -152,7 +183,7 @@ class Posterior:
         return xp.maximum(spread, 0.0 * spread)
 
     def covariance(self, indices: Any) -> Array:
-        """Return the covariance of some coefficients, shape (m, m)."""
+        """Return the posterior covariance of the coefficients of the columns `indices`."""
         xp = namespace(self.roots)
         wanted = np.asarray(indices)
         place = np.full(self.n_columns, -1)

@@ -1,4 +1,4 @@
-"""Predictions from coefficients, and the rounding of a fit to the precision of its data."""
+"""Predictions from coefficients, and conversion of fitted arrays to the dtype of the data."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from typing import Any
 from lucidae.arrays import Array, as_double, is_array, like, machine_epsilon, namespace, scalar
 
 KEPT_DIGITS = 1e-5
-"""Largest relative change of what matters in a fit when it is stored in single precision."""
+"""Largest relative change of a fitted number allowed when it is stored as float32.
+
+Numbers whose contribution to the fit is smaller than this share of the largest may change more.
+"""
 
 
 def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | None) -> Array:
-    """Return what is predicted for the mean row of the fit, for each output.
+    """Return the prediction for the mean training row, one number for each output.
 
-    Predicting from there loses no digits to columns far from zero: x U + b is evaluated as
-    (x − c) U + (c U + b) with the mean row c. The intercept b is rounded relative to c U, so the
-    level that the fit itself found replaces c U + b where the two agree to this rounding; where the
-    user has assigned other coefficients or another intercept, they do not.
+    For coefficients U and intercept b, a row x is predicted as (x − c) U + (c U + b) with the mean
+    training row c, because this loses no digits if columns are far from zero. This function returns
+    c U + b. The stored intercept b is rounded, so the more accurate `level` found by `fit` is
+    returned if the two agree up to rounding. They disagree if the user has assigned other
+    coefficients or another intercept; then c U + b is returned.
 
     Parameters
     ----------
-    coef : array of shape (n, κ)
-        The coefficients Uᵀ, in doubles.
-    intercept : array of shape (n,) or float
-        The intercept b, in the precision in which it is stored.
-    center : array of shape (κ,)
-        The mean row c.
-    level : array of shape (n,), optional
-        The level that the fit found.
+    coef : array of shape (n_outputs, n_columns)
+        The transposed coefficients, as float64.
+    intercept : array of shape (n_outputs,) or float
+        The intercept b, in the dtype in which it is stored.
+    center : array of shape (n_columns,)
+        The mean training row c.
+    level : array of shape (n_outputs,), optional
+        The prediction for the mean training row that `fit` found.
     """
     xp = namespace(coef)
     stored = machine_epsilon(intercept if is_array(intercept) else coef)
@@ -41,33 +45,36 @@ def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | N
 
 
 def narrowed(values: Array, ref: Array, name: str) -> Array:
-    """Convert to the library, dtype and device of `ref`; raise if a number leaves its range."""
+    """Return `values` in the library, dtype and device of `ref`.
+
+    Raise an error that mentions `name` if a number leaves the range of the dtype.
+    """
     xp = namespace(values)
     if bool(xp.all(xp.abs(values) <= namespace(ref).finfo(ref.dtype).max)):
         return like(values, ref)
     largest = scalar(xp.max(xp.abs(values)))
     if as_double(ref).dtype == ref.dtype or not largest < float("inf"):
         raise ValueError(
-            f"{name} is not finite: the numbers of this problem leave the range of float64. "
+            f"{name} is not finite, because numbers in the computation leave the range of float64. "
             "Rescale X and y, or give a larger noise_variance."
         )
     raise ValueError(
-        f"{name} reaches {largest:.3g}, which leaves the range of {ref.dtype}. Rescale X or y, or "
-        "give X in double precision."
+        f"{name} has an entry of magnitude {largest:.3g}, which is outside the range of "
+        f"{ref.dtype}. Rescale X or y, or give X as float64."
     )
 
 
 def check_kept(exact: Array, stored: Array, sizes: Array, name: str) -> None:
-    """Raise an error if single precision has lost numbers that matter, because they are so small.
+    """Raise an error if entries that matter are too small to be stored in the dtype of the data.
 
     Parameters
     ----------
     exact, stored : array
-        The numbers before and after rounding, in doubles.
+        The numbers before and after conversion to the dtype of the data, both as float64.
     sizes : array
-        What each of them contributes to the fit.
+        Contribution of each number to the fit; only numbers with a large contribution matter.
     name : str
-        Name of the attribute.
+        Name of the attribute, for the message.
     """
     xp = namespace(exact)
     ones = xp.ones_like(exact)
@@ -75,6 +82,6 @@ def check_kept(exact: Array, stored: Array, sizes: Array, name: str) -> None:
     if bool(xp.any((lost > KEPT_DIGITS) & (sizes > KEPT_DIGITS * xp.max(sizes)))):
         smallest = scalar(xp.min(xp.where(exact == 0, xp.inf * ones, xp.abs(exact))))
         raise ValueError(
-            f"{name} has entries of {smallest:.3g}, which are too small for single precision. "
-            "Rescale X or y, or give X in double precision."
+            f"{name} has entries of magnitude {smallest:.3g}, which are too small for float32. "
+            "Rescale X or y, or give X as float64."
         )

@@ -1,9 +1,10 @@
-"""Rows of data, and the normalised problem that every solver of this family works on.
+"""Rows of data, and the normalised problem that every sparse solver works on.
 
 `Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
-`normalise` gives columns unit norm and responses unit mean square, replaces many responses by a
-square root of their Gram matrix, and reduces a dictionary with fewer columns than rows to its
-span. `Units` converts energies, relevances and noise variances back.
+`normalise` gives columns unit norm and responses unit mean square. If there are more responses than
+rows, it replaces them by a square root of their Gram matrix. If there are fewer columns than rows,
+it reduces the problem to the span of the columns. `Units` converts energies, relevances (prior
+variances of the coefficients) and noise variances back to the units of the data.
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
@@ -34,19 +35,19 @@ from lucidae.arrays import (
 from lucidae.sparsity.groups import Groups
 
 NOISE_FLOOR = 1e-14
-"""Smallest noise variance that doubles can resolve, relative to the mean square response."""
+"""Smallest noise variance that float64 can resolve, relative to the mean square response."""
 
 LEAST_ACCURACY = 1e-2
-"""Distance to optimality that is required however small the noise variance."""
+"""Largest distance to optimality accepted, however small the noise variance is."""
 
 FORMER_NAMES = ("Phi", "dictionary", "responses")
-"""Former keywords of the arguments X and y."""
+"""Names that the arguments X and y had in earlier versions; they are refused with a message."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_dictionary_and_responses(function: Function) -> Function:
-    """Decorate a function so that former names of its arguments ``X`` and ``y`` are refused."""
+    """Decorate a function so that earlier names of its arguments ``X`` and ``y`` raise an error."""
 
     @wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
@@ -55,8 +56,8 @@ def takes_dictionary_and_responses(function: Function) -> Function:
             name = function.__name__
             given = ", ".join(f"{word}=..." for word in (*former, *(["X"] * ("X" in options))))
             raise TypeError(
-                f"{name}({given}) has become {name}(X=..., y=...): X is the dictionary, y the "
-                "responses."
+                f"{name}({given}) is the call of an earlier version. Write {name}(X=..., y=...), "
+                "where X is the dictionary and y are the responses."
             )
         return function(*args, **options)
 
@@ -64,11 +65,20 @@ def takes_dictionary_and_responses(function: Function) -> Function:
 
 
 class Problem(NamedTuple):
-    """One normalised problem, or a stack of them along the leading axis of every field.
+    """One normalised problem, or several problems along the leading axis of every field.
 
-    Fields are the dictionary (d, κ) with unit columns, the responses Y (d, p) with
-    YYᵀ = XXᵀ/n, the noise variance, the mean square of the responses outside the span of the
-    dictionary, and the number of dimensions in which the data are noise alone.
+    Parameters
+    ----------
+    dictionary : array of shape (d, κ)
+        The dictionary, with columns of unit norm.
+    responses : array of shape (d, p)
+        A matrix Y with YYᵀ = XXᵀ/n, where X are the n responses with unit mean square.
+    noise : array of shape ()
+        The noise variance, relative to the mean square response.
+    outside : array of shape ()
+        Squared norm of the responses outside the span of the dictionary, divided by n.
+    spare : array of shape ()
+        Number of independent rows outside this span, where the data are noise alone.
     """
 
     dictionary: Array
@@ -79,12 +89,12 @@ class Problem(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows d of the normalised problem."""
+        """Number of rows of the normalised dictionary."""
         return int(self.dictionary.shape[-2])
 
     @property
     def columns(self) -> int:
-        """Number of columns κ."""
+        """Number of columns of the dictionary."""
         return int(self.dictionary.shape[-1])
 
     def with_noise(self, noise: Any) -> Problem:
@@ -96,16 +106,17 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Conversion of the normalised problem to the units of the data.
+    """Conversion between the units of the normalised problem and the units of the data.
 
     Parameters
     ----------
-    norms : array of shape (..., κ)
+    norms : array of shape (..., n_columns)
         Norms by which the columns were divided.
     scale : array of shape (...)
         Root mean square by which the responses were divided.
     dimension : float
-        Number of independent rows that the data stand for.
+        Number of independent rows of the data: the sum of the weights, minus one if there is an
+        intercept.
     n_responses : int
         Number of responses.
     """
@@ -116,25 +127,37 @@ class Units:
     n_responses: int
 
     def relevance(self, normalised: Array) -> Array:
-        """Return the relevances w of the caller's columns."""
+        """Return relevances of the normalised problem in the units of the data.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
-        """Return relevances in the units of the normalised problem."""
+        """Return relevances given in the units of the data in those of the normalised problem.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
-        """Return the noise variance in squared units of the responses."""
+        """Return a noise variance of the normalised problem in squared units of the responses."""
         return normalised * self.scale**2
 
     def normalised_noise(self, noise: Any) -> Any:
-        """Return the noise variance of the normalised problem, at least `NOISE_FLOOR`."""
+        """Return a noise variance, given in squared units of the responses, in normalised units.
+
+        The result is at least `NOISE_FLOOR`.
+        """
         xp = namespace(self.scale)
         value = like(noise, self.scale) / self.scale / self.scale
         return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
 
     def energy(self, per_response: Array) -> Array:
-        """Return the energy of the caller's problem, summed over responses."""
+        """Return the energy in the units of the data, summed over the responses.
+
+        `per_response` is the energy of the normalised problem divided by the number of responses.
+        """
         xp = namespace(self.scale)
         return self.n_responses * (per_response + 2.0 * self.dimension * xp.log(self.scale))
 
@@ -155,22 +178,27 @@ def normalise(
     dimension: float | None = None,
     groups: Groups | None = None,
 ) -> tuple[Problem, Units]:
-    """Return the normalised problem with noise variance 1, and the units to undo it.
+    """Return the normalised problem with noise variance 1, and the units to convert results back.
 
     Parameters
     ----------
-    dictionary : array of shape (..., d, κ)
-    responses : array of shape (..., d, n)
+    dictionary : array of shape (..., n_rows, n_columns)
+        The dictionary, with centred and weighted rows.
+    responses : array of shape (..., n_rows, n_responses)
+        The responses, with centred and weighted rows.
     dimension : float, optional
-        Number of independent rows that the data stand for (total weight, less the intercept);
-        d by default.
+        Number of independent rows of the data: the sum of the weights, minus one if there is an
+        intercept. By default n_rows.
     groups : Groups, optional
-        Columns that share one relevance share one scale.
+        Groups of columns that share one relevance (prior variance); they are divided by the same
+        number.
 
     Returns
     -------
     problem : Problem
+        The problem with unit columns and responses of unit mean square.
     units : Units
+        The conversion back to the units of the data.
     """
     xp = namespace(dictionary, responses)
     rows, n_responses = responses.shape[-2:]
@@ -191,13 +219,16 @@ def normalise(
 
 
 def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
-    """Rotate a tall dictionary Φ and the responses X to the span of Φ, which has κ dimensions.
+    """Return dictionary and responses in an orthonormal basis of the span of the columns.
 
-    Return both, and the squared norm of X outside the span.
+    The third value is the squared norm of the responses outside this span. A dictionary with no
+    more rows than columns, and its responses, are returned unchanged, with 0.
 
-    With Φ = QR and [Q, Q⊥] orthogonal, Σ is block diagonal in that basis: RWRᵀ + γI on the
-    span, γI outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and
-    ‖Q⊥ᵀX‖² = ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
+    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
+    variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
+    the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
+    outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X −
+    QQᵀX‖² is all that is needed of the other d − κ rows.
     """
     xp = namespace(dictionary)
     nothing = squared_norm(responses) * 0.0
@@ -209,10 +240,10 @@ def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, 
 
 
 def _gram_root(responses: Array) -> Array:
-    """Return at most d columns with the same Gram matrix YYᵀ.
+    """Return a matrix Y with YYᵀ = XXᵀ for the responses X, with at most as many columns as rows.
 
-    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so Rᵀ (d, d) replaces X
-    and the cost no longer depends on the number of responses.
+    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square matrix Rᵀ
+    replaces X, and the cost no longer depends on the number of responses.
     """
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
@@ -222,19 +253,22 @@ def _gram_root(responses: Array) -> Array:
 
 
 def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
-    """Return the covariance Σ = Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18)."""
+    """Return the covariance Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18).
+
+    Φ is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
+    """
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]
     return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
 
 
 def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
-    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, and B with A = BLᵀ.
+    """Return the Cholesky factor L of AᵀA + γI for A = `tall`, γ = `noise`, and B with A = BLᵀ.
 
-    AᵀA is not formed: rounding may make AᵀA + γI indefinite where γ is far below the squares of A,
-    while [A; √γ I] = QR exists always. L is Rᵀ and B the first rows of Q, up to the signs with
-    which the diagonal of L is positive, as that of a Cholesky factor. A stack of matrices has one
-    noise variance γ for each of them.
+    AᵀA is not formed: rounding errors may make AᵀA + γI indefinite if γ is far below the squares of
+    A, while the QR decomposition [A; √γ I] = QR always exists. L is Rᵀ and B consists of the first
+    rows of Q, up to the signs that make the diagonal of L positive. For a stack of matrices, `noise`
+    has one noise variance per matrix.
     """
     xp = namespace(tall)
     root = noise**0.5
@@ -251,10 +285,10 @@ def _as_matrices(values: Any) -> Any:
 
 
 def rounding_distance(problem: Problem) -> float:
-    """Return the smallest distance to optimality that rounding allows for this problem.
+    """Return the smallest distance to optimality that rounding errors allow for this problem.
 
-    Errors of the inverse covariance Σ⁻¹ are relative to the condition number, which is of the order
-    of 1/γ in units in which the responses have mean square 1.
+    The errors grow with the condition number of the covariance of a response, which is of the order
+    of 1/γ for the noise variance γ relative to the mean square response.
     """
     xp = namespace(problem.noise)
     error = 32.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
@@ -262,21 +296,33 @@ def rounding_distance(problem: Problem) -> float:
 
 
 class Mean(NamedTuple):
-    """A weighted mean of rows as the sum of two arrays: rounded, and what rounding left over."""
+    """A weighted mean of rows as the sum of two float64 arrays, which is more accurate than one.
+
+    `rounded` is the mean rounded to float64, and `rest` is the rounding error.
+    """
 
     rounded: Array
     rest: Array
 
     def removed_from(self, rows: Array) -> Array:
-        """Return rows less the mean; no digits are lost however far they are from zero."""
+        """Return rows minus the mean, accurately even if the rows are far from zero."""
         return (rows - self.rounded) - self.rest
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dictionary (d, κ) with responses (d, n) and weights (d,).
+    """Rows of a dictionary with their responses and weights.
 
-    The offsets are the weighted means that the intercept removes; zero without an intercept.
+    Parameters
+    ----------
+    dictionary : array of shape (n_rows, n_columns)
+        The dictionary.
+    responses : array of shape (n_rows, n_responses)
+        The responses.
+    frequencies : array of shape (n_rows,), optional
+        Weights of the rows: weight 2 is the same as giving the row twice. None gives all weight 1.
+    intercept : bool
+        Whether the model has an intercept, so that weighted means are removed.
     """
 
     dictionary: Array
@@ -291,27 +337,28 @@ class Rows:
 
     @property
     def weights(self) -> Array:
-        """Weights of the rows, one each where none were given."""
+        """Weights of the rows; all are 1 if none were given."""
         if self.frequencies is None:
             return namespace(self.dictionary).ones_like(self.dictionary[:, 0])
         return self.frequencies
 
     @property
     def total_weight(self) -> float:
-        """Number of rows that the data stand for: the sum of the weights."""
+        """Sum of the weights of all rows."""
         return scalar(namespace(self.weights).sum(self.weights))
 
     @property
     def dimension(self) -> float:
-        """Number of independent rows after the intercept is removed."""
+        """Number of independent rows: the sum of the weights, minus one with an intercept."""
         return self.total_weight - float(self.intercept)
 
     @cached_property
     def offsets(self) -> tuple[Mean, Mean]:
-        """Weighted means of the dictionary's and the responses' rows, or zeros."""
+        """Weighted means of the dictionary and of the responses; zeros without an intercept."""
         return self._offset(self.dictionary), self._offset(self.responses)
 
     def _offset(self, values: Array) -> Mean:
+        """Return the weighted mean of the rows of `values`; zeros without an intercept."""
         if not self.intercept:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
@@ -323,7 +370,11 @@ class Rows:
         return Mean(center, shares @ (values - center))
 
     def centred(self) -> tuple[Array, Array]:
-        """Return dictionary and responses less their means; constant columns become zero."""
+        """Return dictionary and responses minus their weighted means.
+
+        Columns that vary by rounding errors only become exactly zero. Without an intercept both are
+        returned unchanged.
+        """
         xp = namespace(self.dictionary)
         results = []
         for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
@@ -335,24 +386,24 @@ class Rows:
 
     @cached_property
     def weighted(self) -> tuple[Array, Array]:
-        """Centred rows of the dictionary and the responses times the roots of their weights."""
+        """Centred dictionary and responses, each row times the square root of its weight."""
         roots = namespace(self.weights).sqrt(self.weights)[:, None]
         dictionary, responses = self.centred()
         return dictionary * roots, responses * roots
 
     def normalised(self, groups: Groups | None) -> tuple[Problem, Units]:
-        """Return the normalised problem of the weighted rows."""
+        """Return the normalised problem of the centred and weighted rows, and its units."""
         return normalise(*self.weighted, dimension=self.dimension, groups=groups)
 
     def mean_square(self) -> float:
-        """Weighted mean square of the centred responses."""
+        """Return the weighted mean square of the centred responses."""
         _, responses = self.weighted
         xp = namespace(responses)
         count = self.total_weight * float(responses.shape[1])
         return scalar(xp.sum(responses**2)) / count
 
     def take(self, index: Any) -> Rows:
-        """Return some of the rows."""
+        """Return the rows with the integer indices `index`."""
         xp = namespace(self.weights)
         chosen = xp.asarray(index, device=device(self.weights))
         parts = (self.dictionary, self.responses, self.weights)
@@ -360,7 +411,11 @@ class Rows:
         return Rows(dictionary, responses, weights, self.intercept)
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
-        """Return the weighted squared error of predicting these rows; `reference` has the means."""
+        """Return the weighted sum of squared errors of predicting these rows.
+
+        `coefficients` have shape (n_columns, n_responses). The means that are removed from the
+        dictionary and the responses are those of the rows `reference`.
+        """
         center, level = reference.offsets
         predicted = center.removed_from(self.dictionary) @ coefficients
         errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2
@@ -368,7 +423,10 @@ class Rows:
 
 
 def canonical(dictionary: Array, responses: Array, weights: Array | None, intercept: bool) -> Rows:
-    """Merge equal rows, drop those of weight zero and sort, so that their order has no effect."""
+    """Return the distinct rows of positive weight, sorted, with the total weight of each.
+
+    Results of a fit then do not depend on the order of the rows.
+    """
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
@@ -387,7 +445,7 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
 
 
 def _sortable(values: Any) -> Any:
-    """Return unsigned integers whose bytes, row by row, sort as the doubles do.
+    """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
     Equal rows have equal bytes. The order by value does not change when columns are multiplied by
     positive numbers, and so neither do the folds into which sorted rows are divided.

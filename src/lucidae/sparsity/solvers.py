@@ -1,11 +1,12 @@
-"""Solvers, which compute relevances from a problem and an energy, in one table.
+"""Solvers that find the relevances at which an energy is minimal, in one table by name.
 
-Solvers of the full energy end at the same minimum where there is only one, and may end at
-different ones where there are several. Observed with 20 dB noise (d = 100, κ = 200, rank 3, ten
-problems a line; energy per response above the lowest of all solvers, median and largest):
+The relevances are the prior variances of the coefficients. If the full energy has a single minimum,
+all its solvers end there; if it has several, solvers may end at different ones. The table shows the
+energy per response above the lowest of all solvers (median, largest) for ten problems a line with
+d = 100 rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of 20 dB:
 
 =====  ==========  =======  =======  =========  =======  ==========
-n      rows r      auto     mm       em         mackay   coordinate
+n      r           auto     mm       em         mackay   coordinate
 =====  ==========  =======  =======  =========  =======  ==========
 20     40, 60      0, 0     0, 0     0, 0       0, 0     0, 0
 20     70          0, 0     0, 0     0, 10.8    0, 0     0, 19.9
@@ -14,11 +15,11 @@ n      rows r      auto     mm       em         mackay   coordinate
 1      30          0, 1.2   0, 1.2   0, 1.2     0, 1.2   0, 54.5
 =====  ==========  =======  =======  =========  =======  ==========
 
-At a noise variance far below the true one, and without noise above r = 0.8 d, the slower path of
-EM finds the lower minima. So "auto" uses EM for one or two responses. With more of them it uses
-MacKay's rule, or coordinates where there is no noise or the dictionary is wide or large. Where the
-result uses more than 0.6 d of a small problem's rows, "auto" also runs EM (and another update) and
-returns the lowest energy.
+EM, which is slower, finds the lower minima if the noise variance is far below the true one, and
+without noise if r > 0.8 d. So "auto" uses EM for one or two responses. For more responses it uses
+MacKay's rule, or coordinate moves if there is no noise or the dictionary is wide or large. If the
+result has more than 0.6 d effective parameters and the problem is small, "auto" also runs EM (and
+another update) and returns the result with the lowest energy.
 """
 
 from __future__ import annotations
@@ -40,41 +41,51 @@ from lucidae.sparsity.working_set import best_change, continuation, solve_workin
 from lucidae.validation import check_choice
 
 BASIN = 1e-2
-"""Distance to stationarity at which updates have chosen a basin of attraction.
+"""Distance to stationarity at which the updates stop and Newton steps take over.
 
-Newton steps then reach its minimum."""
+The updates have then chosen the basin of attraction of one minimum, and Newton steps find it."""
 
 BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
-"""Largest number of updates spent on choosing a basin; more of them end no lower."""
+"""Largest number of updates, for each update rule, before Newton steps take over.
+
+More updates did not end at a lower energy."""
 
 FEW_RESPONSES = 2
-"""Number of responses up to which "auto" uses EM, since minima are many."""
+"""Largest number of responses for which "auto" uses EM, because the energy has many minima."""
 
 EM_PER_COLUMN = 15
-"""EM steps that "auto" spends on few responses, times columns per row; 30 to 100 of them."""
+"""Number of EM steps of "auto" for few responses, divided by the number of columns per row.
+
+The number of steps is then limited to the range from 30 to 100."""
 
 SMALL = 200_000
-"""Entries of a dictionary up to which updates of all columns are affordable."""
+"""Largest number of entries of a dictionary for which "auto" updates all columns in every step."""
 
 CROWDED = 0.6
-"""Degrees of freedom per row above which an estimate may have stopped in one of many minima."""
+"""Effective number of parameters per row above which "auto" compares several solvers.
+
+The energy then has many minima, and a single solver may have stopped in a poor one."""
 
 WIDE = 8
-"""Columns per row above which coordinates, most of which never move, are cheaper than updates."""
+"""Number of columns per row above which coordinate moves are cheaper than updates of all columns.
+
+Most relevances are then zero and never move."""
 
 NOISE_FREE = 1e-6
-"""Noise variance, relative to the mean square response, below which EM's slow path is tried too."""
+"""Noise variance, relative to the mean square response, below which data count as noise-free."""
 
 NEGLIGIBLE = 1e-14
-"""Relevance, relative to the noise variance, that no longer changes Σ in double precision."""
+"""Relevance, relative to the noise variance, below which a column is dropped from the updates.
+
+It no longer changes the covariance of a response in float64."""
 
 LIFT = 1e-2
-"""Share of the flat start that every column gets where updates start from given relevances."""
+"""Smallest relevance when updates start from given relevances, relative to `flat_start`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a solver stops, and the callbacks that it calls."""
+    """Distance to stationarity and number of steps at which a solver stops, and its callbacks."""
 
     tolerance: float = 1e-6
     steps: int = 1000
@@ -86,7 +97,18 @@ Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """A method that minimises an energy, and the properties of the energy that it needs."""
+    """A method that minimises an energy, and the property of the energy that it needs.
+
+    Parameters
+    ----------
+    minimise : callable
+        Called with the problem, the energy, the relevances (prior variances) to start from (or
+        None) and the `Limits`; returns a `Solution`.
+    suits : callable
+        Called with an energy; returns whether the method can minimise it.
+    needs : str
+        Name of the property that the method needs, for the error message.
+    """
 
     minimise: Minimise
     suits: Callable[[Energy], bool]
@@ -103,19 +125,21 @@ def solve(
     limit: int = 1000,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an energy at the problem's noise variance.
+    """Minimise an energy with respect to the relevances, at the problem's noise variance.
+
+    The relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------
     problem : Problem
-        One problem, not a stack.
+        One normalised problem, without a leading axis for several.
     objective : Energy
         The energy.
     method : {"auto", "mm", "em", "mackay", "coordinate"}
-        The solver. The updates choose a basin of the full energy, Newton steps on a working set
-        then reach its minimum. The other energies have one update each.
-    start : array of shape (κ,), optional
-        Relevances to start from.
+        The solver. Updates choose a basin of attraction of the full energy, and Newton steps on a
+        working set of columns then find its minimum. The other energies have one update each.
+    start : array of shape (n_columns,), optional
+        Relevances to start from; by default each solver has its own start.
     tolerance : float
         Distance to stationarity at which to stop.
     limit : int
@@ -126,14 +150,14 @@ def solve(
     Returns
     -------
     Solution
-        Its value is a `State`.
+        Its value is the `State` at the relevances found.
     """
     solver = SOLVERS[check_suited(method, objective)]
     return solver.minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
 
 
 def check_suited(method: Any, objective: Energy) -> str:
-    """Return the name of a solver, or raise an error if the energy lacks what the solver needs."""
+    """Return the name `method` if that solver can minimise the energy; otherwise raise an error."""
     name = check_choice(method, "solver", SOLVERS)
     solver = SOLVERS[name]
     if not solver.suits(objective):
@@ -146,22 +170,22 @@ def check_suited(method: Any, objective: Energy) -> str:
 
 
 def is_small(problem: Problem) -> bool:
-    """Tell whether updates of all columns are affordable."""
+    """Return whether the dictionary is so small that every update may include all columns."""
     return problem.rows * problem.columns <= SMALL
 
 
 def em_steps(problem: Problem) -> int:
-    """Return the number of EM steps after which a basin of attraction is chosen (few responses)."""
+    """Return the number of EM steps that "auto" takes for one or two responses: 30 to 100."""
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
 def basin_limit(objective: Energy, rule: str) -> int:
-    """Return the largest number of updates before Newton steps take over."""
+    """Return the largest number of updates by `rule` before Newton steps take over."""
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
 
 class PrunedState(NamedTuple):
-    """A state on the columns that have not been dropped, and the indices of these columns."""
+    """A state restricted to the columns that are still updated, and the indices of the columns."""
 
     state: State
     columns: np.ndarray[Any, Any]
@@ -179,11 +203,32 @@ def repeat_update(
     prune: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Repeat one update of the relevances (and of γ, if `learn`) until it is stationary.
+    """Repeat one update of the relevances (prior variances) until they are stationary.
 
-    If `prune`, columns whose relevance no longer changes the covariance Σ of a response are dropped
-    on the way, where the energy allows it; the returned state has all of them again. The history
-    records the energy per response.
+    Parameters
+    ----------
+    problem : Problem
+        One normalised problem.
+    objective : Energy
+        The energy.
+    rule : str
+        Name of the update rule of the energy.
+    start : array of shape (n_columns,), optional
+        Relevances to start from; `flat_start` by default.
+    tolerance, limit : float and int
+        Distance to stationarity at which to stop, and largest number of updates.
+    learn : bool
+        Whether to update the noise variance too.
+    prune : bool
+        Whether to drop columns whose relevance no longer changes the covariance of a response, if
+        the energy allows it. The returned state has all columns again.
+    callbacks : sequence of callable
+        As in `iterate`.
+
+    Returns
+    -------
+    Solution
+        Its value is the last `State`; its history records the energy per response.
     """
     update = objective.update(rule)
 
@@ -213,19 +258,23 @@ def repeat_update(
 
 
 def _with_learned_noise(state: State, objective: Energy) -> Problem:
+    """Return the problem of a state with the noise variance after one EM step."""
     noise = learned_noise(state, objective.degrees_of_freedom(state))
     return state.problem._replace(noise=noise)
 
 
 def _noise_distance(state: State, objective: Energy) -> float:
-    """Return the relative change that the next update of the noise variance would bring."""
+    """Return the relative change of the noise variance in the next EM step."""
     return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
 
 
 def _dropped(
     pruned: PrunedState, problem: Problem, relevance: Array
 ) -> tuple[PrunedState, Problem, Array]:
-    """Drop the columns with negligible relevances as soon as these are a tenth of all columns."""
+    """Return the arguments without the columns that have negligible relevances (prior variances).
+
+    The arguments are returned unchanged if fewer than a tenth of the columns are negligible.
+    """
     # A column whose relevance still grows (Q > z) is not dropped however small it is.
     state = pruned.state
     negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
@@ -240,7 +289,10 @@ def _dropped(
 
 
 def _restored(problem: Problem, pruned: PrunedState) -> State:
-    """Return the state on all columns, with relevance zero for those that were dropped."""
+    """Return the state on all columns of the problem; dropped columns get relevance zero.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     state = pruned.state
     if pruned.columns.size == problem.columns:
         return state
@@ -250,7 +302,7 @@ def _restored(problem: Problem, pruned: PrunedState) -> State:
 
 
 def with_value(solution: Solution[Any], value: State) -> Solution[State]:
-    """Return a copy of the solution with another value."""
+    """Return a copy of `solution` whose value is `value`."""
     return Solution(
         value,
         solution.status,
@@ -262,7 +314,11 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
 
 
 def lifted(problem: Problem, start: Array | None) -> Array | None:
-    """Raise every relevance to a small positive number, because the updates cannot leave zero."""
+    """Return the relevances `start`, with those that are too small replaced by a small number.
+
+    The updates cannot change a relevance that is zero. If `start` is None, return None. The
+    relevance of a column is the prior variance of its coefficients.
+    """
     if start is None:
         return None
     return namespace(start).maximum(start, LIFT * flat_start(problem))
@@ -272,7 +328,10 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Repeat an update, then reach the minimum by Newton steps if the energy allows them."""
+    """Repeat an update; then find the minimum by Newton steps if the energy allows them.
+
+    `updates` is the largest number of updates before the Newton steps; by default `basin_limit`.
+    """
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
     if marginal is not None:
@@ -286,7 +345,7 @@ def _solve_by_updates(
 
 
 def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Reach the minimum by Newton steps from where the updates have ended."""
+    """Return the minimum found by Newton steps from the state at which the updates ended."""
     left = limits.steps - basin.n_iter
     if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
         return basin
@@ -297,6 +356,7 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 
 
 def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
+    """Return the solution of `solve_working_set` from `start`, with the given limits."""
     return solve_working_set(
         start,
         marginal,
@@ -307,10 +367,12 @@ def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State
 
 
 def without_vanishing(state: State, marginal: Marginal) -> State:
-    """Return the state, or the stack, with relevances that tend to zero set to zero.
+    """Return the state, of one or several problems, with relevances that tend to zero set to zero.
 
-    These are the ones far below the noise that still decrease and, where coordinates are exact, all
-    those whose minimiser is zero (Wipf 2023, Theorem 4.4), if that together raises no energy.
+    These are the relevances far below the noise variance at which the energy still falls towards
+    zero. If the energy has exact coordinate moves, they are also all relevances whose minimiser,
+    with the others fixed, is zero (Wipf 2023, Theorem 4.4); the latter are set to zero only if this
+    does not raise the energy. The relevance of a column is the prior variance of its coefficients.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -327,7 +389,10 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
 
 
 def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
-    """Return two solutions as one; the second was started from the first."""
+    """Return two solutions as one; the second must have started where the first ended.
+
+    Numbers of iterations are added and histories are concatenated.
+    """
     iterations = np.concatenate(
         [first.history.iterations, second.history.iterations[1:] + first.n_iter]
     )
@@ -342,7 +407,11 @@ def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Solve with falling noise variances, then by coordinate moves and Newton steps."""
+    """Minimise the energy by coordinate moves and Newton steps on a working set of columns.
+
+    Without given relevances (prior variances), the start is found at a decreasing sequence of noise
+    variances.
+    """
     if start is None:
         first = continuation(problem, limits.callbacks)
     else:
@@ -351,11 +420,12 @@ def _solve_by_coordinates(
 
 
 def _marginal(objective: Energy) -> Marginal:
-    """Return the energy as a data term and a log-volume, or raise an error if it is not one."""
+    """Return the energy as a data term plus a log-volume; raise an error if it has no such form."""
     if objective.marginal is None:
         raise ValueError(
-            f"{type(objective).__name__} has exact_coordinates and no marginal: define both, "
-            "since coordinate moves are followed by Newton steps."
+            f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
+            "None. Define the property marginal too, because coordinate moves are followed by "
+            "Newton steps."
         )
     return objective.marginal
 
@@ -363,7 +433,11 @@ def _marginal(objective: Energy) -> Marginal:
 def _solve_auto(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Solve by one method; where many minima are likely, return the lowest result of several."""
+    """Minimise the energy by the method that suits the problem.
+
+    If the result uses so many columns that the energy probably has many minima, run further methods
+    and return the result with the lowest energy.
+    """
     if not objective.exact_coordinates:
         updates = max(BASIN_LIMIT.values())
         return _solve_by_updates("mm", problem, objective, start, limits, updates)
@@ -384,7 +458,10 @@ def _solve_auto(
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
-    """Return the method that suits a problem, and others to compare where minima are many."""
+    """Return the names of the solver that suits a problem and of others to compare it with.
+
+    The others are run only if the energy probably has many minima.
+    """
     if not is_small(problem):
         return ("coordinate",)
     if problem.responses.shape[-1] <= FEW_RESPONSES:
@@ -397,6 +474,7 @@ def methods_for(problem: Problem) -> tuple[str, ...]:
 
 
 def _by_rule(rule: str, words: str) -> Solver:
+    """Return the solver that repeats an update rule; `words` describe the rule in messages."""
     return Solver(partial(_solve_by_updates, rule), lambda energy: rule in energy.rules, words)
 
 
@@ -408,7 +486,6 @@ SOLVERS: dict[str, Solver] = {
     "coordinate": Solver(
         _solve_by_coordinates,
         lambda energy: energy.exact_coordinates,
-        "exact moves of single relevances (the full energy has them; columns in groups share a "
-        "relevance)",
+        "an exact minimiser of each single relevance (only the full energy without groups has it)",
     ),
 }

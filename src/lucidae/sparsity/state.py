@@ -1,8 +1,9 @@
-"""The state of a sparse problem: one factorisation of the covariance Σ, and its consequences.
+"""The state of a sparse problem: quantities that follow from one factorisation of the covariance.
 
-Σ = ΦWΦᵀ + γI is the covariance of a response, with the dictionary Φ, the relevances W and the noise
-variance γ. `evaluate` and `evaluate_fit` are the only functions of the solvers that factorise it.
-Sweeps, Newton steps, updates and the test of significance all read their result.
+Σ = ΦWΦᵀ + γI is the covariance of a response, with the dictionary Φ, the relevances W (prior
+variances of the coefficients) and the noise variance γ. `evaluate` and `evaluate_fit` are the only
+functions of the solvers that factorise Σ. Coordinate moves, Newton steps, updates and the test of
+significance all use the state that they return.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 
 class Factor(NamedTuple):
-    """A factorisation Σ = LLᵀ of the covariance: L⁻¹, the whitened responses L⁻¹Y and log|Σ|."""
+    """A Cholesky factorisation Σ = LLᵀ of the covariance of a response.
+
+    The fields are L⁻¹, the product L⁻¹Y with the responses Y of the normalised problem, and log|Σ|.
+    """
 
     inverse: Array
     responses: Array
@@ -37,14 +41,32 @@ class Factor(NamedTuple):
 
 
 class State(NamedTuple):
-    """A problem with relevances w, and the quantities that follow from them (Wipf 2023, eq. 18).
+    """A problem with relevances, and the quantities that follow from them (Wipf 2023, eq. 18).
 
-    After the fields of `Problem`: the relevances w (κ,), the curvatures zⱼ = φⱼᵀΣ⁻¹φⱼ, the
-    alignments Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n, the data term tr(XXᵀΣ⁻¹)/n and log|Σ|; then the inverse Cholesky
-    factor L⁻¹ (d, d) of Σ, the whitened responses L⁻¹Y (d, p), the whitened columns L⁻¹Φ (d, κ)
-    and the loadings ΦᵀΣ⁻¹Y (κ, p). The last four have shape (0, 0) where they are not stored:
-    the updates need none of them, and a stack on a device would copy them in every step.
-    Stacks of problems have one more leading axis everywhere.
+    Φ is the dictionary with d rows and κ columns φⱼ, X are the n responses and Y is a matrix with p
+    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances, γ the noise variance and
+    Σ = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every field has one more
+    leading axis. The last four fields have shape (0, 0) if they are not stored: the updates do not
+    need them, and problems on an accelerator would copy them in every step.
+
+    Parameters
+    ----------
+    dictionary, responses, noise, outside, spare : array
+        The fields of `Problem`.
+    relevance : array of shape (κ,)
+        The relevances, prior variances of the coefficients of each column.
+    curvature : array of shape (κ,)
+        φⱼᵀΣ⁻¹φⱼ for each column.
+    alignment : array of shape (κ,)
+        ‖φⱼᵀΣ⁻¹X‖²/n for each column.
+    fit, log_determinant : array of shape ()
+        The data term tr(XXᵀΣ⁻¹)/n, and log|Σ|.
+    inverse : array of shape (d, d)
+        The inverse L⁻¹ of the Cholesky factor.
+    whitened_responses, whitened : array of shape (d, p) and (d, κ)
+        L⁻¹Y and L⁻¹Φ.
+    loading : array of shape (κ, p)
+        ΦᵀΣ⁻¹Y.
     """
 
     dictionary: Array
@@ -64,58 +86,74 @@ class State(NamedTuple):
 
     @property
     def problem(self) -> Problem:
-        """The problem without its relevances."""
+        """The problem without its relevances (prior variances)."""
         return Problem(*self[:5])
 
     @property
     def factor(self) -> Factor | None:
-        """The factorisation of Σ, None where it is not stored."""
+        """The Cholesky factorisation of the covariance of a response; None if it is not stored."""
         if not self.inverse.shape[-1]:
             return None
         return Factor(self.inverse, self.whitened_responses, self.log_determinant)
 
     @property
     def energy_of_fit(self) -> Array:
-        """Data term tr(XXᵀΣ⁻¹)/n, including the responses outside the span of the dictionary."""
+        """Data term of the energy, including the responses outside the span of the dictionary.
+
+        It is tr(XXᵀΣ⁻¹)/n for n responses X with covariance Σ.
+        """
         return self.fit + self.outside / self.noise
 
     @property
     def residual(self) -> Array:
-        """Mean square residual ‖X − ΦU‖²/n.
+        """Squared residual ‖X − ΦU‖²/n of the posterior mean U, divided by the n responses X.
 
-        X − ΦU = γΣ⁻¹X, so it is γ² tr(XXᵀΣ⁻²)/n; and since Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² + Σ⁻¹ΦWΦᵀΣ⁻¹,
-        this is γ times the data term less Σ wⱼQⱼ.
+        Since X − ΦU = γΣ⁻¹X, it is γ² tr(XXᵀΣ⁻²)/n. With Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² + Σ⁻¹ΦWΦᵀΣ⁻¹ this
+        is γ times the difference of the data term tr(XXᵀΣ⁻¹)/n and the sum of all wⱼQⱼ. Here Φ is
+        the dictionary, W are the relevances (prior variances) wⱼ, γ is the noise variance, Σ the
+        covariance of a response, and Qⱼ are the alignments.
         """
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
 
     @property
     def power(self) -> Array:
-        """Mean square of each row of the estimate: aⱼ = ‖uⱼ‖²/n = wⱼ²Qⱼ."""
+        """Mean square, taken over all responses, of each column's coefficients.
+
+        It is the squared relevance (prior variance) of the column times its alignment.
+        """
         return self.relevance**2 * self.alignment
 
     @property
     def used(self) -> Array:
-        """Degrees of freedom that the fit uses: tr(ΦWΦᵀΣ⁻¹), which is the sum of all wⱼzⱼ."""
+        """Effective number of parameters: the sum of the relevances times the curvatures.
+
+        It is tr(ΦWΦᵀΣ⁻¹) for the dictionary Φ, the relevances W and the covariance Σ of a response.
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return namespace(self.relevance).sum(self.relevance * self.curvature, axis=-1)
 
     @property
     def dimension(self) -> Array:
-        """Number of independent rows that the data stand for."""
+        """Number of independent rows of the data, including those outside the dictionary's span."""
         return self.spare + float(self.dictionary.shape[-2])
 
     def without_factor(self) -> State:
-        """Return the state without the factorisation of Σ."""
+        """Return the state without the stored factorisation of the covariance."""
         nothing = _not_stored(self.relevance)
         return self._replace(inverse=nothing, whitened_responses=nothing)
 
     def compact(self) -> State:
-        """Return the state without the factorisation, whitened columns and loadings."""
+        """Return the state with its last four fields replaced by empty arrays, to save memory."""
         nothing = _not_stored(self.relevance)
         return self.without_factor()._replace(whitened=nothing, loading=nothing)
 
     def take(self, index: Any) -> State:
-        """Return the state of one problem on some columns; all others must have relevance zero."""
+        """Return the state restricted to the columns `index`; all others must have relevance zero.
+
+        The state must be that of one problem and store `whitened` and `loading`. The relevance of a
+        column is the prior variance of its coefficients.
+        """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
         vectors = ("relevance", "curvature", "alignment")
@@ -129,10 +167,10 @@ class State(NamedTuple):
 
 
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the Cholesky factor of Σ and log|Σ|.
+    """Return the Cholesky factor of the covariance of a response, and its log-determinant.
 
-    Where rounding makes Σ indefinite, the factor of one problem is computed without forming Σ, and
-    those of a stack are NaN.
+    If rounding errors make the covariance indefinite, the factor of a single problem is computed by
+    QR decomposition instead; among several problems, the factor of that problem is NaN.
     """
     xp = namespace(problem.dictionary)
     dictionary, weights = _active_columns(problem, relevance)
@@ -143,7 +181,11 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
 
 
 def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the columns and relevances that form Σ: the active ones, where they are a minority."""
+    """Return the columns, with their relevances, from which the covariance is computed.
+
+    These are the columns of positive relevance if there are few of them, otherwise all columns. The
+    relevance of a column is the prior variance of its coefficients.
+    """
     if relevance.ndim > 1 or problem.columns <= problem.rows:
         return problem.dictionary, relevance
     active = np.flatnonzero(to_numpy(relevance))
@@ -157,18 +199,20 @@ def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
 def evaluate(
     problem: Problem, relevance: Array, *, factor: Factor | None = None, columns: bool = False
 ) -> State:
-    """Return the state at `relevance`: one Cholesky factor and one product with the dictionary.
+    """Return the state of a problem at given relevances (prior variances).
+
+    The cost is one Cholesky factorisation and one product with the dictionary.
 
     Parameters
     ----------
     problem : Problem
-        One problem, or a stack.
-    relevance : array of shape (..., κ)
+        One problem, or several along the leading axis.
+    relevance : array of shape (..., n_columns)
+        The relevances.
     factor : Factor, optional
-        The factorisation of Σ at these relevances, where it is known already.
+        The factorisation of the covariance at these relevances, if it is known already.
     columns : bool
-        Whether to store the whitened columns and the loadings, which Newton steps and coordinate
-        moves need.
+        Whether to store `whitened` and `loading`, which Newton steps and coordinate moves need.
 
     Returns
     -------
@@ -197,10 +241,12 @@ def evaluate(
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
-    """Return a state without curvatures (they are NaN), which takes less time than `evaluate`.
+    """Return the state of a problem at given relevances, with curvatures that are NaN.
 
-    It serves energies whose update and violation do not depend on the curvatures. Two triangular
-    systems for the responses replace the inverse of the Cholesky factor.
+    This takes less time than `evaluate` and suffices for energies whose update and distance to
+    stationarity do not depend on the curvatures. Two triangular systems are solved for the
+    responses, instead of inverting the Cholesky factor. The relevance of a column is the prior
+    variance of its coefficients.
     """
     xp = namespace(problem.dictionary)
     lower, log_determinant = factorise(problem, relevance)
@@ -220,7 +266,10 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 
 
 def evaluate_from(state: State, relevance: Array) -> State:
-    """Return the state at `relevance` with its columns; reuse Σ if the relevances are equal."""
+    """Return the state at `relevance`, with `whitened` and `loading` stored.
+
+    The factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
+    """
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.whitened.shape[-1]:
         return state
@@ -229,12 +278,15 @@ def evaluate_from(state: State, relevance: Array) -> State:
 
 
 def _not_stored(relevance: Array) -> Array:
-    """Return an empty matrix, which stands for a matrix that is not stored."""
+    """Return an empty matrix, the value of a field of `State` that is not stored."""
     return zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
 
 
 def flat_start(problem: Problem) -> Array:
-    """Return equal relevances that explain the mean square response; zero for zero columns."""
+    """Return equal relevances for which the prior variance of a response is its mean square.
+
+    Columns that are zero get relevance zero.
+    """
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns
     nonzero = xp.any(problem.dictionary != 0, axis=-2)
@@ -242,13 +294,19 @@ def flat_start(problem: Problem) -> Array:
 
 
 def empty_start(problem: Problem) -> Array:
-    """Return relevances that are all zero."""
+    """Return an array of relevances that are all zero, one for each column of the problem.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     shape = (*problem.dictionary.shape[:-2], problem.columns)
     return zeros_like_shape(shape, problem.dictionary)
 
 
 def positive(values: Array) -> Array:
-    """Replace zeros (of zero columns) by one, so that ratios with them are zero, not NaN."""
+    """Return `values` with entries that are not positive replaced by one.
+
+    Used as divisors of zero columns, they then give zero instead of NaN.
+    """
     xp = namespace(values)
     return xp.where(values > 0, values, xp.ones_like(values))
 
@@ -256,12 +314,13 @@ def positive(values: Array) -> Array:
 def complementarity(
     relevance: Array, alignment: Array, pressure: Array, groups: Groups | None = None
 ) -> Array:
-    """Return the distance to the KKT conditions: Q = z where w > 0, and Q ≤ z where w = 0.
+    """Return the distance of relevances to the KKT conditions, a dimensionless number.
 
-    Here w are the relevances, Q the alignments and z the curvatures (or another derivative of the
-    log-volume, `pressure`). The distance is the largest of wⱼ|Qⱼ − zⱼ| and (Qⱼ − zⱼ)/zⱼ; both are
-    dimensionless and vanish together exactly at a stationary point. For a group, Q and z are totals
-    over its columns.
+    Let w be the relevance of a column, Q its alignment (minus the derivative of the data term) and
+    z its pressure (the derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z
+    if w = 0. The distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero
+    exactly if the conditions hold. For a group of columns, Q and z are sums over the group. The
+    relevance of a column is the prior variance of its coefficients.
     """
     xp = namespace(relevance)
     if groups is not None:

@@ -1,7 +1,8 @@
-"""Which columns are significant: a test of how much each one adds to the likelihood.
+"""Test of significance of each column, by the likelihood that it adds.
 
-At the optimum about half of the columns of pure noise have a small positive relevance, so a
-positive relevance does not make a column part of the support.
+At the optimum about half of the columns that are pure noise have a small positive relevance (prior
+variance of the coefficients). A positive relevance alone therefore does not make a column part of
+the support.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from lucidae.sparsity.state import State, evaluate_from, positive
 def leave_one_out(state: State) -> tuple[Array, Array]:
     """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
 
-    They are the curvature zⱼ and the alignment Qⱼ with column j left out of the covariance Σ. Σ₋ⱼ =
-    Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ²
-    = Qⱼ/(1 − wⱼzⱼ)²; 1 − wⱼzⱼ is the posterior variance of the latent, which rounding must not take
-    to zero.
+    They are the curvature zⱼ = φⱼᵀΣ⁻¹φⱼ and the alignment Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n of the column φⱼ with
+    relevance wⱼ, for n responses X, after the column is left out of their covariance Σ. Then
+    Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So
+    sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor 1 − wⱼzⱼ is the posterior variance of
+    the column's latent, whose prior variance is 1; it is kept above zero in spite of rounding.
     """
     xp = namespace(state.relevance)
     variance = 1.0 - state.relevance * state.curvature
@@ -32,9 +34,11 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
 
 
 def evidence_ratios(state: State, n_responses: int) -> Array:
-    """Return twice the log-likelihood that each column alone gains: n(t − 1 − log t) with t = q²/s.
+    """Return twice the log-likelihood that each column adds to a model of all other columns.
 
-    It is zero for columns with t ≤ 1, whose best relevance is zero.
+    For n responses it is n(t − 1 − log t) with t = q²/s, where s is the sparsity and q² the squared
+    quality of the column (see `leave_one_out`). It is zero if t ≤ 1, since the best relevance
+    (prior variance) of the column is then zero.
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -44,16 +48,21 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
 
 
 def significance_threshold(significance: float, n_columns: int) -> float:
-    """Return the quantile of χ²₁ at 1 − α/κ for the significance α and κ columns (or groups)."""
+    """Return the evidence that a column (or group) must exceed to be significant.
+
+    It is the quantile of the χ² distribution with one degree of freedom at one minus the
+    significance divided by the number of columns (or groups).
+    """
     return float(scipy.stats.chi2.isf(significance / n_columns, 1))
 
 
 def significant_columns(
     state: State, n_responses: int, significance: float, objective: Energy
 ) -> Any:
-    """Return a Boolean mask of the columns whose evidence exceeds `significance_threshold`.
+    """Return a Boolean mask of the statistically significant columns.
 
-    Grouped columns are tested together, one relevance at a time.
+    A column is significant if twice the log-likelihood that it adds exceeds
+    `significance_threshold`. The columns of a group are tested together.
     """
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
@@ -68,10 +77,11 @@ def significant_columns(
 
 
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
-    """Return twice the log-likelihood that is lost when each group is taken out of Σ.
+    """Return, for each group, twice the log-likelihood that is lost without its columns.
 
-    With G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n, taking out w_g raises the energy per response by
-    log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
+    Let Φ_g be the columns of a group with relevance (prior variance) w, X the n responses with
+    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response is
+    larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
     state = evaluate_from(state, state.relevance)
     whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
@@ -86,7 +96,11 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 
 
 def _removal_cost(left: Any, loading: Any, weight: float) -> float:
-    """Return log|M| + w tr(BᵀM⁻¹B); M is `left`, B is `loading`; infinite for indefinite M."""
+    """Return the increase of the energy per response when a group of columns is removed.
+
+    It is log|M| + w tr(BᵀM⁻¹B), where M = I − wG is `left`, B is `loading` and w is `weight` (see
+    `group_evidence`), or infinity if M is not positive definite.
+    """
     # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
     # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹; both are read off the eigenvalues of M.
     values, vectors = np.linalg.eigh(left)

@@ -1,8 +1,8 @@
-"""When a sparse representation is the only one, and which relevances coefficients imply.
+"""Proofs that a sparse representation is unique, and the relevances that coefficients imply.
 
-No solver uses this module. Uniqueness is proved from the coherence of the dictionary, which bounds
-its spark (the smallest number of linearly dependent columns), or from sets of columns that are all
-checked. It is never assumed.
+No solver uses this module. Uniqueness is proved either from the mutual coherence of the dictionary,
+which bounds its spark (the smallest number of linearly dependent columns), or by checking all sets
+of columns that could replace the active ones. It is never assumed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from lucidae.arrays import to_numpy
 BLOCK_COLUMNS = 1024
 
 EXACT = 1e-8
-"""Relative residual below which a fit counts as exact: far above rounding, far below noise."""
+"""Relative residual below which a fit counts as exact.
+
+It is far above rounding errors and far below the noise of data."""
 
 MARGIN = 10.0
-"""How many times `EXACT` the smallest change of the responses must be that tells two sets apart.
+"""Safety factor: reconstructions of the responses differ if they do by this many times `EXACT`.
 
-Two exact fits differ by at most 2 EXACT in their reconstruction, so any factor above 2 is safe.
+Two exact fits differ by at most 2 `EXACT` in their reconstruction, so any factor above 2 is safe.
 """
 
 SUBSETS = 20_000
-"""Largest number of subsets of three and more columns that are checked one by one."""
+"""Largest number of subsets of three or more columns that are checked one by one."""
 
 PAIR_WORK = 2e9
-"""Multiplications up to which all pairs of columns are compared."""
+"""Largest number of multiplications spent on comparing all pairs of columns."""
 
 NO_OTHER = "Checked: no other column lies in the span of the active ones."
 
@@ -43,7 +45,9 @@ TOO_MANY = (
 
 
 def coherence(dictionary: Any) -> float:
-    """Return the largest absolute correlation of two different columns; zero columns are ignored.
+    """Return the mutual coherence: the largest absolute cosine between two different columns.
+
+    Zero columns are ignored.
 
     Examples
     --------
@@ -61,43 +65,48 @@ def coherence(dictionary: Any) -> float:
 
 
 def unit_columns(columns: Any) -> tuple[Any, Any]:
-    """Return the columns that are not zero, divided by their norms, and their indices."""
+    """Return the non-zero columns divided by their norms, and the indices of these columns."""
     norms = np.linalg.norm(columns, axis=0)
     nonzero = np.flatnonzero(norms > 0)
     return columns[:, nonzero] / norms[nonzero], nonzero
 
 
 def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
-    """Return 1 + 1/μ, a lower bound on the spark for the coherence μ (Donoho & Elad 2003).
+    """Return a lower bound on the spark of a dictionary with the given mutual coherence.
 
-    If `rows` is given, μ is first raised by a bound on the rounding error of an inner product of so
-    many terms.
+    The spark is the smallest number of linearly dependent columns. The bound is 1 + 1/μ for the
+    coherence μ (Donoho & Elad 2003). If `rows` is given, μ is first raised by a bound on the
+    rounding error of an inner product of so many terms.
     """
     raised = mutual_coherence + 2.0 * (rows + 2) * np.finfo(float).eps if rows else mutual_coherence
     return 1.0 + 1.0 / raised if raised > 0 else float("inf")
 
 
 def uniqueness_bound(spark: float, rank: int) -> float:
-    """Return (spark − 1 + rank)/2, below which an exact representation is the sparsest one.
+    """Return the number of columns below which an exact representation is the only sparsest one.
 
-    `rank` is that of the responses, and the number of columns of the representation is compared
-    with the bound (Chen & Huo 2006, Theorem 2.4).
+    It is (spark − 1 + rank)/2 for the spark of the dictionary and the rank of the responses (Chen &
+    Huo 2006, Theorem 2.4).
     """
     return (spark - 1.0 + rank) / 2.0
 
 
 def row_scale_ratios(norms: Any) -> Any:
-    """Return ratios of successive non-zero row norms, descending (Wipf 2023, Theorem 4.1)."""
+    """Return the ratio of each non-zero row norm to the next larger one, largest norms first.
+
+    The norms are those of the coefficient rows in Wipf 2023, Theorem 4.1.
+    """
     positive_norms = np.sort(to_numpy(norms)[to_numpy(norms) > 0])[::-1]
     return positive_norms[1:] / positive_norms[:-1]
 
 
 def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) -> Any:
-    """Return the relevances under which coefficients U, with rows uⱼ, can be the posterior mean.
+    """Return the relevances (prior variances) for which given coefficients are the posterior mean.
 
-    They are wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖ for the noise variance γ and the columns φⱼ of the dictionary
-    Φ, because X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X. They are infinite where φⱼᵀ(X − ΦU) vanishes and
-    uⱼ does not: then U is not a posterior mean.
+    Let Φ be the dictionary with columns φⱼ, X the responses, γ the noise variance, Σ the covariance
+    of a response and U, with rows uⱼ, the coefficients `rows`. A posterior mean satisfies
+    X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X, so the relevances are wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖. They are
+    infinite if φⱼᵀ(X − ΦU) vanishes and uⱼ does not; then U is not a posterior mean.
     """
     slopes = dictionary.T @ (responses - dictionary @ rows)
     lengths, norms = np.linalg.norm(slopes, axis=1), np.linalg.norm(rows, axis=1)
@@ -106,7 +115,7 @@ def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) 
 
 
 class Position(NamedTuple):
-    """What was found out about other representations of the responses with as few columns.
+    """Result of the search for other representations of the responses with as few columns.
 
     Parameters
     ----------
@@ -114,9 +123,9 @@ class Position(NamedTuple):
         The spark that the dictionary would have if its columns were in general position: its rank
         plus one, or infinity if all columns are linearly independent.
     unique : bool
-        True where it was proved that there is no other representation; False leaves it open.
+        True if it was proved that there is no other representation; False leaves it open.
     reason : str
-        What was checked, or why nothing is claimed.
+        Sentence that says what was checked, or why nothing is claimed.
     """
 
     spark: float
@@ -129,18 +138,19 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
 
     Parameters
     ----------
-    columns : ndarray of shape (d, κ)
+    columns : ndarray of shape (n_rows, n_columns)
         The dictionary.
     used : ndarray of int
-        The columns S of an exact representation X = Φ_S U, ascending.
-    responses : ndarray of shape (d, n)
+        Indices of the columns of an exact representation of the responses, ascending.
+    responses : ndarray of shape (n_rows, n_responses)
         The responses X, or any matrix with the same Gram matrix XXᵀ.
     rank : int
         Numerical rank of X.
     weakest : float
-        The smallest of the norms ‖φⱼ‖‖uⱼ‖ and of the first `rank` singular values of X, relative
-        to ‖X‖. A set of columns whose smallest singular value is below MARGIN · EXACT / weakest
-        might give an exact representation of X by other columns.
+        The smallest of two kinds of numbers, relative to ‖X‖: the norm of a used column times the
+        norm of its coefficients, and the first `rank` singular values of X. A set of columns whose
+        smallest singular value is below MARGIN · EXACT / weakest might give an exact representation
+        of X by other columns.
 
     Returns
     -------
@@ -160,7 +170,7 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
     near = near[~np.isin(near, place)]
     if near.size:
         column = int(nonzero[near[0]])
-        why = f"Column {column} lies in the span of the active ones and can replace one of them."
+        why = f"Column {column} lies in the span of the active columns and can replace one of them."
         return Position(spark, False, why)
     return _by_projection(unit, place, responses, rank, spark, least * place.size**0.5)
 
@@ -168,14 +178,15 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
 def _by_projection(
     unit: Any, used: Any, responses: Any, rank: int, spark: float, least: float
 ) -> Position:
-    """Prove uniqueness from the parts of the columns that are orthogonal to the responses.
+    """Try to prove uniqueness from the parts of the columns that are orthogonal to the responses.
 
-    Let T be another set of at most s = |S| columns whose span contains range X, of dimension r.
-    Orthogonal to range X, the columns of T span at most s − r dimensions, so that any s − r + 1 of
-    them are linearly dependent there. If therefore all subsets of s − r + 1 columns that are not
-    contained in S are independent after range X is projected out, no such T exists. For
-    representations that are exact up to EXACT only, the smallest singular value of such a subset
-    of T is at most EXACT √s ‖X‖/σ_r(X), which is below `least`.
+    Let S be the s columns of the representation, X the responses of rank r, and T another set of at
+    most s columns whose span contains the range of X. Orthogonal to this range, the columns of T
+    span at most s − r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence
+    no such T exists if all subsets of s − r + 1 columns that are not contained in S are linearly
+    independent after the range of X is projected out. For representations with a relative residual
+    up to EXACT, the smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X),
+    where σ_r(X) is the r-th singular value of X; this is below `least`.
     """
     size = used.size - rank + 1
     work = float(unit.shape[1]) ** 2 * unit.shape[0]
@@ -186,14 +197,23 @@ def _by_projection(
     # Eigenvalues of Gram matrices are squares of singular values, up to this rounding error.
     rounding = 8.0 * (unit.shape[0] + size) * np.finfo(float).eps
     if _smallest_eigenvalue(rest, used, size) > least**2 + rounding:
-        why = f"Checked: no set of {size} columns allows others to replace the active ones."
+        why = (
+            f"All sets of {size} columns were checked: no other columns can replace the active "
+            "ones."
+        )
         return Position(spark, True, why if size > 1 else NO_OTHER)
-    why = f"Some {size} columns may allow others to replace some of the active ones."
+    why = (
+        f"All sets of {size} columns were checked: with some of them, other columns may replace "
+        "some of the active ones."
+    )
     return Position(spark, False, why)
 
 
 def _smallest_eigenvalue(rest: Any, used: Any, size: int) -> float:
-    """Return the smallest eigenvalue of all Gram matrices of `size` columns not all in `used`."""
+    """Return the smallest eigenvalue among the Gram matrices of all sets of `size` columns.
+
+    Sets that are contained in `used` are left out. If no set remains, return infinity.
+    """
     inside = np.zeros(rest.shape[1], dtype=bool)
     inside[used] = True
     if size == 1:
@@ -208,7 +228,10 @@ def _smallest_eigenvalue(rest: Any, used: Any, size: int) -> float:
 
 
 def _smallest_of_pairs(rest: Any, inside: Any) -> float:
-    """Return the smallest eigenvalue of [[a, c], [c, b]] over all pairs not both inside."""
+    """Return the smallest eigenvalue among the 2 × 2 Gram matrices of all pairs of columns.
+
+    Pairs of two columns for which the mask `inside` is True are left out.
+    """
     squares, smallest = (rest**2).sum(axis=0), np.inf
     for start in range(0, rest.shape[1], BLOCK_COLUMNS):
         block = slice(start, start + BLOCK_COLUMNS)
@@ -232,9 +255,9 @@ def _rank(unit: Any) -> tuple[int, float]:
 
 
 def _outside_span(unit: Any, used: Any) -> tuple[Any, float]:
-    """Return how far all columns lie outside the span of the used ones.
+    """Return the distance of each column from the span of the used columns.
 
-    Also return the smallest singular value of the used columns.
+    The second value is the smallest singular value of the used columns.
     """
     left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
     smallest = float(values[-1]) if used.size <= unit.shape[0] else 0.0

@@ -1,9 +1,9 @@
-"""Update rules of the relevances and of the noise variance: one pure step each.
+"""Update rules of the relevances and of the noise variance, each as a function that makes one step.
 
-For a column φ with relevance w and row u of the coefficients, a = ‖u‖²/n, z = φᵀΣ⁻¹φ and
-Q = ‖φᵀΣ⁻¹X‖²/n as in `State`, where X are the n responses and Σ is their covariance. The rules are
-written in Q, because a = w²Q would leave 0/0 where a relevance is zero. None of them raises the
-energy.
+The relevance w of a column φ is the prior variance of its coefficients u. As in `State`, its
+curvature is z = φᵀΣ⁻¹φ and its alignment is Q = ‖φᵀΣ⁻¹X‖²/n, where X are the n responses and Σ is
+their covariance. The rules are written in terms of Q and not of the mean square a = ‖u‖²/n = w²Q of
+the coefficients, which would give 0/0 if a relevance is zero. No rule raises the energy.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from lucidae.sparsity.state import State, positive
 Update: TypeAlias = Callable[[State, Groups | None], Array]
 
 SMALLEST_LEARNED = 1e-10
-"""Learning never takes the noise variance below this share of the mean square response."""
+"""Smallest value of a learned noise variance, relative to the mean square response."""
 
 
 def _totals(state: State, groups: Groups | None) -> tuple[Array, Array]:
-    """Return the alignments Q and the curvatures z, as totals where columns are grouped."""
+    """Return the alignment and the curvature of each column, or of its group if it has one."""
     if groups is None:
         return state.alignment, state.curvature
     return groups.share(state.alignment), groups.share(state.curvature)
 
 
 def expectation_maximization(state: State, groups: Groups | None = None) -> Array:
-    """Return w + w²(Q − z), the posterior second moment of each row: EM (Wipf & Rao 2007)."""
+    """Return the relevances after one step of expectation–maximisation (Wipf & Rao 2007).
+
+    The relevance w (prior variance) of a column φ becomes w + w²(Q − z), the posterior second
+    moment of its coefficients. Here z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n responses X with
+    covariance Σ.
+    """
     alignment, curvature = _totals(state, groups)
     slope = alignment - curvature
     if groups is not None:
@@ -39,7 +44,13 @@ def expectation_maximization(state: State, groups: Groups | None = None) -> Arra
 
 
 def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
-    """Return w √(Q/z), the minimum of a majoriser of the energy: MM (Wipf 2023, eq. 21)."""
+    """Return the relevances after one step of majorise–minimise (Wipf 2023, eq. 21).
+
+    The relevance w (prior variance) of a column φ becomes w √(Q/z), with z = φᵀΣ⁻¹φ and
+    Q = ‖φᵀΣ⁻¹X‖²/n for n responses X with covariance Σ. This
+    minimises an upper bound of the energy that is equal to it at the old relevances. The relevance
+    of a column is the prior variance of its coefficients.
+    """
     # log|Σ| is concave in w, with gradient z; the data term is the minimum over U of
     # ‖X − ΦU‖²/γ + Σ a/w. So a/w + zw majorises the energy, and is minimal at w = √(a/z).
     alignment, curvature = _totals(state, groups)
@@ -47,7 +58,13 @@ def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
 
 
 def mackay(state: State, groups: Groups | None = None) -> Array:
-    """Return w Q/z (MacKay 1992); the majoriser of MM is equal at both ends of this longer step."""
+    """Return the relevances (prior variances) after one step of MacKay's rule (MacKay 1992).
+
+    The relevance w of a column φ becomes w Q/z, with z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n responses
+    X with covariance Σ. The
+    step is longer than that of `majorize_minimize`. The upper bound used there has the same value
+    before and after this step, so that the energy does not rise.
+    """
     alignment, curvature = _totals(state, groups)
     return state.relevance * (alignment / positive(curvature))
 
@@ -57,15 +74,15 @@ UPDATES: dict[str, Update] = {
     "mm": majorize_minimize,
     "mackay": mackay,
 }
-"""The rules of the full energy."""
+"""The update rules of the full energy by name."""
 
 
 def learned_noise(state: State, degrees_of_freedom: Array) -> Array:
-    """Return the noise variance γ that EM takes next: (‖X − ΦU‖²/n + γ·dof)/d.
+    """Return the noise variance after one step of expectation–maximisation.
 
-    Φ is the dictionary with d rows, U are the coefficients, and dof are the degrees of freedom:
-    tr(ΦWΦᵀΣ⁻¹) for the full posterior with relevances W. The result is never below
-    `SMALLEST_LEARNED`.
+    The noise variance γ becomes (‖X − ΦU‖²/n + γ f)/d for n responses X, a dictionary Φ with d
+    rows, the coefficients U and the effective number f of parameters, `degrees_of_freedom`. The
+    result is never below `SMALLEST_LEARNED`.
     """
     xp = namespace(state.noise)
     noise = (state.residual + state.noise * degrees_of_freedom) / positive(state.dimension)

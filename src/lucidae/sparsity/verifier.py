@@ -1,11 +1,12 @@
-"""The verifier: all figures of a certificate, from fitted numbers and rows of data alone.
+"""The verifier: measured values of a certificate, from fitted numbers and rows of data alone.
 
 It imports nothing of the solvers. Φ is the dictionary, X the responses, W the diagonal matrix of
-the relevances and γ the noise variance. The verifier centres and weights the rows itself,
-factorises the covariance Σ = ΦWΦᵀ + γI by a QR decomposition (the solvers form Σ and use Cholesky
-factors), and evaluates the posterior mean, the Karush–Kuhn–Tucker (KKT) conditions and the energy
-by their definitions. Since Σ is never formed, its figures are accurate to ε√cond(Σ), where those
-of the solvers are accurate to ε cond(Σ); ε is the unit of rounding.
+the relevances (prior variances of the coefficients) and γ the noise variance. The verifier centres
+and weights the rows itself, factorises the covariance Σ = ΦWΦᵀ + γI of a response by a QR
+decomposition (the solvers form Σ and use Cholesky factors), and evaluates the posterior mean, the
+Karush–Kuhn–Tucker (KKT) conditions and the energy by their definitions. Since Σ is never formed,
+its results are accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ), where ε
+is the machine epsilon.
 """
 
 from __future__ import annotations
@@ -42,62 +43,64 @@ from lucidae.sparsity.theory import (
 )
 
 ACTIVE = 1e-6
-"""Amount by which the posterior variance of an active latent is below its prior variance 1.
+"""A latent is active if its posterior variance is below its prior variance 1 by more than this.
 
-It is also the norm of a row of coefficients, relative to the largest, that counts as non-zero.
+A row of coefficients counts as non-zero if its norm, relative to the largest, exceeds it too.
 """
 
 RANK = 1e-6
-"""Singular values of the responses above this share of the largest count as their rank.
+"""Singular values of the responses above this share of the largest one count towards their rank.
 
-A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
+It is 100 times `EXACT`, so that the residual of an exact fit does not count towards the rank.
 """
 
 SMALLEST_NOISE = 1e-14
-"""Documented smallest noise variance γ, relative to the mean square response."""
+"""Smallest noise variance that the estimator allows, relative to the mean square response."""
 
 SMALLEST_LEARNED = 1e-10
-"""Documented smallest value of a learned γ, relative to the mean square response."""
+"""Smallest noise variance that the estimator learns, relative to the mean square response."""
 
 FALLBACK = 0.1
-"""Documented share of the mean square response that is taken as γ for a single row."""
+"""Noise variance that the estimator takes for a single row, relative to its mean square."""
 
 COLLAPSE = 1e-3
-"""Excess (Q − z)/z from which on a collapsed latent should be active.
+"""Relative excess (Q − z)/z above which a collapsed latent should be active.
 
-A column with this excess lowers the energy per response by about half its square, 5e-7.
+−Q is the derivative of the data term in the relevance of the column, and z that of the log-volume.
+Making a column with this excess active lowers the energy per response by half its square, 5e-7.
 """
 
 LOOSEST = 1e-2
-"""No larger distance counts as stationary, whatever `tol` says."""
+"""Largest distance that counts as stationary, even if `tol` is larger."""
 
 STORED = 8.0
-"""Units of rounding of stored relevances, times 1 + √a for a active columns, that are allowed.
+"""Error allowed because relevances are rounded when they are stored, divided by ε(1 + √a).
 
-A relative change δ of all relevances moves the figures by at most (3 + 2√a)δ, see the page on
-these certificates, and storing them makes δ half a unit.
+ε is the machine epsilon of their dtype and a the number of active columns. Rounding changes each
+relevance by a relative amount δ of at most ε/2, and this changes the measured values by at most
+(3 + 2√a)δ, as the documentation of these certificates shows.
 """
 
 
 class Fit(NamedTuple):
-    """Fitted numbers as an estimator exposes and uses them.
+    """Fitted numbers of an estimator, which the verifier checks.
 
     Parameters
     ----------
-    coef : array of shape (κ, n)
-        The coefficients U.
-    relevance : array of shape (κ,), optional
-        The relevances w; by default those that the coefficients imply.
+    coef : array of shape (n_columns, n_responses)
+        The coefficients.
+    relevance : array of shape (n_columns,), optional
+        The relevances (prior variances); by default those that the coefficients imply.
     noise : float, optional
-        The noise variance γ.
+        The noise variance.
     energy : float, optional
         The reported energy.
     noise_rule : str
-        How γ was found.
+        How the noise variance was found: "given", "learn", "cv", "fallback", or "" if unknown.
     given_noise : float, optional
-        The value of γ that was asked for, or that was estimated on held-out rows.
-    predicted, variances : array of shape (d, n) and (d,), optional
-        Predictions of the rows, and the posterior variances of their means.
+        The noise variance that was asked for, or that was estimated on held-out rows.
+    predicted, variances : array of shape (n_rows, n_responses) and (n_rows,), optional
+        Predicted means of the rows, and the posterior variances of these means.
     support : array of int, optional
         The columns that are reported as significant.
     """
@@ -114,22 +117,22 @@ class Fit(NamedTuple):
 
 
 class EnergyKind(NamedTuple):
-    """Which energy was minimised.
+    """The energy that a fit should minimise, with tolerance and significance level.
 
     Parameters
     ----------
     posterior : str
-        Name of the posterior.
+        Name of the posterior: "full", "diagonal", "point" or a registered name.
     penalty : object
         Penalty of the point estimate.
-    labels : ndarray of int of shape (κ,), optional
+    labels : ndarray of int of shape (n_columns,), optional
         The group of each column.
     tolerance : float
         Distance to stationarity that was asked for.
     violation : float, optional
-        The distance that an energy from outside the package measures itself.
+        Distance to stationarity reported by an energy that `register_posterior` added, else None.
     significance : float
-        Family-wise level of the test behind the support.
+        Family-wise significance level of the test that decides which columns are in the support.
     """
 
     posterior: str = "full"
@@ -146,18 +149,18 @@ FULL = EnergyKind()
 def measure(
     sample: Sample, fit: Fit, model: EnergyKind = FULL, *, title: str = ""
 ) -> SparseFigures:
-    """Measure a fit on rows.
+    """Return the measured values of a fit on rows of data, from which a certificate is made.
 
     Parameters
     ----------
     sample : Sample
         The rows.
     fit : Fit
-        The numbers to verify.
+        The fitted numbers to verify.
     model : EnergyKind
-        What they should minimise.
+        The energy that they should minimise.
     title : str
-        What is measured.
+        Name of what is measured, for the certificate.
 
     Returns
     -------
@@ -168,6 +171,7 @@ def measure(
 
 
 def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
+    """Return the measured values of a fit; floating-point warnings are up to the caller."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         to_numpy(sample.dictionary).astype(np.float64),
@@ -210,7 +214,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
-    """Return infinite distances, for relevances, coefficients or a γ that are not admissible."""
+    """Return measured values with infinite distances, for a fit that cannot be evaluated."""
     return replace(
         figures,
         violation=np.inf,
@@ -228,7 +232,7 @@ def _with_attributes(
     figures: SparseFigures, plain: Sample, rows: Weighted, at: Evaluation, fit: Fit,
     model: EnergyKind,
 ) -> SparseFigures:  # fmt: skip
-    """Add the figures about predictions, predictive variances and the support."""
+    """Return `figures` with the values about predictions, predictive variances and the support."""
     if fit.predicted is not None:
         predicted = to_numpy(fit.predicted).astype(np.float64)
         distance, error = prediction_distance(plain, fit.coef, predicted)
@@ -255,12 +259,12 @@ def _worse(first: Figure, second: Figure) -> float:
 
 
 def _shifted(noise: float, rows: Weighted) -> float:
-    """Return γ in the verifier's units."""
+    """Return a noise variance, given in the units of the data, in the verifier's units."""
     return float(np.ldexp(noise, -2 * rows.shift))
 
 
 def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
-    """Return the figures that do not need a noise variance."""
+    """Return the measured values that do not need a noise variance; U are the coefficients."""
     Phi, X = rows.dictionary, rows.responses
     total = float(np.linalg.norm(X))
     column_norms = np.linalg.norm(Phi, axis=0)
@@ -284,7 +288,12 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
 def _with_uniqueness(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, shares: Any
 ) -> SparseFigures:
-    """Add the figures behind uniqueness, which is claimed of exact fits only."""
+    """Return `figures` with the values about uniqueness, if the fit is exact.
+
+    `Phi` is the dictionary, `X` are the responses and `used` the columns with non-zero
+    coefficients. `shares` are the norms of these columns times those of their coefficients, divided
+    by the norm of the responses.
+    """
     # The posterior mean shrinks its coefficients, so whether the active columns fit exactly is
     # decided by their least-squares refit: the residual outside their span.
     left, values, _ = np.linalg.svd(Phi[:, used], full_matrices=False)
@@ -313,7 +322,12 @@ def _judged(
     figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: EnergyKind,
     tolerance: float, stored: float, implied: float,
 ) -> SparseFigures:  # fmt: skip
-    """Add the figures about the KKT conditions, the posterior mean and collapsed latents."""
+    """Return `figures` with the values about KKT conditions, posterior mean and collapsed latents.
+
+    `U` are the coefficients, `tolerance` is the largest distance that counts as stationary,
+    `stored` the machine epsilon of the fitted arrays, and `implied` the relative error of
+    relevances that were computed from the coefficients (0 if they were given).
+    """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
     # A perturbation E of A changes φᵀΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᵀΣ⁻¹X‖/√n by at most
@@ -358,14 +372,17 @@ def _judged(
 
 
 def _ratio(values: Any, sizes: Any) -> Any:
-    """Divide, with zero where a column is zero."""
+    """Return `values` divided by `sizes`, and zero for every entry whose divisor is zero."""
     return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
 
 
 def _violation(
     rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
-    """Return the distance to stationarity of the model's energy, and a bound on its error."""
+    """Return the distance of relevances to the KKT conditions, and a bound on its rounding error.
+
+    `slope_error` are bounds on the errors of the derivatives of the energy, one for each column.
+    """
     if model.violation is not None:
         return model.violation, 0.0
     if model.posterior == "point":
@@ -385,7 +402,11 @@ def _violation(
 
 
 def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
-    """Return the derivative of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) for a diagonal posterior."""
+    """Return the derivative of the log-volume in the relevance of each column.
+
+    It is the curvature for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one, where φ
+    is the column, w its relevance and γ the noise variance.
+    """
     if model.posterior != "diagonal":
         return at.curvature
     squares = (rows.dictionary**2).sum(axis=0)
@@ -393,7 +414,10 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
-    """Return the mean squares a and relevances of the point estimate, in its own units."""
+    """Return the mean squares of the coefficients and the relevances, in the penalty's units.
+
+    In these units columns have unit norm and responses have unit mean square.
+    """
     squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
     squares = np.where(squares > 0, squares, 1.0)
     squares = squares / rows.mean_square if rows.mean_square > 0 else squares
@@ -405,7 +429,12 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
 def _point_violation(
     rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
-    """Return the distance of w from 1/h′(a), relative to w + γ, and a bound on its error."""
+    """Return the largest relative change of a relevance in the point estimate's next update.
+
+    The update replaces each relevance by 1/h′(a), where h is the penalty and a the mean square of
+    the column's coefficients. The change is relative to the larger of both plus the noise variance.
+    The second value is a bound on the rounding error.
+    """
     noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
 
     def distances(alignment: Any) -> Any:
@@ -420,7 +449,13 @@ def _point_violation(
 
 
 def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
-    """Return the largest ‖uⱼ − ûⱼ‖/√(n wⱼ); coefficients of relevance zero count against ‖X‖."""
+    """Return the largest distance of a column's coefficients from their posterior mean.
+
+    For n responses and a column with relevance w, the distance is divided by √(n w), its prior
+    standard deviation. If the relevance is negligible, the distance times the norm of the column is
+    divided by the norm of the responses instead. `U` are the coefficients and `norms` the norms of
+    the columns.
+    """
     w, n = at.relevance, U.shape[1]
     lengths = np.linalg.norm(U - at.mean, axis=1)
     total = float(np.linalg.norm(rows.responses))
@@ -433,13 +468,17 @@ def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
 
 
 def _implied_share(at: Evaluation, implied: float) -> float:
-    """Return the error of the KKT conditions that comes from a relative error of relevances."""
+    """Return the error of the KKT distance caused by the relative error `implied` of relevances."""
     w, z, Q = at.relevance, at.curvature, at.alignment
     return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
 
 
 def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
-    """Return the relative error of implied relevances that the rounding of U brings."""
+    """Return a bound on the relative error of relevances computed from rounded coefficients.
+
+    `U` are the coefficients, `w` the relevances and `stored` the machine epsilon of the dtype in
+    which the coefficients were stored.
+    """
     used = np.flatnonzero(U.any(axis=1))
     if not used.size or not np.isfinite(w).all():
         return 0.0
@@ -451,14 +490,20 @@ def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) 
 
 
 def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
-    """Return where γ came from; "floor" where learning was stopped by the smallest value."""
+    """Return how the noise variance was found, as in `Fit.noise_rule`.
+
+    "learn" becomes "floor" if learning ended at the smallest noise variance that is allowed.
+    """
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * mean_square
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
 
 
 def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the relative distance of γ from the one its rule promises; None without a promise."""
+    """Return the relative distance of the noise variance from the value that its rule gives.
+
+    Return None if it is unknown how the noise variance was found.
+    """
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     lowest = SMALLEST_NOISE * mean_square
     if fit.noise_rule == "given" and fit.given_noise is not None:
@@ -478,7 +523,10 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
 
 
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
-    """Return log|Σ| (or its diagonal counterpart) of all rows, per response, in given units."""
+    """Return the log-volume of the energy per response, for all rows, in the units of the data.
+
+    It is the log-determinant of the covariance of a response, or its diagonal counterpart.
+    """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
         squares = (rows.dictionary**2).sum(axis=0)
@@ -491,7 +539,10 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the energy in the units of the data; None for energies from outside."""
+    """Return the energy of all responses in the units of the data.
+
+    Return None for an energy added by `register_posterior`, whose formula is unknown.
+    """
     n = rows.responses.shape[1]
     if model.posterior == "point":
         power, _ = _power(rows, at, model, at.alignment)
@@ -503,7 +554,11 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
 
 
 def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the distance of the reported energy, relative to the energy and to n d."""
+    """Return the relative difference between the reported energy and the verifier's.
+
+    It is relative to the energy, or to the number of responses times that of independent rows if
+    this is larger. Return None if one of the energies is unknown.
+    """
     energy = _energy(rows, at, model)
     if fit.energy is None or energy is None:
         return None
@@ -512,6 +567,7 @@ def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind
 
 
 def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:
+    """Return the energy and its parts by name, for the evidence of the certificate."""
     return {
         "energy": _energy(rows, at, model),
         "data_term": at.fit,
@@ -523,7 +579,11 @@ def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, An
 def _evidence(
     rows: Weighted, at: Evaluation, worst: int, outside: Any, active: Any
 ) -> dict[str, Any]:
-    """Return γ, and w, z and Q of the active columns, in the units of the data."""
+    """Return the noise variance and the values of the active columns, by name.
+
+    They are relevances, curvatures and alignments, in the units of the data. `worst` is the index
+    of the inactive column whose activation would lower the energy most.
+    """
     chosen = np.flatnonzero(active)
     exponent = 2 * (rows.shifts[chosen] - rows.shift)
     return {

@@ -1,10 +1,11 @@
 """Descent on a working set: exact coordinate moves, then damped Newton steps.
 
-With all other relevances fixed, the full energy is unimodal in one of them, and its minimiser
-needs only the current curvature z and alignment Q of that column (Wipf 2023, Theorem 4.4). A sweep
-evaluates all columns once, chooses the active ones and the most promising others, moves single
-coordinates of these by rank-one updates, and finishes with Newton steps. The diagonal energy and
-grouped columns have no exact coordinate moves and take Newton steps alone.
+The working set contains the columns of positive relevance and the most promising others. With all
+other relevances fixed, the full energy has a single minimum in one relevance, which follows from
+the curvature and the alignment of that column (Wipf 2023, Theorem 4.4). A sweep evaluates all
+columns once, chooses the working set, moves single relevances by rank-one updates, and finishes
+with Newton steps. The diagonal energy and grouped columns have no exact coordinate moves and take
+Newton steps alone.
 """
 
 from __future__ import annotations
@@ -48,37 +49,43 @@ from lucidae.sparsity.state import (
 FULL = FullCovariance()
 
 CANDIDATES = 150
-"""Largest number of inactive columns that join the active ones in a working set."""
+"""Largest number of columns of relevance zero in a working set."""
 
 PROMISING = 1e-3
-"""Gain, relative to the largest, from which on an inactive column may join."""
+"""A column of relevance zero may join the working set if it lowers the energy by more than this.
+
+The decrease of the energy is relative to the largest decrease that a single column allows."""
 
 CHECK_MOVES = 16
-"""Coordinate moves between two evaluations of the largest gain."""
+"""Number of coordinate moves between two checks of the stopping rule."""
 
 FIRST_DAMPING = 1e-4
 SMALLEST_DAMPING = 1e-12
 DEFINITE = 1.0
-"""Damping from which on the damped Hessian is positive definite."""
+"""Damping at and above which the damped Hessian matrix is positive definite."""
 
 ROUNDING = 0.1
-"""Part of the damping that goes to the diagonal alone, where columns are nearly dependent."""
+"""Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
 
 POLISHED = 1e-2
-"""How much closer to optimality, relative to all columns, the working set is brought."""
+"""Distance to optimality at which Newton steps on a working set stop.
+
+It is relative to the distance of all columns before the steps."""
 
 STAGE = 10.0
-"""Factor by which the noise variance falls from one stage of the continuation to the next."""
+"""Factor by which the noise variance is divided from one stage of `continuation` to the next."""
 
 COARSE = 1e-2
-"""Distance to optimality at which a stage of the continuation ends."""
+"""Distance to optimality at which a stage of `continuation` ends."""
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the change of each relevance wⱼ to its exact minimiser (Wipf 2023, Theorem 4.4).
+    """Return the change of each relevance that minimises the full energy if all others are fixed.
 
-    With the alignment Qⱼ and the curvature zⱼ the minimiser is max(0, wⱼ + (Qⱼ − zⱼ)/zⱼ²).
-    Curvatures must be positive; only those of zero columns are not.
+    A column φ with relevance w, alignment Q = ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses
+    X with covariance Σ, has the minimiser max(0, w + (Q − z)/z²) (Wipf
+    2023, Theorem 4.4). Curvatures must be positive; replace those of zero columns before. The
+    relevance of a column is the prior variance of its coefficients.
     """
     # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
     # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
@@ -88,21 +95,37 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 
 
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the decrease of the energy per response when one relevance changes by `change`."""
+    """Return the decrease of the full energy per response if one relevance changes by `change`.
+
+    `curvature` and `alignment` are those of the column before the change, see `State`. Each entry
+    is one column that changes alone. The relevance of a column is the prior variance of its
+    coefficients.
+    """
     growth = change * curvature
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
 
 
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the decrease of the energy per response from minimising each relevance alone."""
+    """Return the decrease of the full energy per response if one relevance moves to its minimiser.
+
+    The result has one entry for each column, with all other relevances fixed. The relevance of a
+    column is the prior variance of its coefficients.
+    """
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
 
 class Workspace(NamedTuple):
-    """Buffers of coordinate moves on a few columns, which the moves overwrite.
+    """Arrays for coordinate moves on the columns of a working set; the moves overwrite them.
 
-    `gram` is [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of those columns; curvature and alignment are its diagonal
-    and the squared row norms of its right part.
+    Parameters
+    ----------
+    relevance : array of shape (m,)
+        Relevances of the m columns.
+    gram : array of shape (m, m + p)
+        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a response and
+        Y are the p responses of the normalised problem.
+    curvature, alignment : array of shape (m,)
+        Diagonal of the left part of `gram`, and squared row norms of its right part.
     """
 
     relevance: Array
@@ -112,7 +135,10 @@ class Workspace(NamedTuple):
 
 
 def open_workspace(state: State) -> Workspace:
-    """Build the buffers for all columns of a state that stores its whitened columns."""
+    """Return new arrays for coordinate moves on all columns of a state.
+
+    The state must store `whitened` and `loading`.
+    """
     metric = state.whitened.mT @ state.whitened
     gram = namespace(metric).concat([metric, state.loading], axis=1)
     return Workspace(
@@ -121,7 +147,11 @@ def open_workspace(state: State) -> Workspace:
 
 
 def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
-    """Move one relevance and update the buffers in place by one rank-one term."""
+    """Change one relevance by `change` and update the arrays of the workspace by one rank-one term.
+
+    Relevances and `gram` are overwritten; the returned workspace has the new values. The relevance
+    of a column is the prior variance of its coefficients.
+    """
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
     # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer.
     size = workspace.gram.shape[0]
@@ -137,7 +167,10 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
 
 
 def best_coordinate_step(workspace: Workspace) -> Workspace:
-    """Move the coordinate that lowers the energy most."""
+    """Move the relevance that lowers the energy most to its minimiser; return the new workspace.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     xp = namespace(workspace.gram)
     changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
     index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
@@ -145,20 +178,21 @@ def best_coordinate_step(workspace: Workspace) -> Workspace:
 
 
 def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
-    """Lower the energy coordinate by coordinate until none gains more than `tolerance`.
+    """Lower the energy by coordinate moves until no move lowers it by more than `tolerance`.
 
     Parameters
     ----------
     workspace : Workspace
-        Owned by the caller and overwritten.
+        Where to start; its arrays are overwritten.
     tolerance : float
-        Largest gain per response that may be left.
+        Decrease of the energy per response below which moves are not worthwhile.
     limit : int
         Largest number of coordinate moves.
 
     Returns
     -------
     Workspace
+        The arrays after the last move.
     """
 
     def largest_gain(current: Workspace) -> float:
@@ -172,9 +206,10 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
 
 
 class NewtonPoint(NamedTuple):
-    """A state with its columns, or a stack of them, and the damping that the next step will try.
+    """A state of one or several problems, and the damping that the next Newton step will try.
 
-    The fields are those of `State`, then the damping: stacks are flat tuples of arrays.
+    The fields are those of `State`, then the damping (one number for each problem). They are not
+    nested, because `iterate_batch` needs a flat tuple of arrays.
     """
 
     dictionary: Array
@@ -195,7 +230,10 @@ class NewtonPoint(NamedTuple):
 
     @classmethod
     def at(cls, state: State, damping: Array | None = None) -> NewtonPoint:
-        """Return a point at a state that stores its columns."""
+        """Return the point at a state that stores `whitened` and `loading`.
+
+        The damping is `FIRST_DAMPING` by default.
+        """
         if damping is None:
             damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
         return cls(*state, damping)
@@ -207,16 +245,17 @@ class NewtonPoint(NamedTuple):
 
     @property
     def factor(self) -> Factor:
-        """The factorisation of Σ."""
+        """The Cholesky factorisation of the covariance of a response."""
         return Factor(self.inverse, self.whitened_responses, self.log_determinant)
 
 
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
-    """Return the damped Newton step on the free coordinates; NaN if its matrix is not definite.
+    """Return the damped Newton step: the change of each relevance (prior variance).
 
-    A coordinate is free if it is positive or if its derivative is negative. Pressures are the
-    units in which the damping counts, so that the step does not depend on the scale of columns or
-    responses.
+    A relevance is free if it is positive or if the energy falls as it grows; all others do not
+    change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian is
+    scaled by the derivatives of the log-volume before the damping is added, so that the step does
+    not depend on the scale of columns or responses.
     """
     # dΣ⁻¹/dwⱼ = −Σ⁻¹φⱼφⱼᵀΣ⁻¹, so with G = ΦᵀΣ⁻¹Φ and K = ΦᵀΣ⁻¹YYᵀΣ⁻¹Φ the data term has gradient
     # −diag(K) and Hessian 2 G∘K, and log|Σ| has gradient diag(G) and Hessian −G∘G. Together
@@ -246,9 +285,10 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
 
 
 def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
-    """Take one damped Newton step where it does not raise the energy; raise the damping elsewhere.
+    """Return the point after one damped Newton step, for each of one or several problems.
 
-    Rounding may lift the energy in its last digits, which is not counted as a rise.
+    If the step does not raise the energy, up to rounding errors, it is taken and the damping is
+    lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -276,7 +316,10 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
 
 
 def _raised(damping: Array, direction: Array) -> Array:
-    """Return the damping to try next, which is at least `DEFINITE` after an indefinite Hessian."""
+    """Return the damping to try after a step that failed: ten times the old one.
+
+    It is at least `DEFINITE` if the step `direction` is NaN, because the Hessian was indefinite.
+    """
     xp = namespace(damping)
     safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
     return xp.maximum(10.0 * damping, safe)
@@ -285,7 +328,7 @@ def _raised(damping: Array, direction: Array) -> Array:
 def polish(
     state: State, marginal: Marginal = FULL, *, tolerance: float, limit: int = 30
 ) -> NewtonPoint:
-    """Take damped Newton steps from a state that is restricted to its working set."""
+    """Return the point after damped Newton steps from a state restricted to its working set."""
     stop = Below(lambda point: marginal.violation(point.state), tolerance, patience=10)
     return iterate(
         lambda point: newton_step(point, marginal), NewtonPoint.at(state), stop=stop, limit=limit
@@ -293,7 +336,10 @@ def polish(
 
 
 def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]:
-    """Return the indices of the active columns and of the most promising others, ascending."""
+    """Return the indices of the working set: active columns and the most promising others.
+
+    The indices are ascending. Active columns have positive relevance (prior variance).
+    """
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
         rising = to_numpy(marginal.gradient(state)) < 0
@@ -309,7 +355,11 @@ def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]
 
 
 def improve(state: State, marginal: Marginal, tolerance: float) -> State:
-    """Lower the energy on the working set, and evaluate all columns at the new relevances."""
+    """Return the state after one sweep: moves and Newton steps on the working set.
+
+    All columns are evaluated at the new relevances (prior variances). `tolerance` is the distance
+    to optimality to be reached in the end.
+    """
     index = working_set(state, marginal)
     relevance = state.relevance
     if index.size and marginal.exact_coordinates:
@@ -332,7 +382,12 @@ def improve(state: State, marginal: Marginal, tolerance: float) -> State:
 def _move_coordinates(
     state: State, index: np.ndarray[Any, Any], tolerance: float
 ) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Move coordinates of the working set; return all relevances and the columns still free."""
+    """Return all relevances after coordinate moves on the working set, and its free columns.
+
+    `index` are the columns of the working set. A column is free if its relevance is positive or
+    the energy falls as it grows. The relevance of a column is the prior variance of its
+    coefficients.
+    """
     workspace = open_workspace(state.take(index))
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
     enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
@@ -343,7 +398,10 @@ def _move_coordinates(
 
 
 def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> State:
-    """Return the state of the working set at new relevances."""
+    """Return the state restricted to the columns `index`, at the relevances `relevance`.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     xp = namespace(relevance)
     if bool(xp.all(relevance == state.relevance)):
         return state.take(index)
@@ -361,14 +419,17 @@ def solve_working_set(
     limit: int = 200,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an energy from `start` at the problem's noise variance.
+    """Minimise an energy with respect to the relevances by sweeps over working sets of columns.
+
+    The relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------
     start : State
-        Where to begin: one problem, not a stack, with its columns.
+        Where to begin: the state of one problem, with `whitened` and `loading` stored.
     marginal : FullCovariance or DiagonalCovariance
-        The energy. Coordinate moves serve the full energy without groups; Newton steps serve all.
+        The energy. Coordinate moves are made for the full energy without groups only; Newton steps
+        are taken for all energies.
     tolerance : float
         Distance to the KKT conditions at which to stop.
     limit : int
@@ -379,7 +440,8 @@ def solve_working_set(
     Returns
     -------
     Solution
-        Its value stores its columns; the history records the energy per response.
+        Its value is the last `State`, with `whitened` and `loading` stored. Its history records the
+        energy per response.
     """
     problem = start.problem
     reachable = max(tolerance, rounding_distance(problem))
@@ -395,11 +457,12 @@ def solve_working_set(
 
 
 def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
-    """Return a state to start from, reached by stages of falling noise variance.
+    """Return a state from which to minimise the full energy, found at decreasing noise variances.
 
-    A large γ smooths the energy: Σ ≈ γI there, columns hardly interact, and those that explain
-    most enter first. Each stage is solved coarsely from the one before. For tiny γ this ends at
-    lower energies than a direct descent, and avoids the ill-conditioned Σ of a poor start.
+    A large noise variance smooths the energy: the covariance of a response is nearly a multiple of
+    the identity, columns hardly interact, and those that explain most enter first. Each stage is
+    solved to low accuracy from the one before. For a tiny noise variance this ends at lower
+    energies than a direct descent, and it avoids the ill-conditioned covariance of a poor start.
     """
     relevance = empty_start(problem)
     for noise in noise_stages(scalar(problem.noise)):
@@ -410,7 +473,9 @@ def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
 
 
 def noise_stages(target: float) -> list[float]:
-    """Return the noise variances of the continuation: a geometric series between 1 and `target`.
+    """Return the noise variances of `continuation`: a decreasing geometric sequence below 1.
+
+    The sequence ends before `target`, the noise variance of the problem.
 
     Examples
     --------

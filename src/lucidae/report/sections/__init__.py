@@ -1,4 +1,4 @@
-"""The sections of the page, in their order."""
+"""The sections of the report, in their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_PYTHON = """\
 from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
 
 model = LinearAutoencoder(n_components=0.9).fit(X)
-codes = model.transform(X)              # ordered, axis-aligned
+codes = model.transform(X)              # coordinates along the principal axes, in order
 print(model.certificate_)               # distance to the optimum, claim by claim
 
 for batch in stream:                    # exact for any size of the batches
@@ -27,7 +27,7 @@ SparseVAE().fit(Phi, X).support_                # the significant columns"""
 
 
 def _next_steps(_table: Table, _clock: Clock) -> list[Block]:
-    """Show commands and lines of Python for the reader's own data."""
+    """Return the parts of the last section: commands and Python code for the reader's own data."""
     return [
         Prose("The report on your own file, and other commands:"),
         Code(ON_YOUR_DATA),

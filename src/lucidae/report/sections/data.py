@@ -1,4 +1,4 @@
-"""Section on the data: size, remarks, sample images and spectrum."""
+"""Section of the report on the data: size, remarks, sample images and spectrum."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from lucidae.report import figures
 from lucidae.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section, count
 
 EXPLAINED = 0.9
-"""Share of the variance that determines the number of components of the report."""
+"""Share of the variance that the components in the report explain together."""
 
 SAMPLE = 20
 """Number of rows that are drawn as images."""
 
 UNEVEN = 100.0
-"""Ratio of the columns' standard deviations above which the report advises to standardise."""
+"""Ratio of the largest to the smallest standard deviation of columns that calls for a remark.
+
+Above this ratio the report advises to standardise the columns."""
 
 LARGEST_WIDTH = 4000
-"""Above this number of columns the full spectrum would take minutes."""
+"""Largest number of columns that the report accepts; the spectrum of more would take minutes."""
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Describe the table and draw its spectrum."""
+    """Return the parts of the section: sizes, remarks, sample images and the spectrum."""
     if len(table.columns) > LARGEST_WIDTH:
         raise ValueError(
             f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
@@ -37,7 +39,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
     chosen = int(np.searchsorted(np.cumsum(shares), EXPLAINED)) + 1
     rank = int(np.sum(variances > variances[0] * np.finfo(float).eps * len(variances)))
     if rank == 0:
-        raise ValueError(f"all rows of {table.name!r} are equal; the report needs data that vary.")
+        raise ValueError(f"All rows of {table.name!r} are equal; the report needs data that vary.")
     blocks: list[Block] = [
         Facts(
             (
@@ -56,7 +58,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
-    """Return remarks on the header, and on columns left out, constant or of different scale."""
+    """Return paragraphs on the header, and on columns left out, constant or of different scale."""
     remarks: list[Block] = []
     if table.header:
         remarks.append(Prose(f"As the file was read, {table.header}."))
@@ -81,17 +83,21 @@ def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
 
 
 def _sample(table: Table, shape: tuple[int, int]) -> Plot:
+    """Return a plot of evenly spaced rows as images of the given height and width."""
     rows = np.linspace(0, len(table.values) - 1, num=min(SAMPLE, len(table.values)), dtype=int)
     images = table.values[rows].reshape(-1, *shape)
     numbers = {"row": rows.tolist()} | {
         name: column.tolist()
         for name, column in zip(table.columns, table.values[rows].T, strict=True)
     }
-    caption = f"{len(rows)} rows, evenly spaced, as images of {shape[0]} × {shape[1]} pixels."
+    caption = (
+        f"{len(rows)} evenly spaced rows of the data, as images of {shape[0]} × {shape[1]} pixels."
+    )
     return Plot.of("sample", figures.image_grid(images), caption, numbers)
 
 
 def _spectrum(variances: np.ndarray, shares: np.ndarray, chosen: int) -> Plot:
+    """Return a plot of the eigenvalues of the covariance, with `chosen` components marked."""
     numbers = {
         "component": list(range(len(variances))),
         "variance": variances.tolist(),
@@ -99,8 +105,9 @@ def _spectrum(variances: np.ndarray, shares: np.ndarray, chosen: int) -> Plot:
         "cumulative share": np.cumsum(shares).tolist(),
     }
     caption = (
-        "Eigenvalues of the covariance. They determine the minimum of the loss of a linear "
-        "autoencoder and the speed of its training. The dashed lines mark the "
+        "Eigenvalues of the covariance matrix of the columns: the variances of the principal "
+        "components. They determine the minimum of the loss of a linear autoencoder and the speed "
+        "of its training. The dashed lines mark the "
         f"{count(chosen, 'component')} that {'explains' if chosen == 1 else 'explain'} "
         f"{EXPLAINED:.0%} of the variance. Components are numbered from 0, as in components_."
     )

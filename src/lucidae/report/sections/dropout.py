@@ -1,4 +1,4 @@
-"""Section on dropout: the linear autoencoder that minimises the expected dropout loss."""
+"""Section of the report on dropout: the linear autoencoder of minimal expected dropout loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATE = 0.5
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Compute the optimum at one dropout rate and along the rates, and draw its units."""
+    """Return the parts of the section: the optimum at one dropout rate and at many rates."""
     width = min(WIDTH, len(table.columns))
     with clock(f"dropout: exact autoencoder of width {width}"):
         model = DropoutAutoencoder(width, dropout=RATE).fit(table.values)
@@ -41,6 +41,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def _shrinkage(model: Any) -> Plot:
+    """Return a plot of the singular values and the threshold that dropout subtracts from them."""
     values = np.asarray(model.singular_values_)
     numbers = {
         "direction": list(range(len(values))),
@@ -48,14 +49,16 @@ def _shrinkage(model: Any) -> Plot:
         "threshold": [float(model.threshold_)] * len(values),
     }
     caption = (
-        "Singular values of the data. In the optimal network the threshold is subtracted from "
-        "each of them; directions whose singular value is below it are zero."
+        "Singular values of the data. In the optimal network the threshold (dashed line) is "
+        "subtracted from each of them; directions with a singular value below the threshold are "
+        "not used."
     )
     figure = figures.shrinkage(values, float(model.threshold_))
     return Plot.of("shrinkage", figure, caption, numbers)
 
 
 def _path(table: Table, width: int, clock: Clock) -> Plot:
+    """Return a plot of rank and error of the optimal network against the dropout rate."""
     rates = np.linspace(0.0, 0.98, 99)
     with clock(f"dropout: the optimum at {len(rates)} dropout rates"):
         problem = LinearProblem.autoencoder(SecondMoment.of(table.values))
@@ -74,11 +77,15 @@ def _path(table: Table, width: int, clock: Clock) -> Plot:
         "error": path.error.tolist(),
         "objective": path.objective.tolist(),
     }
-    caption = "Rank and error of the optimal network at each dropout rate, from one decomposition."
+    caption = (
+        "Rank and reconstruction error of the optimal network at each dropout rate, all computed "
+        "from one singular value decomposition."
+    )
     return Plot.of("dropout-path", figure, caption, numbers)
 
 
 def _units(table: Table, shape: tuple[int, int], model: Any) -> Plot:
+    """Return a plot of the outgoing weights of each hidden unit as images."""
     units = np.asarray(model.left_).T
     numbers = {"unit": list(range(len(units)))} | {
         name: column.tolist() for name, column in zip(table.columns, units.T, strict=True)
@@ -93,6 +100,7 @@ def _units(table: Table, shape: tuple[int, int], model: Any) -> Plot:
 
 
 def _regression(table: Table, clock: Clock) -> list[Block]:
+    """Return the parts on the regression of the targets with a cross-validated dropout rate."""
     names = ", ".join(table.target_names)
     with clock("dropout: exact regression"):
         model = DropoutRegressor(dropout="cv").fit(table.values, table.target)

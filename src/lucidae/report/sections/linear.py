@@ -1,4 +1,4 @@
-"""Section on linear autoencoders: the optimum, trained models, and their certificates."""
+"""Section of the report on linear autoencoders: the optimum, trained models and certificates."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ TRAINED = 10
 """Largest number of latents of the trained models."""
 
 EARLY = 30
-"""Number of epochs of the training that is stopped early."""
+"""Number of epochs after which one training is stopped too early, as an example."""
 
 LEGEND = (
-    "A certificate lists claims about a fit, each with the measured figure and the theorem: ✓ the "
-    "claim holds, ✗ it fails, ? it could not be decided, – it does not apply, or its figure is "
+    "A certificate lists claims about a fit, each with the measured value and the theorem: ✓ the "
+    "claim holds, ✗ it fails, ? it could not be decided, – it does not apply, or its value is "
     "only reported."
 )
 
 METHODS = {"Plain gradient descent": "plain", "Rotation-augmented gradients": "rag"}
 WIDEST_TRAINING = 1500
-"""Above this number of columns the full-batch training would take too long."""
+"""Largest number of columns for which models are trained; for more it would take too long."""
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Fit exactly, train by two methods, and show the certificates."""
+    """Return the parts of the section: the exact fit, two trained models and certificates."""
     with clock("linear: exact fit"):
         exact = LinearAutoencoder(EXPLAINED, solver="exact").fit(table.values)
     blocks: list[Block] = [
@@ -63,6 +63,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def _components(table: Table, model: Any) -> Plot:
+    """Return a plot of the first components, as images or as a matrix of loadings."""
     drawn = model.components_[:DRAWN]
     shares = model.explained_variance_ratio_[:DRAWN]
     titles = [f"{index}: {share:.1%}" for index, share in enumerate(shares)]
@@ -83,7 +84,7 @@ def _components(table: Table, model: Any) -> Plot:
 
 
 def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Clock) -> Plot:
-    """Draw a few rows and their reconstructions from codes of increasing length."""
+    """Return a plot of a few rows and of their reconstructions from codes of increasing length."""
     rows = np.linspace(0, len(table.values) - 1, num=min(10, len(table.values)), dtype=int)
     originals = table.values[rows]
     drawn = {"original": originals}
@@ -99,12 +100,12 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
         name: column.tolist()
         for name, column in zip(table.columns, np.vstack(list(drawn.values())).T, strict=True)
     }
-    caption = "Rows of the data, and their reconstructions from k numbers each."
+    caption = "Rows of the data, and their reconstructions from the first k components."
     return Plot.of("reconstructions", figures.image_rows(images), caption, numbers)
 
 
 def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
-    """Train with plain gradient descent and with rotation-augmented gradients."""
+    """Return the parts on training by plain gradient descent and rotation-augmented gradients."""
     k = min(TRAINED, exact.n_components_)
     models = {}
     for name, method in METHODS.items():
@@ -128,12 +129,14 @@ def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
 
 
 def _trained(table: Table, k: int, method: str, **settings: Any) -> Any:
+    """Return a linear autoencoder with `k` latents, trained by gradient steps of `method`."""
     model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0, **settings)
     with without_convergence_warnings():
         return model.fit(table.values)
 
 
 def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
+    """Return a plot of squared cosines between trained latents and principal components."""
     panels = {
         name: (model.components_ @ exact.components_[: len(model.components_)].T) ** 2
         for name, model in models.items()
@@ -153,6 +156,7 @@ def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
 
 
 def _histories(models: dict[str, Any]) -> Plot:
+    """Return a plot of each training's distance to a fixed point against the epochs."""
     histories = {name: model.history_ for name, model in models.items()}
     lines = {name: (history.iterations, history["distance"]) for name, history in histories.items()}
     numbers = {

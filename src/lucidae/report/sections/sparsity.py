@@ -1,4 +1,4 @@
-"""Section on sparsity: the few columns that explain the responses."""
+"""Section of the report on sparsity: the few columns that explain the targets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from lucidae.sparsity import SparseVAE
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Explain the targets of the table, or those of a generated problem if it has none."""
+    """Return the parts of the section: the columns that explain the targets of the table.
+
+    If the table has no targets, the section is about generated data.
+    """
     if table.target is not None:
         return _on_targets(table, table.target, clock)
     return _on_generated_data(table, clock)
 
 
 def _on_targets(table: Table, target: Matrix, clock: Clock) -> list[Block]:
+    """Return the parts on a sparse regression of the targets on the columns of the table."""
     model = _fitted(table.values, target, clock)
     found = [table.columns[index] for index in model.support_]
     listed = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
@@ -47,6 +51,7 @@ def _on_targets(table: Table, target: Matrix, clock: Clock) -> list[Block]:
 
 
 def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
+    """Return the parts on a sparse regression of generated data, whose true columns are known."""
     problem = make_sparse_regression(snr_db=20.0, random_state=0)
     model = _fitted(problem.dictionary, problem.responses, clock)
     rows, columns = problem.dictionary.shape
@@ -77,6 +82,7 @@ def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
 
 
 def _fitted(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
+    """Return a `SparseVAE` fitted to a dictionary and responses; the clock measures the time."""
     with (
         clock(f"sparsity: {dictionary.shape[1]} columns, {responses.shape[1]} responses"),
         without_convergence_warnings(),
@@ -85,6 +91,7 @@ def _fitted(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
 
 
 def _relevances(model: Any, names: tuple[str, ...], truth: Matrix | None) -> Plot:
+    """Return a plot of the relevance of each column; `truth` are the indices of the true ones."""
     values = np.asarray(model.relevance_)
     support = np.asarray(model.support_, dtype=int)
     numbers = {
