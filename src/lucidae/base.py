@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -22,9 +22,11 @@ __all__ = [
     "FittedState",
     "checked_codes",
     "reference_array",
+    "restored_on_failure",
     "validated_rows",
 ]
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 PROBED_ENTRIES = 2_000_000
 """Entries of the data up to which a fit compares its moment with the rows.
@@ -147,6 +149,41 @@ def _fitted_names(kind: type) -> frozenset[str]:
         for name, value in vars(parent).items()
         if isinstance(value, Fitted)
     )
+
+
+def restored_on_failure(method: Method) -> Method:
+    """Decorate `fit` or `partial_fit`: if it raises, the estimator is as it was before the call.
+
+    Every attribute gets its old value back, whatever was raised (also KeyboardInterrupt, and a
+    warning that a filter turns into an error): a fitted estimator keeps its last fit, and one that
+    was not fitted stays so. The values themselves are not copied, so `method` must not change the
+    old fitted state in place; it has to make a new one.
+
+    Examples
+    --------
+    >>> class Estimator:
+    ...     @restored_on_failure
+    ...     def fit(self, X):
+    ...         self.n_features_in_ = len(X[0])
+    ...         raise ValueError("the rows are not finite")
+    >>> estimator = Estimator()
+    >>> estimator.fit([[float("nan")]])
+    Traceback (most recent call last):
+    ValueError: the rows are not finite
+    >>> vars(estimator)
+    {}
+    """
+
+    @wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            self.__dict__ = before  # one assignment, which a second interrupt cannot divide
+            raise
+
+    return guarded  # type: ignore[return-value]
 
 
 def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lucidae.certificate import (
     does_not_apply,
     reported,
 )
+from lucidae.data import in_memory, rows_or_moment
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.probe import EPS, Estimate
@@ -412,9 +413,13 @@ def certificate(title: str, figures: LinearFigures) -> Certificate:
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return checked rows and weights, or the given moment."""
+    """Return checked rows and weights, or a moment: the given one, or that of large data."""
     if isinstance(X, SecondMoment):
         return X, None
+    if not (in_memory(X) and in_memory(sample_weight)):
+        X, sample_weight = rows_or_moment(X, sample_weight)
+        if isinstance(X, SecondMoment):
+            return X, None
     X = check_rows(X)
     return X, check_weights(sample_weight, X)
 

@@ -11,9 +11,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, device, like, namespace
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    restored_on_failure,
+    upgraded_estimator,
+    validated_rows,
+)
 from lucidae.certificate import Certificate, does_not_apply
+from lucidae.data import aligned_blocks, by_blocks, in_memory, read_moment, store_features
 from lucidae.io.models import saved_as
+from lucidae.linear.batches import check_streamed, draws_rows
 from lucidae.linear.certificate import certificate, checked_data, measure
 from lucidae.linear.data import (
     EXACT_FEATURES,
@@ -273,7 +282,8 @@ class LinearAutoencoder(
         may come from any solver or method: weights are converted between tied and untied. If their
         shape differs from the one that is needed, a warning says so and random weights are used.
     verbose : bool, default=False
-        Whether the gradient and stochastic solvers print a progress bar.
+        Whether the gradient and stochastic solvers, and reading data in blocks, show their
+        progress if they take longer than two seconds.
 
     Attributes
     ----------
@@ -386,7 +396,8 @@ class LinearAutoencoder(
         Parameters
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-            The data, at least two rows.
+            The data, at least two rows. Files, memory maps, iterables of batches and Dask
+            collections are read in blocks: see `lucidae.data.row_blocks`.
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
@@ -398,6 +409,9 @@ class LinearAutoencoder(
             Itself.
         """
         options = self._options()
+        drawn = draws_rows(options, X)
+        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
+            return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
@@ -406,6 +420,47 @@ class LinearAutoencoder(
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
         state.solve(source, X, weights)
+        self._state = state
+        return self
+
+    @restored_on_failure
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows and
+            weights. See `lucidae.data.row_blocks` for the other kinds.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        LinearAutoencoder
+            Itself.
+        """
+        options = self._options()
+        data = aligned_blocks(batches, None, sample_weight)
+        small = data.load() if start is None else None
+        if small is not None:
+            return self.fit(small.rows, sample_weight=small.weights)
+        check_streamed(options, data.rows.n_features, start)
+        state = LinearState(options, data.rows.reference)
+        if self.warm_start and hasattr(self, "_state"):
+            state.previous = self._state.last_weights
+        moment = read_moment(data, start=start, verbose=bool(self.verbose))
+        _check_weight(moment.weight)
+        state.solve(MomentSource(moment))
+        store_features(self, data)
         self._state = state
         return self
 
@@ -450,6 +505,7 @@ class LinearAutoencoder(
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
+    @by_blocks
     def transform(self, X: Any) -> Array:
         """Encode rows: (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
 
@@ -473,6 +529,7 @@ class LinearAutoencoder(
         mean, encoder = like(model.mean, X), like(encoder, X)
         return (X - mean) @ encoder.mT
 
+    @by_blocks
     def inverse_transform(self, X: Any) -> Array:
         """Decode codes: X W₂ᵀ + mean.
 
@@ -493,6 +550,7 @@ class LinearAutoencoder(
             atoms = atoms * model.code_deviations[:, None]
         return codes @ like(atoms, codes) + like(model.mean, codes)
 
+    @by_blocks
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row under probabilistic PCA.
 

@@ -12,9 +12,17 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, beside, like, scalar, trace
-from lucidae.base import Fitted, checked_codes, reference_array, validated_rows
+from lucidae.base import (
+    Fitted,
+    checked_codes,
+    reference_array,
+    restored_on_failure,
+    validated_rows,
+)
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import check_problem, data_problem
+from lucidae.data import aligned_blocks, by_blocks, in_memory, read_moment, store_features
+from lucidae.dropout.batches import check_streamed, loaded_or_problem
+from lucidae.dropout.certificate import data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -176,7 +184,8 @@ class DropoutAutoencoder(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+            Rows. Files, memory maps, iterables of batches and Dask collections are read in
+            blocks: see `lucidae.data.row_blocks`.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
@@ -187,12 +196,50 @@ class DropoutAutoencoder(
         self
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
+        if not (in_memory(X, rows_drawn=solver.needs_rows) and in_memory(sample_weight)):
+            return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
         if solver.needs_rows:
             state.train(X, X, weights, settings)
         state.row_objective = state.measured_on(X, X, weights, centered=True)
+        self._keep(state)
+        return self
+
+    @restored_on_failure
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows and
+            weights. See `lucidae.data.row_blocks` for
+            the other kinds.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+        """
+        data = aligned_blocks(batches, None, sample_weight)
+        small = data.load() if start is None else None
+        if small is not None:
+            return self.fit(small.rows, sample_weight=small.weights)
+        check_streamed(self, data, start)
+        moment = read_moment(data, start=start, verbose=bool(self.verbose))
+        state = self._unsolved(moment, data.rows.reference)
+        store_features(self, data)
         self._keep(state)
         return self
 
@@ -222,6 +269,7 @@ class DropoutAutoencoder(
         self._state = self._unsolved(moment, ref)
         return self
 
+    @by_blocks
     def transform(self, X: Any) -> Array:
         """Return the code (x − mean) V of every row.
 
@@ -240,6 +288,7 @@ class DropoutAutoencoder(
         # Sparse rows are centred after the product, so that they stay sparse.
         return X @ encoder - mean @ encoder if scipy.sparse.issparse(X) else (X - mean) @ encoder
 
+    @by_blocks
     def inverse_transform(self, X: Any) -> Array:
         """Return the reconstruction of codes, code Uᵀ + mean.
 
@@ -271,7 +320,7 @@ class DropoutAutoencoder(
         float
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = validated_rows(self, X, reset=False) if in_memory(X) else X
         moment = SecondMoment.of(X)
         second = second_about(moment, like(self.mean_, moment.mean))
         problem = LinearProblem(second, second, scalar(trace(second)))
@@ -292,14 +341,15 @@ class DropoutAutoencoder(
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows."""
+        if not (in_memory(X) and in_memory(sample_weight)):
+            found = loaded_or_problem(X, None, sample_weight, centered=True)
+            if isinstance(found, LinearProblem):
+                return self._certificate_on(found, None)
+            X, _, sample_weight = found
         X = check_rows(X)
         problem = data_problem(X, None, True, sample_weight)
-        check_problem(problem, self._state.network.weights)
         weights = check_weights(sample_weight, X)
-        rows = self._state.measured_on(X, X, weights, centered=True)
-        return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), rows
-        )
+        return self._certificate_on(problem, self._state.measured_on(X, X, weights, centered=True))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -16,7 +16,12 @@ from sklearn.utils import check_random_state
 from lucidae.arrays import Array, beside, like, machine_epsilon, to_numpy
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
+from lucidae.dropout.certificate import (
+    CERTIFIED,
+    LARGEST_GAP,
+    certificate_of,
+    check_problem,
+)
 from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
@@ -319,6 +324,15 @@ class NetworkMixin(CertifiedMixin):
     def _attributes_now(self) -> dict[str, Any]:
         """Return the fitted attributes as they are now, also those that a user has assigned."""
         return {name: getattr(self, name) for name in self._state.attributes}
+
+    def _certificate_on(
+        self, problem: LinearProblem, rows: tuple[float, float] | None
+    ) -> Certificate:
+        """Return the certificate on a problem; `rows` is the objective measured on its rows."""
+        check_problem(problem, self._state.network.weights)
+        return self._state.certificate_on(
+            problem, type(self).__name__, self._attributes_now(), rows
+        )
 
     def _keep(self, state: NetworkState) -> None:
         """Store a fit and compute its attributes; `partial_fit` computes them when first read."""

@@ -23,9 +23,11 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
-from lucidae.base import Fitted, reference_array, validated_rows
+from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import check_problem, data_problem
+from lucidae.data import aligned_blocks, by_blocks, in_memory, loaded, store_features
+from lucidae.dropout.batches import check_streamed, loaded_or_problem, read_problem
+from lucidae.dropout.certificate import data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -41,7 +43,7 @@ from lucidae.dropout.estimators.network import (
 from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.path import SELECTIONS, cross_validate, fold_moments
+from lucidae.dropout.path import SELECTIONS, CrossValidation, cross_validate, fold_moments
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.io.models import saved_as
@@ -234,6 +236,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     coef_ = Fitted()
     intercept_ = Fitted()
 
+    cv_: CrossValidation | None
     _state: RegressionState
 
     def __init__(
@@ -273,7 +276,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Inputs.
+            Inputs. Files, memory maps, iterables of batches and Dask collections are read in
+            blocks: see `lucidae.data.row_blocks`. The same holds for `y`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         sample_weight : array-like of shape (n_samples,), optional
@@ -284,6 +288,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
+        drawn = solver.needs_rows or isinstance(self.dropout, str)
+        if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
+            return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         moment = self._choose_dropout(X, y, weights)
         state = self._unsolved(moment, y.ndim == 1, reference_array(X))
@@ -292,6 +299,52 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             state.train(X, as_columns(y), weights, settings)
         columns = as_columns(y)
         state.row_objective = state.measured_on(X, columns, weights, centered=state.centered)
+        self._keep(state)
+        return self
+
+    @restored_on_failure
+    def fit_batches(
+        self,
+        batches: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        start: SecondMoment | None = None,
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
+            is given. See `lucidae.data.row_blocks` for
+            the other kinds.
+        y : data of any kind, optional
+            Targets, unless the batches contain them.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows [x | y] that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+        """
+        data = aligned_blocks(batches, y, sample_weight, with_targets=True)
+        small = data.load() if start is None else None
+        if small is not None:
+            return self.fit(small.rows, small.targets, small.weights)
+        check_streamed(self, data, start)
+        self.dropout_, self.cv_ = checked_dropout(float(self.dropout)), None
+        centered, verbose = bool(self.fit_intercept), bool(self.verbose)
+        moment, root = read_problem(data, centered=centered, start=start, verbose=verbose)
+        store_features(self, data)
+        state = self._unsolved(moment, data.flat_targets, data.rows.reference)
+        state.root = root
         self._keep(state)
         return self
 
@@ -328,6 +381,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self._state = self._unsolved(moment, flat, ref)
         return self
 
+    @by_blocks
     def predict(self, X: Any) -> Array:
         """Return the network's output, without dropout.
 
@@ -360,7 +414,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         -------
         float
         """
-        truth = to_numpy(y) if is_array(y) else y
+        truth = to_numpy(y) if is_array(y) else loaded(y)
         weights = to_numpy(sample_weight) if is_array(sample_weight) else sample_weight
         return float(r2_score(truth, to_numpy(self.predict(X)), sample_weight=weights))
 
@@ -426,13 +480,17 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             raise ValueError(
                 "X was given without y; the certificate of a DropoutRegressor on data needs y too."
             )
-        X, centered = check_rows(X), bool(self.fit_intercept)
+        centered = bool(self.fit_intercept)
+        if not (in_memory(X) and in_memory(y) and in_memory(sample_weight)):
+            found = loaded_or_problem(X, y, sample_weight, centered=centered)
+            if isinstance(found, LinearProblem):
+                return self._certificate_on(found, None)
+            X, y, sample_weight = found
+        X = check_rows(X)
         problem = data_problem(X, y, centered, sample_weight)
-        check_problem(problem, self._state.network.weights)
         weights = check_weights(sample_weight, X)
-        rows = self._state.measured_on(X, as_columns(y), weights, centered=centered)
-        return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), rows
+        return self._certificate_on(
+            problem, self._state.measured_on(X, as_columns(y), weights, centered=centered)
         )
 
     def __sklearn_tags__(self) -> Tags:

@@ -1,0 +1,471 @@
+"""Blocks of rows: what every kind of data becomes, with the checks of each block.
+
+A block has about 32 MiB. Data that fit into one block are loaded and treated as an array; of
+larger data only a few blocks are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
+from lucidae.validation import check_rows
+
+__all__ = ["ArrayBlocks", "BatchBlocks", "RowBlock", "RowBlocks"]
+
+BLOCK_BYTES = 2**25
+"""Size of a block. Data up to this size are loaded as one array."""
+
+LARGEST_BLOCK = 4
+"""A chunk of an HDF5 or Zarr array is read as a whole if it has at most this many times
+`BLOCK_BYTES`; parts of larger chunks are decompressed repeatedly."""
+
+
+class RowBlock(NamedTuple):
+    """Checked rows of the data, with their targets and weights if there are any.
+
+    Attributes
+    ----------
+    rows : array or sparse matrix of shape (n, m)
+        Floating numbers, in the library of the data.
+    targets : array of shape (n, d) or None
+        The targets of these rows.
+    weights : array of shape (n,) or None
+        The weights of these rows.
+    number : int
+        Number of the block, from 0.
+    first_row : int
+        Number of the block's first row in the whole data, from 0.
+    """
+
+    rows: Any
+    targets: Any
+    weights: Any
+    number: int
+    first_row: int
+
+
+class RowBlocks(ABC):
+    """Data that are read in blocks of rows; `row_blocks` returns one for every kind of data.
+
+    Iteration yields the rows of one block after the other, checked to have the same number of
+    columns and the same dtype.
+
+    Parameters
+    ----------
+    name : str
+        What messages call the data, such as ``"X"`` or ``"'rows.parquet'"``.
+    n_features : int
+        Number of columns.
+    reference : array
+        An empty array of the library, dtype and device of the blocks.
+    n_rows : int, optional
+        Number of rows, where it is known before they are read.
+    feature_names : tuple of str, optional
+        Names of the columns.
+    repeatable : bool, default=True
+        Whether the data can be read more than once.
+    flat : bool, default=False
+        Whether the data are a vector, one number per row; its blocks have one column.
+    first_row : int, default=0
+        Rows before this one are left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n_features: int,
+        reference: Array,
+        *,
+        n_rows: int | None = None,
+        feature_names: tuple[str, ...] | None = None,
+        repeatable: bool = True,
+        flat: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        if n_features < 1:
+            raise ValueError(f"{name} has no columns: at least one column of numbers is needed.")
+        if n_rows is not None and n_rows - first_row < 1:
+            raise ValueError(f"{name} has {n_rows} rows, and none is left after row {first_row}.")
+        self.name = name
+        self.n_features = n_features
+        self.reference = reference
+        self.n_rows = n_rows
+        self.feature_names = feature_names
+        self.repeatable = repeatable
+        self.flat = flat
+        self.first_row = first_row
+
+    @property
+    def dtype(self) -> Any:
+        """Floating type of the blocks."""
+        return self.reference.dtype
+
+    @property
+    def n_rows_to_read(self) -> int | None:
+        """Number of rows that an iteration yields, where it is known."""
+        return None if self.n_rows is None else self.n_rows - self.first_row
+
+    @property
+    def rows_per_block(self) -> int:
+        """Number of rows in `BLOCK_BYTES`."""
+        itemsize = np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
+        return max(1, BLOCK_BYTES // (self.n_features * itemsize))
+
+    @abstractmethod
+    def read(self) -> Iterator[Any]:
+        """Yield blocks as they are stored, from `first_row` on."""
+
+    def blocks(self) -> Iterator[RowBlock]:
+        """Yield checked blocks with their position in the data."""
+        index, row = 0, self.first_row
+        for raw in self.read():
+            rows = self.checked(raw, index, row)
+            if rows is None:
+                continue
+            yield RowBlock(rows, None, None, index, row)
+            index, row = index + 1, row + rows.shape[0]
+        if self.n_rows is not None and row != self.n_rows:
+            raise ValueError(shrunk(self.name, self.n_rows, row))
+        if row == self.first_row:
+            raise ValueError(f"{self.name} contains no rows: at least one row is needed.")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (block.rows for block in self.blocks())
+
+    def checked(self, raw: Any, index: int, row: int) -> Any:
+        """Return a block as floating rows of the expected width; None if it has no rows."""
+        rows = floating_rows(raw, self.name, index, row, flat=self.flat)
+        if rows is None:
+            return None
+        if rows.shape[1] != self.n_features:
+            raise ValueError(
+                f"block {index} of {self.name} has {rows.shape[1]} columns, but {self.n_features} "
+                "are expected, as in the first block: all blocks need the same columns."
+            )
+        if not self.flat and rows.dtype != self.dtype:
+            raise ValueError(
+                f"block {index} of {self.name} has dtype {rows.dtype}, but {self.dtype} is "
+                "expected, as in the first block: convert all blocks to the same dtype."
+            )
+        return rows
+
+    def __repr__(self) -> str:
+        rows = "?" if self.n_rows is None else self.n_rows
+        return f"{type(self).__name__}({self.name}: {rows} rows of {self.n_features} columns)"
+
+
+def shrunk(name: str, expected: int, found: int) -> str:
+    """Return the sentence about data that end before the number of rows that they declare."""
+    return (
+        f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
+        "read. Read it again when nobody writes to it."
+    )
+
+
+def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = False) -> Any:
+    """Return a raw block as two-dimensional floating rows; None if it has no rows.
+
+    NaN and infinity are not searched for here: they are found in the sums of squares.
+    """
+    if isinstance(raw, list | tuple):
+        raw = np.asarray(raw)
+    shape = getattr(raw, "shape", None)
+    if shape is not None and len(shape) and shape[0] == 0:
+        return None
+    if flat and shape is not None and len(shape) == 1:
+        raw = (raw if is_array(raw) else np.asarray(raw))[:, None]
+    try:
+        return check_rows(raw, name=name, finite=False)
+    except ValueError as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"block {index} of {name}, from row {row} on: {first}") from None
+
+
+def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
+    """Return an error about a block that names the block, and the row that is not finite."""
+    for part, what in ((block.rows, name), (block.targets, "y")):
+        found = None if part is None else _first_bad_entry(part)
+        if found is not None:
+            row, column, value = found
+            return ValueError(
+                f"{what} contains {value} in block {block.number}, row {block.first_row + row}, "
+                f"column {column} (all counted from 0). Remove or impute such rows first."
+            )
+    end = block.first_row + block.rows.shape[0] - 1
+    return ValueError(
+        f"block {block.number} of {name} (rows {block.first_row} to {end}, counted from 0): {error}"
+    )
+
+
+def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
+    """Return row, column and kind of the first entry that is NaN or infinite, or None."""
+    if scipy.sparse.issparse(rows):
+        entries = rows.tocoo()
+        bad = np.flatnonzero(~np.isfinite(entries.data))
+        places = [(int(entries.row[i]), int(entries.col[i]), entries.data[i]) for i in bad]
+        found = min(places, key=lambda place: place[:2], default=None)
+    else:
+        values = to_numpy(rows)
+        place = np.argwhere(~np.isfinite(values))[:1]
+        found = (
+            (int(place[0, 0]), int(place[0, 1]), values[tuple(place[0])]) if len(place) else None
+        )
+    if found is None:
+        return None
+    return found[0], found[1], "NaN" if np.isnan(found[2]) else "infinity"
+
+
+def float_reference(dtype: Any) -> Array:
+    """Return an empty NumPy array of the floating type to which numbers of `dtype` are read."""
+    dtype = np.dtype(dtype)
+    return np.empty(0, dtype=dtype if dtype in (np.float32, np.float64) else np.float64)
+
+
+class ArrayBlocks(RowBlocks):
+    """An array of any library, a sparse matrix, a data frame, or any object with row slices.
+
+    Parameters
+    ----------
+    array : object
+        Something with a shape and slices of rows: in memory, or stored as HDF5 or Zarr.
+    name : str
+        What messages call it.
+    flat : bool, default=False
+        Whether a vector is accepted.
+    first_row : int, default=0
+        Rows before this one are left out.
+    """
+
+    def __init__(
+        self, array: Any, name: str, *, flat: bool = False, first_row: int = 0, **settings: Any
+    ) -> None:
+        shape = tuple(array.shape)
+        is_vector = len(shape) == 1
+        if len(shape) != 2 and not (flat and is_vector):
+            raise ValueError(
+                f"{name} has shape {shape}, expected rows and columns: two dimensions."
+            )
+        super().__init__(
+            name,
+            1 if is_vector else int(shape[1]),
+            _reference(array),
+            n_rows=int(shape[0]),
+            feature_names=_column_names(array),
+            flat=is_vector,
+            first_row=first_row,
+            **settings,
+        )
+        self.array = array.tocsr() if scipy.sparse.issparse(array) else array
+
+    def read(self) -> Iterator[Any]:
+        """Yield slices of rows, aligned to the chunks of the storage."""
+        assert self.n_rows is not None, "an array has a shape"
+        step = self._step()
+        for start in _starts(self.first_row, self.n_rows, step):
+            yield _row_slice(self.array, start, min(start - start % step + step, self.n_rows))
+
+    def _step(self) -> int:
+        """Return the number of rows per block, a multiple of the chunks if there are any."""
+        rows, chunks = self.rows_per_block, getattr(self.array, "chunks", None)
+        if not isinstance(chunks, tuple) or not chunks or not isinstance(chunks[0], int):
+            return rows
+        if rows >= chunks[0]:
+            return rows - rows % chunks[0]
+        return chunks[0] if chunks[0] <= LARGEST_BLOCK * rows else rows
+
+
+def _row_slice(array: Any, start: int, stop: int) -> Any:
+    """Return some rows of an array, a sparse matrix or a data frame."""
+    if hasattr(array, "iloc"):
+        return array.iloc[start:stop]
+    block = array[start:stop]
+    kept = is_array(block) or scipy.sparse.issparse(block) or hasattr(block, "columns")
+    return block if kept else np.asarray(block)
+
+
+def _starts(first: int, end: int, step: int) -> Iterator[int]:
+    """Yield the first row of each block; blocks after the first begin at multiples of `step`."""
+    return chain([first], range(first - first % step + step, end, step))
+
+
+def _reference(array: Any) -> Array:
+    """Return an empty array of the library and the floating type of some rows."""
+    if scipy.sparse.issparse(array) or not is_array(array):
+        dtype = getattr(array, "dtype", None)
+        if dtype is None:  # a data frame
+            dtype = check_rows(_row_slice(array, 0, 1), finite=False).dtype
+        return float_reference(dtype)
+    rows = check_rows(array[:1] if array.ndim == 2 else array[:1][:, None], finite=False)
+    return zeros_like_shape((0,), rows)
+
+
+def _column_names(array: Any) -> tuple[str, ...] | None:
+    """Return the names of the columns of a data frame if all are strings, as scikit-learn does."""
+    columns = getattr(array, "columns", None)
+    names = () if columns is None else tuple(columns)
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+class BatchBlocks(RowBlocks):
+    """An iterable of batches of rows; a generator can be read once only.
+
+    Parameters
+    ----------
+    batches : iterable
+        Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows,
+        targets (if `with_targets`) and, optionally, weights.
+    name : str
+        What messages call the data.
+    with_targets : bool, default=False
+        Whether the second part of a tuple contains targets.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        name: str,
+        *,
+        with_targets: bool = False,
+        flat: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        iterator = iter(batches)
+        self._batches = batches
+        self._with_targets = with_targets
+        first = next((batch for batch in iterator if _n_rows(batch)), None)
+        if first is None:
+            raise ValueError(f"{name} yields no rows: at least one batch with a row is needed.")
+        rows, targets, _ = _parts(first, with_targets)
+        self.flat_targets = targets is not None and len(np.shape(targets)) == 1
+        is_vector = flat and len(getattr(rows, "shape", (0,))) == 1
+        checked = floating_rows(rows, name, 0, 0, flat=is_vector)
+        once = iterator is batches
+        self._rest: Iterator[Any] | None = chain([first], iterator) if once else None
+        super().__init__(
+            name,
+            int(checked.shape[1]),
+            _reference(checked),
+            feature_names=_column_names(rows),
+            repeatable=not once,
+            flat=is_vector,
+            first_row=first_row,
+        )
+
+    def read(self) -> Iterator[Any]:
+        """Yield the rows of the batches; tuples are read by `blocks`."""
+        return (block.rows for block in self.blocks())
+
+    def blocks(self) -> Iterator[RowBlock]:
+        """Yield the batches with their targets and weights."""
+        row, index, skipped = 0, -1, self.first_row
+        for batch in self._next_pass():
+            if not _n_rows(batch):
+                continue
+            index += 1
+            raw, targets, weights = _parts(batch, self._with_targets)
+            rows = self.checked(raw, index, row)
+            row += rows.shape[0]
+            if targets is not None:
+                targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)
+            block = RowBlock(rows, targets, weights, index, row - rows.shape[0])
+            if row > skipped:
+                yield _without_first(block, skipped)
+        if row <= skipped:
+            raise ValueError(f"{self.name} has {row} rows, and none is left after row {skipped}.")
+
+    def _next_pass(self) -> Iterator[Any]:
+        if self.repeatable:
+            return iter(self._batches)
+        if self._rest is None:
+            raise ValueError(
+                f"{self.name} is an iterator that has been read already: give a new one, or "
+                "something that can be read more than once."
+            )
+        return self._used_up(self._rest)
+
+    def _used_up(self, rest: Iterator[Any]) -> Iterator[Any]:
+        yield from rest
+        self._rest = None
+
+
+class _Triple(NamedTuple):
+    rows: Any
+    targets: Any
+    weights: Any
+
+
+def _parts(batch: Any, with_targets: bool) -> _Triple:
+    """Return rows, targets and weights of a batch."""
+    if not isinstance(batch, list | tuple) or not batch or not hasattr(batch[0], "shape"):
+        return _Triple(batch, None, None)
+    if len(getattr(batch[0], "shape", ())) != 2:
+        return _Triple(batch, None, None)  # a list of rows
+    most = 3 if with_targets else 2
+    if len(batch) > most:
+        expected = "rows, targets and weights" if with_targets else "rows and weights"
+        raise ValueError(f"a batch has {len(batch)} parts, expected at most {most}: {expected}.")
+    parts = [*batch] if with_targets else [batch[0], None, *batch[1:]]
+    return _Triple(*parts, *[None] * (3 - len(parts)))
+
+
+def _n_rows(batch: Any) -> int:
+    """Return the number of rows of a batch, which may be a tuple of rows, targets and weights."""
+    rows = _parts(batch, True).rows
+    shape = getattr(rows, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) else len(rows)
+
+
+def _without_first(block: RowBlock, skipped: int) -> RowBlock:
+    """Return a block without the rows before `skipped`."""
+    cut = max(0, skipped - block.first_row)
+    if not cut:
+        return block
+    rows, targets, weights = (None if part is None else part[cut:] for part in block[:3])
+    return RowBlock(rows, targets, weights, block.number, block.first_row + cut)
+
+
+def concatenated(parts: list[Any]) -> Any:
+    """Return the rows of several blocks as one array."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(scipy.sparse.issparse(part) for part in parts):
+        return scipy.sparse.vstack(parts, format="csr")
+    return namespace(*parts).concat(parts, axis=0)
+
+
+class RowQueue:
+    """Targets or weights, taken as many rows at a time as the blocks of X have."""
+
+    def __init__(self, data: RowBlocks) -> None:
+        self.data = data
+        self._blocks = iter(data)
+        self._held: list[Any] = []
+
+    def take(self, count: int) -> Any:
+        """Return the next `count` rows; an error if there are fewer."""
+        held = sum(part.shape[0] for part in self._held)
+        while held < count:
+            part = next(self._blocks, None)
+            if part is None:
+                raise ValueError(
+                    f"{self.data.name} has fewer rows than X: give one row of it for each row of X."
+                )
+            self._held.append(part)
+            held += part.shape[0]
+        rows = concatenated(self._held)
+        self._held = [rows[count:]] if held > count else []
+        return rows[:count]
+
+    def finish(self) -> None:
+        """Raise an error if rows are left."""
+        if self._held or next(islice(self._blocks, 1), None) is not None:
+            raise ValueError(
+                f"{self.data.name} has more rows than X: give one row of it for each row of X."
+            )
