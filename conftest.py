@@ -7,6 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
     PACKAGE / "cli": ("pandas", "rich", "typer"),
+    PACKAGE / "data" / "dask_blocks.py": ("dask",),
     PACKAGE / "io" / "tables.py": ("pandas",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "displays": ("matplotlib",),

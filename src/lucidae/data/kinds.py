@@ -145,6 +145,9 @@ def loaded(values: Any, name: str = "y") -> Any:
     """Return targets or weights of any kind as an array in memory."""
     if in_memory(values):
         return values
+    if is_dask(values):
+        whole = values.compute()
+        return whole if is_array(whole) else np.asarray(whole)
     data = _opened(values, name, flat=True)
     whole = concatenated(list(data))
     return whole[:, 0] if data.flat else whole

@@ -20,7 +20,14 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate, does_not_apply
-from lucidae.data import aligned_blocks, by_blocks, in_memory, read_moment, store_features
+from lucidae.data import (
+    aligned_blocks,
+    by_blocks,
+    in_memory,
+    loaded,
+    read_moment,
+    store_features,
+)
 from lucidae.io.models import saved_as
 from lucidae.linear.batches import check_streamed, draws_rows
 from lucidae.linear.certificate import certificate, checked_data, measure
@@ -582,7 +589,7 @@ class LinearAutoencoder(
         -------
         float
         """
-        likelihoods = self.score_samples(X)
+        likelihoods = loaded(self.score_samples(X))
         return float(namespace(likelihoods).mean(likelihoods))
 
     def get_covariance(self) -> Array:
