@@ -319,9 +319,7 @@ def test_weights_of_batches_count(small_blocks):
     model = LinearAutoencoder(3).fit_batches(batches)
     assert model.n_samples_seen_ == w.sum()
     assert_allclose(model.mean_, expected.mean)
-    assert_allclose(
-        LinearAutoencoder(3).fit_batches((X, X), 2.0).n_samples_seen_, 2 * 2 * len(X)
-    )
+    assert_allclose(LinearAutoencoder(3).fit_batches((X, X), 2.0).n_samples_seen_, 2 * 2 * len(X))
 
 
 def test_loaded_returns_vectors_as_vectors(tmp_path):

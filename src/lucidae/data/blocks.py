@@ -204,6 +204,16 @@ def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
     )
 
 
+def refuse_bad_entries(block: RowBlock, name: str) -> None:
+    """Raise an error that names the first entry of a block that is NaN or infinite, if any."""
+    for part in (block.rows, block.targets):
+        entries = part.data if scipy.sparse.issparse(part) else part
+        if entries is not None and not bool(
+            namespace(entries).all(namespace(entries).isfinite(entries))
+        ):
+            raise located(ValueError(), block, name)
+
+
 def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
     """Return row, column and kind of the first entry that is NaN or infinite, or None."""
     if scipy.sparse.issparse(rows):

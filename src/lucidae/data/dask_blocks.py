@@ -85,8 +85,11 @@ class DaskBlocks(RowBlocks):
         self.n_rows = None if lengths is None else sum(lengths)
 
     def read(self) -> Iterator[Any]:
-        """Compute one chunk after the other."""
-        return (part.compute() for part in self.parts())
+        """Compute one chunk after the other; all at once if they are smaller than a block."""
+        parts = self.parts()
+        if self.n_rows is not None and self.n_rows <= self.rows_per_block:
+            return iter(dask.compute(*parts))
+        return (part.compute() for part in parts)
 
     def parts(self) -> list[Any]:
         """Return the chunks as delayed values."""

@@ -21,6 +21,7 @@ from lucidae.data.blocks import (
     RowBlocks,
     RowQueue,
     concatenated,
+    refuse_bad_entries,
 )
 from lucidae.validation import check_weights
 
@@ -219,6 +220,7 @@ class AlignedBlocks:
         read: list[RowBlock] = []
         blocks = iter(self)
         for block in blocks:
+            refuse_bad_entries(block, self.rows.name)
             read.append(block)
             if sum(part.rows.shape[0] for part in read) > limit:
                 self._begun = chain(read, blocks)
