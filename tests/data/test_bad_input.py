@@ -236,7 +236,7 @@ def test_a_memory_map_can_be_fitted_by_solvers_that_draw_rows(tmp_path, small_bl
     X = rows_of()
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    settings = dict(solver="stochastic", random_state=0, max_iter=3000, tol=1e-2)
+    settings = {"solver": "stochastic", "random_state": 0, "max_iter": 3000, "tol": 1e-2}
     model = LinearAutoencoder(1, **settings).fit(mapped)
     assert_allclose(model.components_, LinearAutoencoder(1, **settings).fit(X).components_)
     y = X[:, 0]

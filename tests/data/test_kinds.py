@@ -160,7 +160,7 @@ def test_moments_of_all_kinds_are_equal(kind, tmp_path, small_blocks):
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_data_of_one_block_are_loaded_and_can_be_fitted_by_any_solver(kind, tmp_path):
     X = spread_rows(300)
-    settings = dict(solver="stochastic", max_iter=50, random_state=0)
+    settings = {"solver": "stochastic", "max_iter": 50, "random_state": 0}
     with pytest.warns(UserWarning, match="max_iter"):
         model = LinearAutoencoder(2, **settings).fit(kind(X, tmp_path))
     with pytest.warns(UserWarning, match="max_iter"):
@@ -351,7 +351,8 @@ import numpy as np
 from lucidae import LinearAutoencoder
 
 def peak():
-    return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) / 1024
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 warm = np.random.default_rng(0).standard_normal((5000, 100))
 LinearAutoencoder(3).fit(warm).transform(warm)
