@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,8 @@ from lucidae.cli.console import (
     printed_warnings,
     spinner,
 )
+from lucidae.cli.streams import Scheduler, cluster, streamed_table
+from lucidae.data import loaded
 from lucidae.io.tables import READERS, Sheet, Table, read_table, read_target, write_sheet
 
 __all__ = ["fit"]
@@ -80,13 +83,16 @@ def linear(
     ] = False,
     seed: Seed = 0,
     out: Out = "",
+    scheduler: Scheduler = None,
 ) -> None:
     """Compute ordered principal components; save the model and the codes."""
     number = None if components is None else number_or_word(components)
     model = LinearAutoencoder(
         number, method=method, solver=solver, whiten=whiten, random_state=seed
     )
-    complete(model, read_table(file), file, "linear", out)
+    with cluster(scheduler):
+        table = streamed_table(file, scheduler) or read_table(file)
+        complete(model, table, file, "linear", out)
 
 
 @fit.command()
@@ -109,12 +115,15 @@ def dropout(
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
+    scheduler: Scheduler = None,
 ) -> None:
     """Compute the optimum of dropout training: a regression with --target, else an autoencoder."""
-    table = with_target(read_table(file), target or ())
-    kind = DropoutAutoencoder if table.target is None else DropoutRegressor
-    model = kind(components, dropout=number_or_word(rate), solver=solver, random_state=seed)
-    complete(model, table, file, "dropout", out)
+    with cluster(scheduler):
+        streamed = None if target else streamed_table(file, scheduler)
+        table = streamed or with_target(read_table(file), target or ())
+        kind = DropoutAutoencoder if table.target is None else DropoutRegressor
+        model = kind(components, dropout=number_or_word(rate), solver=solver, random_state=seed)
+        complete(model, table, file, "dropout", out)
 
 
 @fit.command()
@@ -160,10 +169,17 @@ def complete(model: Any, table: Table, file: Path, family: str, out: str) -> Non
     y = table.target
     if y is not None and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
-    with spinner(f"Fitting {type(model).__name__} to {table.name}"), printed_warnings():
+    streamed = not isinstance(table.values, np.ndarray)
+    if streamed:
+        model.set_params(verbose=True)  # its progress bar replaces the spinner
+    title = f"Fitting {type(model).__name__} to {table.name}"
+    with nullcontext() if streamed else spinner(title), printed_warnings():
         model.fit(table.values, y)
-        certificate = certify(model, table.values, y)
+        # The certificate of a streamed fit is that of its moment: the file is not read again.
+        certificate = certify(model) if streamed else certify(model, table.values, y)
         sheets = sheets_of(model, table)
+    if streamed:
+        model.set_params(verbose=False)
     if table.left_out:
         note(
             "Columns left out because not all their entries are numbers: "
@@ -196,7 +212,7 @@ def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
     """Return codes if the table has no target, else predictions and coefficients, by name."""
     if table.target is None:
         names = tuple(map(str, model.get_feature_names_out()))
-        return {"codes": Sheet(model.transform(table.values), names)}
+        return {"codes": Sheet(loaded(model.transform(table.values)), names)}
     predictions = model.predict(table.values).reshape(len(table.values), -1)
     columns, values = table.target_names, np.atleast_2d(model.coef_).T
     if isinstance(model, SparseVAE):

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Iterator
 from functools import partial
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -21,18 +22,21 @@ import scipy.sparse
 
 from lucidae.arrays import Array, is_array, to_numpy
 from lucidae.data.blocks import (
+    BLOCK_BYTES,
     ArrayBlocks,
     RowBlock,
     RowBlocks,
+    concatenated,
     float_reference,
     floating_rows,
     located,
 )
+from lucidae.data.files import CsvBlocks, ParquetBlocks, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
 from lucidae.data.passes import leaf_of, shown_rows
 from lucidae.moments import SecondMoment
 
-__all__ = ["DaskAligned", "DaskBlocks", "mapped"]
+__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file", "mapped"]
 
 FAN_IN = 8
 """Number of summaries that one task joins."""
@@ -300,6 +304,50 @@ class _RowsDone:
     def __exit__(self, *error: Any) -> None:
         self._callback.__exit__(*error)
         self._shown.__exit__(*error)
+
+
+def dask_of_file(path: Any) -> Any:
+    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that `lucidae.data.row_blocks` reads.
+
+    Returns
+    -------
+    dask.array.Array or dask.dataframe.DataFrame
+        A data frame for Parquet and text, whose row groups or parts of the text are its
+        partitions; else an array, whose chunks are the blocks of the file.
+    """
+    file = Path(path).resolve()
+    data = blocks_of_file(file)
+    if isinstance(data, CsvBlocks | ParquetBlocks):
+        import dask.dataframe as dd
+
+        columns = list(data.feature_names or ())
+        if isinstance(data, ParquetBlocks):
+            return dd.read_parquet(file, columns=columns).astype(data.dtype)
+        return dd.read_csv(file, blocksize=BLOCK_BYTES, **data.settings)[columns].astype(data.dtype)
+    assert data.n_rows is not None, "arrays in files have a shape"
+    starts = range(0, data.n_rows, data.rows_per_block)
+    read = dask.delayed(_rows_of_file, pure=True)
+    chunks = []
+    for start in starts:
+        count = min(data.rows_per_block, data.n_rows - start)
+        block = read(str(file), start, count)
+        chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
+    return da.concatenate(chunks, axis=0)
+
+
+def _rows_of_file(path: str, start: int, count: int) -> Any:
+    """Return some rows of a file, on a worker."""
+    held: list[Any] = []
+    for rows in blocks_of_file(path, first_row=start):
+        held.append(rows)
+        if sum(len(part) for part in held) >= count:
+            break
+    return concatenated(held)[:count]
 
 
 def mapped(estimator: Any, X: Any, method: str) -> Any:

@@ -213,7 +213,7 @@ class CsvBlocks(RowBlocks):
 
     def __init__(self, file: Path, *, flat: bool, first_row: int) -> None:
         name = repr(file.name)
-        self.file, self._settings = file, _csv_settings(file, name)
+        self.file, self.settings = file, _csv_settings(file, name)
         first = next(iter(self._chunks(name, 1000)), None)
         columns = [] if first is None else [c for c in first if _holds_numbers(first[c])]
         if not columns:
@@ -249,7 +249,7 @@ class CsvBlocks(RowBlocks):
         import pandas as pd
 
         try:
-            with pd.read_csv(self.file, chunksize=rows, **self._settings) as chunks:
+            with pd.read_csv(self.file, chunksize=rows, **self.settings) as chunks:
                 yield from chunks
         except pd.errors.EmptyDataError:
             raise ValueError(f"{name} contains no rows: at least one row is needed.") from None

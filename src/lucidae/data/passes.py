@@ -20,7 +20,7 @@ from lucidae.data.kinds import (
     named_rows,
     row_blocks,
 )
-from lucidae.iteration.callbacks import Display, display, time_left
+from lucidae.iteration.callbacks import ProgressDisplay, display, time_left
 from lucidae.moments import SecondMoment
 
 __all__ = [
@@ -166,7 +166,7 @@ def shown_rows(
     if not verbose:
         yield lambda _: None
         return
-    began, shown = time.monotonic(), list[Display]()
+    began, shown = time.monotonic(), list[ProgressDisplay]()
 
     def show(count: int) -> None:
         elapsed = time.monotonic() - began

@@ -39,7 +39,7 @@ class ProgressBar:
         self.description = description
         self.delay = check_number(delay, "delay", low=0.0)
         self._begun: tuple[float, int] | None = None
-        self._display: Display | None = None
+        self._display: ProgressDisplay | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Show `progress` if the delay is over."""
@@ -62,7 +62,7 @@ class ProgressBar:
         self._begun = self._display = None
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """Where progress is shown: a bar on a terminal, or lines."""
 
     def show(self, line: str, completed: int, total: int | None) -> None:
@@ -72,7 +72,7 @@ class Display(Protocol):
         """Remove the bar."""
 
 
-def display(description: str, pause: float) -> Display:
+def display(description: str, pause: float) -> ProgressDisplay:
     """Return a bar of rich if standard error is a terminal, else lines every `pause` seconds."""
     try:
         from rich.console import Console
