@@ -59,6 +59,18 @@ def test_nan_in_block_57_is_named_with_its_row(bad, wrap, small_blocks):
         LinearAutoencoder(2).fit(rows_of()).transform(iter(batches))
 
 
+def test_tiny_batches_are_joined_and_still_named(small_blocks):
+    X = rows_of(9000, 40)
+    X[1234, 7] = np.nan
+    with pytest.raises(ValueError, match="X contains NaN in block 411, row 1234, column 7"):
+        SecondMoment.of(batches_of(X, 3))
+    X[1234, 7] = 1e200
+    with pytest.raises(ValueError, match=r"block 405 to 431 of X \(rows 1215 to 1295.*overflow"):
+        SecondMoment.of(batches_of(X, 3))
+    X[1234, 7] = 0.0
+    assert_allclose(SecondMoment.of(batches_of(X, 3)).covariance, np.cov(X.T, bias=True))
+
+
 def test_nan_in_targets_and_in_small_data_is_named_too(tmp_path, small_blocks):
     X, y = rows_of(), np.ones(4000)
     y[3001] = np.nan

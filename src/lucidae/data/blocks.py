@@ -17,7 +17,7 @@ import scipy.sparse
 from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
 from lucidae.validation import check_rows
 
-__all__ = ["ArrayBlocks", "BatchBlocks", "RowBlock", "RowBlocks"]
+__all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]
 
 BLOCK_BYTES = 2**25
 """Size of a block. Data up to this size are loaded as one array."""
@@ -42,6 +42,9 @@ class RowBlock(NamedTuple):
         Number of the block, from 0.
     first_row : int
         Number of the block's first row in the whole data, from 0.
+    ends : tuple of int
+        Where the block was joined from several small ones, the number of its rows up to the end of
+        each of them.
     """
 
     rows: Any
@@ -49,6 +52,11 @@ class RowBlock(NamedTuple):
     weights: Any
     number: int
     first_row: int
+    ends: tuple[int, ...] = ()
+
+    def number_of(self, row: int) -> int:
+        """Return the number of the original block that contains a row of this one."""
+        return self.number + sum(row >= end for end in self.ends)
 
 
 class RowBlocks(ABC):
@@ -195,13 +203,15 @@ def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
         if found is not None:
             row, column, value = found
             return ValueError(
-                f"{what} contains {value} in block {block.number}, row {block.first_row + row}, "
-                f"column {column} (all counted from 0). Remove or impute such rows first."
+                f"{what} contains {value} in block {block.number_of(row)}, row "
+                f"{block.first_row + row}, column {column} (all counted from 0). "
+                "Remove or impute such rows first."
             )
-    end = block.first_row + block.rows.shape[0] - 1
-    return ValueError(
-        f"block {block.number} of {name} (rows {block.first_row} to {end}, counted from 0): {error}"
-    )
+    last = block.rows.shape[0] - 1
+    numbers = sorted({block.number, block.number_of(last)})
+    named = f"block {numbers[0]}" + "".join(f" to {number}" for number in numbers[1:])
+    rows = f"rows {block.first_row} to {block.first_row + last}, counted from 0"
+    return ValueError(f"{named} of {name} ({rows}): {error}")
 
 
 def refuse_bad_entries(block: RowBlock, name: str) -> None:
@@ -232,7 +242,7 @@ def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
     return found[0], found[1], "NaN" if np.isnan(found[2]) else "infinity"
 
 
-def float_reference(dtype: Any) -> Array:
+def floatreference_of_rows(dtype: Any) -> Array:
     """Return an empty NumPy array of the floating type to which numbers of `dtype` are read."""
     dtype = np.dtype(dtype)
     return np.empty(0, dtype=dtype if dtype in (np.float32, np.float64) else np.float64)
@@ -265,9 +275,9 @@ class ArrayBlocks(RowBlocks):
         super().__init__(
             name,
             1 if is_vector else int(shape[1]),
-            _reference(array),
+            reference_of_rows(array),
             n_rows=int(shape[0]),
-            feature_names=_column_names(array),
+            feature_names=column_names(array),
             flat=is_vector,
             first_row=first_row,
             **settings,
@@ -305,140 +315,22 @@ def _starts(first: int, end: int, step: int) -> Iterator[int]:
     return chain([first], range(first - first % step + step, end, step))
 
 
-def _reference(array: Any) -> Array:
+def reference_of_rows(array: Any) -> Array:
     """Return an empty array of the library and the floating type of some rows."""
     if scipy.sparse.issparse(array) or not is_array(array):
         dtype = getattr(array, "dtype", None)
         if dtype is None:  # a data frame
             dtype = check_rows(_row_slice(array, 0, 1), finite=False).dtype
-        return float_reference(dtype)
+        return floatreference_of_rows(dtype)
     rows = check_rows(array[:1] if array.ndim == 2 else array[:1][:, None], finite=False)
     return zeros_like_shape((0,), rows)
 
 
-def _column_names(array: Any) -> tuple[str, ...] | None:
+def column_names(array: Any) -> tuple[str, ...] | None:
     """Return the names of the columns of a data frame if all are strings, as scikit-learn does."""
     columns = getattr(array, "columns", None)
     names = () if columns is None else tuple(columns)
     return names if names and all(isinstance(name, str) for name in names) else None
-
-
-class BatchBlocks(RowBlocks):
-    """An iterable of batches of rows; a generator can be read once only.
-
-    Parameters
-    ----------
-    batches : iterable
-        Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows,
-        targets (if `with_targets`) and, optionally, weights.
-    name : str
-        What messages call the data.
-    with_targets : bool, default=False
-        Whether the second part of a tuple contains targets.
-    """
-
-    def __init__(
-        self,
-        batches: Iterable[Any],
-        name: str,
-        *,
-        with_targets: bool = False,
-        flat: bool = False,
-        first_row: int = 0,
-    ) -> None:
-        iterator = iter(batches)
-        self._batches = batches
-        self._with_targets = with_targets
-        first = next((batch for batch in iterator if _n_rows(batch)), None)
-        if first is None:
-            raise ValueError(f"{name} yields no rows: at least one batch with a row is needed.")
-        rows, targets, _ = _parts(first, with_targets)
-        self.flat_targets = targets is not None and len(np.shape(targets)) == 1
-        is_vector = flat and len(getattr(rows, "shape", (0,))) == 1
-        checked = floating_rows(rows, name, 0, 0, flat=is_vector)
-        once = iterator is batches
-        self._rest: Iterator[Any] | None = chain([first], iterator) if once else None
-        super().__init__(
-            name,
-            int(checked.shape[1]),
-            _reference(checked),
-            feature_names=_column_names(rows),
-            repeatable=not once,
-            flat=is_vector,
-            first_row=first_row,
-        )
-
-    def read(self) -> Iterator[Any]:
-        """Yield the rows of the batches; tuples are read by `blocks`."""
-        return (block.rows for block in self.blocks())
-
-    def blocks(self) -> Iterator[RowBlock]:
-        """Yield the batches with their targets and weights."""
-        row, index, skipped = 0, -1, self.first_row
-        for batch in self._next_pass():
-            if not _n_rows(batch):
-                continue
-            index += 1
-            raw, targets, weights = _parts(batch, self._with_targets)
-            rows = self.checked(raw, index, row)
-            row += rows.shape[0]
-            if targets is not None:
-                targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)
-            block = RowBlock(rows, targets, weights, index, row - rows.shape[0])
-            if row > skipped:
-                yield _without_first(block, skipped)
-        if row <= skipped:
-            raise ValueError(f"{self.name} has {row} rows, and none is left after row {skipped}.")
-
-    def _next_pass(self) -> Iterator[Any]:
-        if self.repeatable:
-            return iter(self._batches)
-        if self._rest is None:
-            raise ValueError(
-                f"{self.name} is an iterator that has been read already: give a new one, or "
-                "something that can be read more than once."
-            )
-        return self._used_up(self._rest)
-
-    def _used_up(self, rest: Iterator[Any]) -> Iterator[Any]:
-        yield from rest
-        self._rest = None
-
-
-class _Triple(NamedTuple):
-    rows: Any
-    targets: Any
-    weights: Any
-
-
-def _parts(batch: Any, with_targets: bool) -> _Triple:
-    """Return rows, targets and weights of a batch."""
-    if not isinstance(batch, list | tuple) or not batch or not hasattr(batch[0], "shape"):
-        return _Triple(batch, None, None)
-    if len(getattr(batch[0], "shape", ())) != 2:
-        return _Triple(batch, None, None)  # a list of rows
-    most = 3 if with_targets else 2
-    if len(batch) > most:
-        expected = "rows, targets and weights" if with_targets else "rows and weights"
-        raise ValueError(f"a batch has {len(batch)} parts, expected at most {most}: {expected}.")
-    parts = [*batch] if with_targets else [batch[0], None, *batch[1:]]
-    return _Triple(*parts, *[None] * (3 - len(parts)))
-
-
-def _n_rows(batch: Any) -> int:
-    """Return the number of rows of a batch, which may be a tuple of rows, targets and weights."""
-    rows = _parts(batch, True).rows
-    shape = getattr(rows, "shape", None)
-    return int(shape[0]) if shape is not None and len(shape) else len(rows)
-
-
-def _without_first(block: RowBlock, skipped: int) -> RowBlock:
-    """Return a block without the rows before `skipped`."""
-    cut = max(0, skipped - block.first_row)
-    if not cut:
-        return block
-    rows, targets, weights = (None if part is None else part[cut:] for part in block[:3])
-    return RowBlock(rows, targets, weights, block.number, block.first_row + cut)
 
 
 def concatenated(parts: list[Any]) -> Any:
@@ -448,6 +340,33 @@ def concatenated(parts: list[Any]) -> Any:
     if any(scipy.sparse.issparse(part) for part in parts):
         return scipy.sparse.vstack(parts, format="csr")
     return namespace(*parts).concat(parts, axis=0)
+
+
+def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
+    """Yield blocks of at least `least` rows, joined from smaller ones.
+
+    The moment of a block has m² entries, which are merged with those of the blocks before it; for
+    blocks of few rows this would take most of the time.
+    """
+    held: list[RowBlock] = []
+    for block in blocks:
+        held.append(block)
+        if sum(part.rows.shape[0] for part in held) >= least:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[RowBlock]) -> RowBlock:
+    if len(held) == 1:
+        return held[0]
+    ends = np.cumsum([block.rows.shape[0] for block in held]).tolist()
+    rows, targets, weights = (
+        None if parts[0] is None else concatenated(list(parts))
+        for parts in zip(*(block[:3] for block in held), strict=True)
+    )
+    return RowBlock(rows, targets, weights, held[0].number, held[0].first_row, tuple(ends))
 
 
 class RowQueue:

@@ -20,7 +20,7 @@ import dask.array as da
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, is_array, to_numpy
+from lucidae.arrays import Array, is_array, namespace, to_numpy
 from lucidae.data.blocks import (
     BLOCK_BYTES,
     ArrayBlocks,
@@ -140,7 +140,7 @@ def _array_reference(array: Any) -> Array:
     if scipy.sparse.issparse(meta) or not is_array(meta) or isinstance(meta, np.ndarray):
         return float_reference(array.dtype)
     floating = array.dtype in (np.float32, np.float64)
-    return meta[:0, 0].astype(array.dtype if floating else np.float64)
+    return namespace(meta).empty(0, dtype=array.dtype if floating else np.float64)
 
 
 class DaskAligned(AlignedBlocks):
@@ -359,7 +359,8 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     if is_frame(X):
         return _mapped_frame(copy, X, method)
     X = _one_column_chunk(X)
-    example = to_numpy(getattr(copy, method)(_example_rows(X)))
+    example = getattr(copy, method)(_example_rows(X))
+    example = example if is_array(example) else np.asarray(example)
     is_matrix = example.ndim == 2
     return da.map_blocks(
         partial(_applied_chunk, method),
@@ -379,8 +380,7 @@ def _example_rows(X: Any) -> Any:
     meta, shape = X._meta, (1, int(X.shape[1]))
     if scipy.sparse.issparse(meta):
         return scipy.sparse.csr_array(shape, dtype=X.dtype)
-    zeros = np.zeros(shape, dtype=X.dtype)
-    return zeros if isinstance(meta, np.ndarray) else type(meta)(shape, dtype=X.dtype) * 0
+    return namespace(meta).zeros(shape, dtype=X.dtype)
 
 
 def _applied_chunk(method: str, rows: Any, estimator: Any, block_id: Any = None) -> Any:

@@ -14,9 +14,9 @@ import scipy.sparse
 
 from lucidae.arrays import Array, is_array, like, namespace
 from lucidae.data import blocks as sizes
+from lucidae.data.batches import BatchBlocks
 from lucidae.data.blocks import (
     ArrayBlocks,
-    BatchBlocks,
     RowBlock,
     RowBlocks,
     RowQueue,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lucidae.arrays import Array, is_numpy, namespace
-from lucidae.data.blocks import RowBlock, concatenated, located
+from lucidae.data.blocks import RowBlock, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
     aligned_blocks,
@@ -123,7 +123,8 @@ def fold(
     done = (start, 0)
     try:
         with shown_rows(data.rows.n_rows_to_read, "reading rows", verbose) as show:
-            for block in data:
+            least = min(data.rows.rows_per_block, 2 * data.rows.n_features)
+            for block in coalesced(data, least):
                 done = _after(done, block, data.rows.name, leaf, combine)
                 show(done[1])
     except KeyboardInterrupt:

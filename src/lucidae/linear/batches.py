@@ -1,14 +1,16 @@
-"""What a linear autoencoder needs from data that are read in blocks."""
+"""Fit a linear autoencoder to data that are read in blocks."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from lucidae.linear.data import EXACT_FEATURES
+from lucidae.base import restored_on_failure
+from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.linear.data import EXACT_FEATURES, MomentSource
 from lucidae.linear.methods import Options
 from lucidae.moments import SecondMoment
 
-__all__ = ["check_streamed", "draws_rows"]
+__all__ = ["FitBatchesMixin", "check_streamed", "draws_rows"]
 
 
 def draws_rows(options: Options, X: Any) -> bool:
@@ -41,3 +43,47 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
             f"start has {start.n_features} features, but X has {n_features}: it must be the moment "
             "of earlier rows of the same data."
         )
+
+
+class FitBatchesMixin:
+    """Give `LinearAutoencoder` its method `fit_batches`."""
+
+    verbose: bool
+    fit: Any
+    _options: Any
+    _solved: Any
+
+    @restored_on_failure
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows and
+            weights. See `lucidae.data.row_blocks` for the other kinds.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        LinearAutoencoder
+            Itself.
+        """
+        options = self._options()
+        data = aligned_blocks(batches, None, sample_weight)
+        small = data.load() if start is None else None
+        if small is not None:
+            return self.fit(small.rows, sample_weight=small.weights)
+        check_streamed(options, data.rows.n_features, start)
+        moment = read_moment(data, start=start, verbose=bool(self.verbose))
+        store_features(self, data)
+        return self._solved(options, data.rows.reference, MomentSource(moment))

@@ -11,25 +11,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, device, like, namespace
-from lucidae.base import (
-    CertifiedMixin,
-    Fitted,
-    FittedState,
-    restored_on_failure,
-    upgraded_estimator,
-    validated_rows,
-)
+from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
 from lucidae.certificate import Certificate, does_not_apply
-from lucidae.data import (
-    aligned_blocks,
-    by_blocks,
-    in_memory,
-    loaded,
-    read_moment,
-    store_features,
-)
+from lucidae.data import by_blocks, in_memory, loaded
 from lucidae.io.models import saved_as
-from lucidae.linear.batches import check_streamed, draws_rows
+from lucidae.linear.batches import FitBatchesMixin, draws_rows
 from lucidae.linear.certificate import certificate, checked_data, measure
 from lucidae.linear.data import (
     EXACT_FEATURES,
@@ -225,6 +211,7 @@ class LinearState(FittedState):
     upgrade=upgraded_estimator,
 )
 class LinearAutoencoder(
+    FitBatchesMixin,
     CertifiedMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -422,52 +409,22 @@ class LinearAutoencoder(
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
-        _check_weight(source.weight)
-        state = LinearState(options, reference_of(X))
-        if self.warm_start and hasattr(self, "_state"):
-            state.previous = self._state.last_weights
-        state.solve(source, X, weights)
-        self._state = state
-        return self
+        return self._solved(options, reference_of(X), source, X, weights)
 
-    @restored_on_failure
-    def fit_batches(
-        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    def _solved(
+        self,
+        options: Options,
+        reference: Array,
+        source: Source,
+        rows: Any = None,
+        weights: Array | None = None,
     ) -> Self:
-        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
-
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded.
-
-        Parameters
-        ----------
-        batches : iterable of batches, path, memory map, or data of any other kind
-            Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows and
-            weights. See `lucidae.data.row_blocks` for the other kinds.
-        sample_weight : data of any kind, optional
-            Frequencies of the rows, unless the batches contain them.
-        start : SecondMoment, optional
-            Moment of rows that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
-
-        Returns
-        -------
-        LinearAutoencoder
-            Itself.
-        """
-        options = self._options()
-        data = aligned_blocks(batches, None, sample_weight)
-        small = data.load() if start is None else None
-        if small is not None:
-            return self.fit(small.rows, sample_weight=small.weights)
-        check_streamed(options, data.rows.n_features, start)
-        state = LinearState(options, data.rows.reference)
+        """Solve, and store the fitted state."""
+        _check_weight(source.weight)
+        state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        moment = read_moment(data, start=start, verbose=bool(self.verbose))
-        _check_weight(moment.weight)
-        state.solve(MomentSource(moment))
-        store_features(self, data)
+        state.solve(source, rows, weights)
         self._state = state
         return self
 
