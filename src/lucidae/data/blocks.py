@@ -242,7 +242,7 @@ def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
     return found[0], found[1], "NaN" if np.isnan(found[2]) else "infinity"
 
 
-def floatreference_of_rows(dtype: Any) -> Array:
+def float_reference(dtype: Any) -> Array:
     """Return an empty NumPy array of the floating type to which numbers of `dtype` are read."""
     dtype = np.dtype(dtype)
     return np.empty(0, dtype=dtype if dtype in (np.float32, np.float64) else np.float64)
@@ -321,7 +321,7 @@ def reference_of_rows(array: Any) -> Array:
         dtype = getattr(array, "dtype", None)
         if dtype is None:  # a data frame
             dtype = check_rows(_row_slice(array, 0, 1), finite=False).dtype
-        return floatreference_of_rows(dtype)
+        return float_reference(dtype)
     rows = check_rows(array[:1] if array.ndim == 2 else array[:1][:, None], finite=False)
     return zeros_like_shape((0,), rows)
 

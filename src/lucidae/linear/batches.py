@@ -82,8 +82,10 @@ class FitBatchesMixin:
         data = aligned_blocks(batches, None, sample_weight)
         small = data.load() if start is None else None
         if small is not None:
-            return self.fit(small.rows, sample_weight=small.weights)
+            self.fit(small.rows, sample_weight=small.weights)
+            return self
         check_streamed(options, data.rows.n_features, start)
         moment = read_moment(data, start=start, verbose=bool(self.verbose))
         store_features(self, data)
-        return self._solved(options, data.rows.reference, MomentSource(moment))
+        self._solved(options, data.rows.reference, MomentSource(moment))
+        return self
