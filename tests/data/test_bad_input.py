@@ -294,6 +294,19 @@ def test_an_interrupted_regression_goes_on(small_blocks):
     assert_allclose(model.coef_, DropoutRegressor(dropout=0.1).fit(X, y).coef_, atol=1e-10)
 
 
+def test_an_interruption_of_dask_has_no_moment(monkeypatch, small_blocks):
+    chunks = require("dask.array").from_array(rows_of(), chunks=(500, 6))
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dask.compute", interrupt)
+    with pytest.raises(ReadInterrupted) as caught:
+        LinearAutoencoder(2).fit(chunks)
+    assert caught.value.moment is None
+    assert caught.value.n_rows == 0
+
+
 def test_a_start_of_other_columns_is_refused_before_anything_is_read(small_blocks):
     start = SecondMoment.of(np.eye(3))
     for estimator in (LinearAutoencoder(2), DropoutAutoencoder(2)):

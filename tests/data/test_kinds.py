@@ -322,6 +322,46 @@ def test_weights_of_batches_count(small_blocks):
     assert_allclose(LinearAutoencoder(3).fit_batches((X, X), 2.0).n_samples_seen_, 2 * 2 * len(X))
 
 
+@pytest.mark.parametrize("dtype", [">f4", "int16", "float16", "bool", "uint8"])
+def test_other_types_of_numbers_are_read_as_floats(dtype, tmp_path, small_blocks):
+    X = (10 * spread_rows(20_000)).astype(dtype)
+    data = row_blocks(memory_map(X, tmp_path))
+    assert data.dtype == np.float64
+    assert_array_equal(np.concatenate(list(data)), X.astype(float))
+    expected = SecondMoment.of(X)
+    assert_allclose(SecondMoment.of(tmp_path / "rows.npy").covariance, expected.covariance)
+
+
+def test_pairs_of_weights_are_certified_on_any_data(tmp_path, small_blocks):
+    X = spread_rows()
+    data = memory_map(X, tmp_path)
+    model = LinearAutoencoder(3).fit(X)
+    pair = (model.encoder_, model.decoder_)
+    assert certify(pair, data, family="linear", method="rag").holds
+    dropout = DropoutAutoencoder(3, dropout=0.3).fit(X)
+    pair = (dropout.left_, dropout.right_)
+    assert certify(pair, data, family="dropout", dropout=0.3).holds
+    assert certify(pair, data, data, family="dropout", dropout=0.3).holds
+
+
+def test_columns_of_a_view_of_a_memory_map(tmp_path, small_blocks):
+    X = spread_rows()
+    mapped = memory_map(X, tmp_path)
+    for view, array in [
+        (mapped[100:], X[100:]),
+        (mapped[:, 2:9], X[:, 2:9]),
+        (mapped[::-1], X[::-1]),
+        (mapped[5:1900][3:], X[8:1900]),
+    ]:
+        assert_array_equal(np.concatenate(list(row_blocks(view))), array)
+    private = np.load(tmp_path / "rows.npy", mmap_mode="c")
+    private[0] = 7.0
+    assert_array_equal(next(iter(row_blocks(private)))[0], np.full(12, 7.0))
+    written = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    written[0] = 8.0
+    assert_array_equal(next(iter(row_blocks(written)))[0], np.full(12, 8.0))
+
+
 def test_loaded_returns_vectors_as_vectors(tmp_path):
     np.save(tmp_path / "y.npy", np.arange(5.0))
     assert_array_equal(loaded(tmp_path / "y.npy"), np.arange(5.0))

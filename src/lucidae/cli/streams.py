@@ -18,6 +18,9 @@ __all__ = ["Scheduler", "cluster", "streamed_table"]
 SECONDS = 5
 """Seconds after which a scheduler that does not answer is given up."""
 
+NOT_LOADED = (".h5", ".hdf5", ".zarr")
+"""Formats that are always read in blocks."""
+
 Scheduler = Annotated[
     str | None,
     typer.Option(
@@ -53,7 +56,8 @@ def cluster(address: str | None) -> Iterator[None]:
 def streamed_table(file: Path, scheduler: str | None) -> Table | None:
     """Return a table whose values are read in blocks: a path, or a Dask array for a scheduler.
 
-    None for a file that is smaller than one block or has another format: it is loaded.
+    None for a file that is smaller than one block or has another format: it is loaded. HDF5 and
+    Zarr are read in blocks whatever their size.
     """
     if file.suffix.lower() not in FILES or not file.exists():
         return None
@@ -73,8 +77,11 @@ def _values(file: Path, scheduler: str | None) -> Any:
 
 
 def _is_large(file: Path) -> bool:
-    """Tell whether a file has more rows than one block; the rows of a text file are not counted."""
-    if file.is_dir():  # Zarr
+    """Tell whether a file has more rows than one block, or a format that is not loaded.
+
+    The rows of a text file are not counted; its size decides.
+    """
+    if file.suffix.lower() in NOT_LOADED:
         return True
     if file.stat().st_size > blocks.BLOCK_BYTES:
         return True

@@ -18,6 +18,8 @@ from lucidae.certificate import (
     does_not_apply,
     reported,
 )
+from lucidae.data import in_memory
+from lucidae.dropout.batches import loaded_or_problem
 from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.moments import joint_moment, row_problem
@@ -433,6 +435,11 @@ def matrix_problem(matrix: Any) -> LinearProblem:
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
     """Return the moments of (X, Y), or of an autoencoder of X."""
+    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
+        found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
+        if isinstance(found, LinearProblem):
+            return found
+        X, Y, sample_weight = found
     X = check_rows(X)
     if Y is None:
         moment = SecondMoment.of(X, sample_weight)
