@@ -201,6 +201,20 @@ def test_sparse_chunks_stay_sparse(scheduler, make):
     assert_allclose(model.transform(chunks), expected.transform(X), atol=1e-10)
 
 
+def test_chunks_of_another_library_are_summed_there_and_merged_on_the_host():
+    torch, X = require("torch"), spread_rows()
+    parts = [
+        da.from_delayed(
+            dask.delayed(torch.asarray)(np.array(X[i : i + 500])), (500, 20), dtype=X.dtype
+        )
+        for i in range(0, 3000, 500)
+    ]
+    with dask.config.set(scheduler="threads"):
+        moment = SecondMoment.of(da.concatenate(parts))
+    assert isinstance(moment.squares, np.ndarray)
+    assert_allclose(moment.covariance, np.cov(X.T, bias=True), atol=1e-10)
+
+
 def test_chunks_of_unknown_size(scheduler):
     X, rng = spread_rows(), np.random.default_rng(1)
     y, w = X @ np.arange(20.0), rng.integers(1, 3, 3000).astype(float)

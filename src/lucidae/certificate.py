@@ -374,8 +374,8 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         sparse regression, shaped as ``coef_``.
     X : array-like or data of any other kind, optional
         The data, also files, memory maps, iterables of batches and Dask collections (see
-        `lucidae.data.row_blocks`); for coefficients, the dictionary Φ of shape (d, κ). If X is None, an
-        estimator is certified on the summaries that its fit stored.
+        `lucidae.data.row_blocks`); for coefficients, the dictionary Φ of shape (d, κ). If X is
+        None, an estimator is certified on the summaries that its fit stored.
     y : array-like, optional
         The targets; for coefficients, the responses of shape (d, n).
     **settings

@@ -188,6 +188,21 @@ def test_certificates_of_large_data_equal_those_in_memory(kind, tmp_path, small_
             assert_allclose(claim.value or 0.0, other.value or 0.0, atol=1e-7, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_no_moment_is_formed_of_data_with_fewer_rows_than_columns(
+    kind, tmp_path, small_blocks, monkeypatch
+):
+    X = spread_rows(300, 500)
+
+    def refuse(*_, **__):
+        raise AssertionError("the moment of the features was formed")
+
+    monkeypatch.setattr("lucidae.linear.batches.read_moment", refuse)
+    model = LinearAutoencoder(3).fit(kind(X, tmp_path))
+    expected = LinearAutoencoder(3).fit(X)
+    assert_allclose(model.components_, expected.components_, atol=1e-9)
+
+
 def test_names_of_columns_are_stored_and_checked(tmp_path, small_blocks):
     X = spread_rows()
     path = parquet_path(X, tmp_path)

@@ -91,7 +91,7 @@ class DaskBlocks(RowBlocks):
     def read(self) -> Iterator[Any]:
         """Compute one chunk after the other; all at once if they are smaller than a block."""
         parts = self.parts()
-        if self.n_rows is not None and self.n_rows <= self.rows_per_block:
+        if self.n_rows is not None and self.n_rows <= max(self.rows_per_block, self.n_features):
             return iter(dask.compute(*parts))
         return (part.compute() for part in parts)
 
@@ -149,12 +149,18 @@ class DaskAligned(AlignedBlocks):
     rows: DaskBlocks
 
     def load(self) -> LoadedRows | None:
-        """Return all rows if they fit into one block, else None.
+        """Return all rows if they are few, else None; an unknown number of rows is counted.
 
-        An unknown number of rows is counted first.
+        Twice as many chunks are counted each time, until there are too many rows to be loaded.
         """
         if self.rows.n_rows is None:
-            self.rows.n_rows = sum(_counted(self.rows.parts()))
+            parts, count, done = self.rows.parts(), 0, 0
+            while done < len(parts):
+                count += sum(_counted(parts[done : 2 * done + 1]))
+                done = 2 * done + 1
+                if count > self.most_loaded:
+                    return None
+            self.rows.n_rows = count
         return super().load()
 
     def fold(self, leaf: Any, combine: Any, verbose: bool) -> Any:

@@ -209,12 +209,18 @@ class AlignedBlocks:
             if queue is not None:
                 queue.finish()
 
-    def load(self) -> LoadedRows | None:
-        """Return all rows if they fit into one block, else None.
+    @property
+    def most_loaded(self) -> int:
+        """Number of rows up to which the data are loaded."""
+        return max(self.rows.rows_per_block, self.rows.n_features)
 
-        What was read to find this out is the beginning of the next pass.
+    def load(self) -> LoadedRows | None:
+        """Return all rows if they fit into one block or are fewer than the columns, else None.
+
+        Fewer rows than columns take less memory than the second moment would. What was read to find
+        out how many rows there are is the beginning of the next pass.
         """
-        known, limit = self.rows.n_rows_to_read, self.rows.rows_per_block
+        known, limit = self.rows.n_rows_to_read, self.most_loaded
         if known is not None and known > limit:
             return None
         read: list[RowBlock] = []
