@@ -191,8 +191,12 @@ def test_other_bad_data_are_refused(tmp_path):
         list(row_blocks(iter([np.ones((20, 3))]), first_row=30))
     with pytest.raises(ValueError, match="X is of type object"):
         row_blocks(object())
-    with pytest.raises(ValueError, match="a batch has 4 parts"):
+    with pytest.raises(ValueError, match="a batch of X has 4 parts"):
         DropoutRegressor().fit_batches([(np.ones((2, 2)),) * 4])
+    with pytest.raises(ValueError, match="X yields float, expected batches of rows"):
+        LinearAutoencoder(1).fit(iter([1.0, 2.0]))
+    with pytest.raises(ValueError, match="block 0 of X, from row 0 on: Expected 2D array"):
+        LinearAutoencoder(1).fit(iter(np.ones((4, 3))))
     with pytest.raises(ValueError, match="requires y"):
         DropoutRegressor().fit_batches(np.ones((20, 3)))
 

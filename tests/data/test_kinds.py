@@ -330,7 +330,7 @@ def test_weights_of_batches_count(small_blocks):
     w = rng.integers(0, 4, 2000).astype(float)
     w[300:600] = 0.0  # one whole batch
     expected = SecondMoment.of(X, w)
-    batches = [(X[i : i + 300], w[i : i + 300]) for i in range(0, 2000, 300)]
+    batches = [(X[i : i + 300], None, w[i : i + 300]) for i in range(0, 2000, 300)]
     model = LinearAutoencoder(3).fit_batches(batches)
     assert model.n_samples_seen_ == w.sum()
     assert_allclose(model.mean_, expected.mean)
@@ -375,6 +375,31 @@ def test_columns_of_a_view_of_a_memory_map(tmp_path, small_blocks):
     written = np.load(tmp_path / "rows.npy", mmap_mode="r+")
     written[0] = 8.0
     assert_array_equal(next(iter(row_blocks(written)))[0], np.full(12, 8.0))
+
+
+def test_labels_of_batches_are_ignored_without_supervision(small_blocks):
+    X = spread_rows()
+    labelled = [[X[i : i + 300], np.full(len(X[i : i + 300]), 7.0)] for i in range(0, 2000, 300)]
+    for estimator in (LinearAutoencoder(3), DropoutAutoencoder(3)):
+        estimator.fit_batches(labelled)
+        assert estimator._state.moment.weight == 2000
+        assert_allclose(estimator.mean_, X.mean(axis=0))
+
+
+def test_several_files_are_batches(tmp_path, small_blocks):
+    X = spread_rows(4000)
+    paths = []
+    for number, part in enumerate(np.split(X, 4)):
+        (tmp_path / str(number)).mkdir()
+        paths.append(parquet_path(part, tmp_path / str(number)))
+    model = LinearAutoencoder(3).fit_batches(paths)
+    assert_allclose(model.components_, LinearAutoencoder(3).fit(X).components_, atol=1e-10)
+    assert_array_equal(model.feature_names_in_, [f"c{i}" for i in range(12)])
+    assert_allclose(SecondMoment.of(iter(paths)).mean, X.mean(axis=0))
+    pandas = require("pandas")
+    pandas.DataFrame(X[:9], columns=list("abcdefghijkl")).to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(ValueError, match=r"'other.parquet' has other columns"):
+        LinearAutoencoder(3).fit_batches([*paths, tmp_path / "other.parquet"])
 
 
 def test_loaded_returns_vectors_as_vectors(tmp_path):

@@ -192,7 +192,7 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
     try:
         return check_rows(raw, name=name, finite=False)
     except ValueError as error:
-        first = str(error).splitlines()[0]
+        first = str(error).splitlines()[0].rstrip(":")
         raise ValueError(f"block {index} of {name}, from row {row} on: {first}") from None
 
 

@@ -23,7 +23,6 @@ import scipy.sparse
 from lucidae.arrays import Array, is_array, namespace, to_numpy
 from lucidae.data.blocks import (
     BLOCK_BYTES,
-    ArrayBlocks,
     RowBlock,
     RowBlocks,
     concatenated,
@@ -165,8 +164,10 @@ class DaskAligned(AlignedBlocks):
 
     def fold(self, leaf: Any, combine: Any, verbose: bool) -> Any:
         """Return the summary of all chunks, computed where they are and joined in a tree."""
-        shared = dask.delayed(partial(_summary, leaf, self.rows.name, self.rows.dtype), pure=False)
-        parts = [shared(*chunk) for chunk in self._chunks()]
+        # As an argument, and not as the function of the tasks, the leaf travels to a worker once.
+        held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
+        name, dtype = self.rows.name, self.rows.dtype
+        parts = [summary(held, name, dtype, *chunk) for chunk in self._chunks()]
         leaves = {part.key for part in parts}
         join = dask.delayed(partial(_joined, combine), pure=False)
         while len(parts) > 1:
@@ -193,15 +194,13 @@ class DaskAligned(AlignedBlocks):
         if isinstance(other, DaskBlocks):
             return self._dask_beside(other, lengths)
         lengths = tuple(_counted(parts)) if lengths is None else lengths
-        if not isinstance(other, ArrayBlocks) or other.n_rows != sum(lengths):
-            given = f"{other.n_rows} rows" if other.n_rows is not None else "rows in batches"
+        values = to_numpy(concatenated(list(other)))
+        if len(values) != sum(lengths):
             raise ValueError(
-                f"{other.name} has {given}, but X has {sum(lengths)} rows in a Dask collection: "
-                "give an array or a Dask collection of as many rows."
+                f"{other.name} has {len(values)} rows, but X has {sum(lengths)} rows: give one row "
+                "of it for each row of X."
             )
-        ends = np.cumsum(lengths).tolist()
-        starts = [0, *ends[:-1]]
-        return [np.asarray(other.array[a:b]) for a, b in zip(starts, ends, strict=True)]
+        return np.split(values[:, 0] if other.flat else values, np.cumsum(lengths)[:-1])
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
         theirs = row_lengths(other.collection)
@@ -292,9 +291,10 @@ class _RowsDone:
     def __init__(self, leaves: set[Any], rows: DaskBlocks) -> None:
         from dask.callbacks import Callback
 
-        lengths = row_lengths(rows.collection) or (1,) * len(leaves)
-        share = sum(lengths) / max(1, len(leaves))
-        self._shown = shown_rows(sum(lengths), "reading rows", True)
+        lengths = row_lengths(rows.collection)
+        total, unit = (len(leaves), "chunks") if lengths is None else (sum(lengths), "rows")
+        share = total / max(1, len(leaves))
+        self._shown = shown_rows(total, f"reading {unit}", True, unit)
         self._leaves, self._share, self._done = leaves, share, 0
         self._callback = Callback(posttask=self._after_task)
 

@@ -161,7 +161,7 @@ def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
 
 @contextmanager
 def shown_rows(
-    total: int | None, description: str, verbose: bool
+    total: int | None, description: str, verbose: bool, unit: str = "rows"
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function that shows how many rows were read, beyond the first two seconds."""
     if not verbose:
@@ -175,7 +175,8 @@ def shown_rows(
             return
         if not shown:
             shown.append(display(description, DELAY))
-        shown[0].show(_progress_line(description, count, total, elapsed), count, total)
+        line = _progress_line(description, count, total, elapsed, unit)
+        shown[0].show(line, count, total)
 
     try:
         yield show
@@ -184,12 +185,14 @@ def shown_rows(
             bar.close()
 
 
-def _progress_line(description: str, count: int, total: int | None, elapsed: float) -> str:
+def _progress_line(
+    description: str, count: int, total: int | None, elapsed: float, unit: str
+) -> str:
     rate = count / elapsed
     if total is None:
-        return f"{description}: {count} rows, {rate:.3g} rows per second"
+        return f"{description}: {count} {unit}, {rate:.3g} {unit} per second"
     left = time_left((total - count) / rate if rate else 0.0)
-    return f"{description}: {count} of {total} rows, {rate:.3g} rows per second, {left} left"
+    return f"{description}: {count} of {total} {unit}, {rate:.3g} {unit} per second, {left} left"
 
 
 def rows_or_moment(X: Any, sample_weight: Any) -> tuple[Any, Any]:

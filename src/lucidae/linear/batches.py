@@ -65,8 +65,9 @@ class FitBatchesMixin:
         Parameters
         ----------
         batches : iterable of batches, path, memory map, or data of any other kind
-            Each batch is an array, a data frame or a sparse matrix of rows, or a tuple of rows and
-            weights. See `lucidae.data.row_blocks` for the other kinds.
+            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
+            a tuple of rows, targets (which are ignored) and weights. See
+            `lucidae.data.row_blocks` for the other kinds.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
