@@ -372,10 +372,9 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         A fitted estimator of this package; a pair of weights, ``(encoder, decoder)`` with
         ``family="linear"`` or ``(U, V)`` with ``family="dropout"``; or the coefficients of a
         sparse regression, shaped as ``coef_``.
-    X : array-like or data of any other kind, optional
-        The data, also files, memory maps, iterables of batches and Dask collections (see
-        `lucidae.data.row_blocks`); for coefficients, the dictionary Φ of shape (d, κ). If X is
-        None, an estimator is certified on the summaries that its fit stored.
+    X : array-like, optional
+        The data; for coefficients, the dictionary Φ of shape (d, κ). If X is None, an
+        estimator is certified on the summaries that its fit stored.
     y : array-like, optional
         The targets; for coefficients, the responses of shape (d, n).
     **settings

@@ -412,7 +412,8 @@ def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
     example = np.asarray(getattr(estimator, method)(zeros))
     columns = None if example.ndim == 1 else _output_names(estimator, method, example.shape[1])
     meta = _labelled(example[:0], pd.RangeIndex(0), columns)
-    return X.map_partitions(partial(_applied_partition, method, columns), estimator, meta=meta)
+    held = dask.delayed(estimator, pure=False)
+    return X.map_partitions(partial(_applied_partition, method, columns), held, meta=meta)
 
 
 def _output_names(estimator: Any, method: str, count: int) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
-from lucidae.linear.data import EXACT_FEATURES, MomentSource
+from lucidae.linear.data import EXACT_FEATURES
 from lucidae.linear.methods import Options
 from lucidae.moments import SecondMoment
 
@@ -51,7 +51,7 @@ class FitBatchesMixin:
     verbose: bool
     fit: Any
     _options: Any
-    _solved: Any
+    _fit_moment: Any
 
     @restored_on_failure
     def fit_batches(
@@ -88,5 +88,5 @@ class FitBatchesMixin:
         check_streamed(options, data.rows.n_features, start)
         moment = read_moment(data, start=start, verbose=bool(self.verbose))
         store_features(self, data)
-        self._solved(options, data.rows.reference, MomentSource(moment))
+        self._fit_moment(options, moment, data.rows.reference)
         return self

@@ -409,22 +409,11 @@ class LinearAutoencoder(
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.route)
-        return self._solved(options, reference_of(X), source, X, weights)
-
-    def _solved(
-        self,
-        options: Options,
-        reference: Array,
-        source: Source,
-        rows: Any = None,
-        weights: Array | None = None,
-    ) -> Self:
-        """Solve, and store the fitted state."""
         _check_weight(source.weight)
-        state = LinearState(options, reference)
+        state = LinearState(options, reference_of(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source, rows, weights)
+        state.solve(source, X, weights)
         self._state = state
         return self
 
@@ -463,6 +452,15 @@ class LinearAutoencoder(
         state.advance(options, X, weights)
         self._state = state
         return self
+
+    def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
+        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        _check_weight(moment.weight)
+        state = LinearState(options, reference)
+        if self.warm_start and hasattr(self, "_state"):
+            state.previous = self._state.last_weights
+        state.solve(MomentSource(moment))
+        self._state = state
 
     def _options(self) -> Options:
         """Return the checked arguments."""

@@ -22,7 +22,7 @@ from lucidae.base import (
 from lucidae.certificate import Certificate
 from lucidae.data import aligned_blocks, by_blocks, in_memory, read_moment, store_features
 from lucidae.dropout.batches import check_streamed, loaded_or_problem
-from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -344,12 +344,16 @@ class DropoutAutoencoder(
         if not (in_memory(X) and in_memory(sample_weight)):
             found = loaded_or_problem(X, None, sample_weight, centered=True)
             if isinstance(found, LinearProblem):
-                return self._certificate_on(found, None)
+                return self._certificate_on_blocks(found)
             X, _, sample_weight = found
         X = check_rows(X)
         problem = data_problem(X, None, True, sample_weight)
+        check_problem(problem, self._state.network.weights)
         weights = check_weights(sample_weight, X)
-        return self._certificate_on(problem, self._state.measured_on(X, X, weights, centered=True))
+        rows = self._state.measured_on(X, X, weights, centered=True)
+        return self._state.certificate_on(
+            problem, type(self).__name__, self._attributes_now(), rows
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

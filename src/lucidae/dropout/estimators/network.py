@@ -325,13 +325,14 @@ class NetworkMixin(CertifiedMixin):
         """Return the fitted attributes as they are now, also those that a user has assigned."""
         return {name: getattr(self, name) for name in self._state.attributes}
 
-    def _certificate_on(
-        self, problem: LinearProblem, rows: tuple[float, float] | None
-    ) -> Certificate:
-        """Return the certificate on a problem; `rows` is the objective measured on its rows."""
+    def _certificate_on_blocks(self, problem: LinearProblem) -> Certificate:
+        """Return the certificate on the problem of data that were read in blocks.
+
+        There are more rows than the objective is measured on.
+        """
         check_problem(problem, self._state.network.weights)
         return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), rows
+            problem, type(self).__name__, self._attributes_now(), None
         )
 
     def _keep(self, state: NetworkState) -> None:

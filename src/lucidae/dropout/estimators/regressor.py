@@ -27,7 +27,7 @@ from lucidae.base import Fitted, reference_array, restored_on_failure, validated
 from lucidae.certificate import Certificate
 from lucidae.data import aligned_blocks, by_blocks, in_memory, loaded, store_features
 from lucidae.dropout.batches import check_streamed, loaded_or_problem, read_problem
-from lucidae.dropout.certificate import data_problem
+from lucidae.dropout.certificate import check_problem, data_problem
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -484,13 +484,15 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if not (in_memory(X) and in_memory(y) and in_memory(sample_weight)):
             found = loaded_or_problem(X, y, sample_weight, centered=centered)
             if isinstance(found, LinearProblem):
-                return self._certificate_on(found, None)
+                return self._certificate_on_blocks(found)
             X, y, sample_weight = found
         X = check_rows(X)
         problem = data_problem(X, y, centered, sample_weight)
+        check_problem(problem, self._state.network.weights)
         weights = check_weights(sample_weight, X)
-        return self._certificate_on(
-            problem, self._state.measured_on(X, as_columns(y), weights, centered=centered)
+        rows = self._state.measured_on(X, as_columns(y), weights, centered=centered)
+        return self._state.certificate_on(
+            problem, type(self).__name__, self._attributes_now(), rows
         )
 
     def __sklearn_tags__(self) -> Tags:
