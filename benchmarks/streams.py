@@ -73,9 +73,18 @@ def stored_array(kind: str, path: Path, shape: tuple[int, int]) -> Any:
 
 def opened(kind: str, path: str) -> Any:
     if kind == "iterator":
-        mapped = np.load(path, mmap_mode="r")
-        return (np.array(mapped[i : i + 4096]) for i in range(0, len(mapped), 4096))
+        return batches_of_npy(path)
     return np.load(path, mmap_mode="r") if kind == "npy" else path
+
+
+def batches_of_npy(path: str) -> Iterator[np.ndarray]:
+    """Yield batches that are read from the file; the pages of a mapping would count as memory."""
+    mapped = np.load(path, mmap_mode="r")
+    (n_rows, columns), begin = mapped.shape, mapped.offset
+    for start in range(0, n_rows, 4096):
+        count = min(4096, n_rows - start) * columns
+        rows = np.fromfile(path, np.float32, count, offset=begin + start * columns * 4)
+        yield rows.reshape(-1, columns)
 
 
 def ours(kind: str, path: str) -> None:

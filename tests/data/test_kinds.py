@@ -444,6 +444,32 @@ print(peak() - before, codes.shape[0])
 """
 
 
+MEASURED_PARQUET = """
+import sys
+import pyarrow
+from lucidae import SecondMoment
+
+moment = SecondMoment.of(sys.argv[1])
+print(pyarrow.default_memory_pool().max_memory() / 2**20, int(moment.weight))
+"""
+
+
+def test_pyarrow_does_not_keep_what_it_has_read(tmp_path):
+    require("pyarrow")
+    pq, pa = require("pyarrow.parquet"), require("pyarrow")
+    block = np.random.default_rng(0).standard_normal((20_000, 30), dtype=np.float32)
+    table = pa.table({f"c{i}": column for i, column in enumerate(block.T)})
+    with pq.ParquetWriter(tmp_path / "large.parquet", table.schema) as writer:
+        for _ in range(60):  # 144 MB
+            writer.write_table(table)
+    command = [sys.executable, "-c", MEASURED_PARQUET, str(tmp_path / "large.parquet")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    megabytes, rows = result.stdout.split()
+    assert int(rows) == 1_200_000
+    assert float(megabytes) < 170  # with the defaults of pyarrow: 293
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_a_memory_map_of_400_megabytes_is_never_in_memory_as_a_whole(tmp_path):
     rng, n = np.random.default_rng(0), 1_000_000

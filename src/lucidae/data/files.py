@@ -18,6 +18,10 @@ from lucidae.data.blocks import ArrayBlocks, RowBlocks, float_reference, shrunk
 
 __all__ = ["FILES", "blocks_of_file", "blocks_of_map"]
 
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
+"""Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
+has read, and reads whole row groups."""
+
 CSV_CELL_BYTES = 16
 """Bytes that a number takes while a CSV file is parsed, its text included."""
 
@@ -166,7 +170,7 @@ class ParquetBlocks(RowBlocks):
         parquet, _ = _pyarrow()
         skip = self.first_row
         try:
-            with parquet.ParquetFile(self.file) as opened:
+            with parquet.ParquetFile(self.file, **STREAMED) as opened:
                 batches = opened.iter_batches(
                     self.rows_per_block, columns=list(self.feature_names or ())
                 )
