@@ -8,7 +8,10 @@ PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
     PACKAGE / "cli": ("pandas", "rich", "typer"),
     PACKAGE / "data" / "dask_blocks.py": ("dask",),
+    PACKAGE / "data" / "text.py": ("pandas",),
+    PACKAGE / "io" / "sheets.py": ("pandas",),
     PACKAGE / "io" / "tables.py": ("pandas",),
+    PACKAGE / "io" / "text.py": ("pandas",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),

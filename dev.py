@@ -1,9 +1,13 @@
-"""Four commands for developers; they need only Python 3.11 or newer with pip and venv.
+"""Commands for developers; they need only Python 3.11 or newer with pip and venv.
 
-python3 dev.py report   install what is missing into .venv and write the report page
-python3 dev.py test     the same, then run the tests
-python3 dev.py lint     the same, then ruff and mypy
-python3 dev.py bench    the same, then the benchmarks against other libraries
+python3 dev.py report    install what is missing into .venv and write the report page
+python3 dev.py test      the same, then run the tests
+python3 dev.py lint      the same, then ruff and mypy
+python3 dev.py bench     the same, then the benchmarks against other libraries
+python3 dev.py fuzz      the same, then the fuzzers, for ten minutes or `--minutes N`
+python3 dev.py coverage  the same, then the tests with the branch coverage of src/lucidae
+python3 dev.py mutate    the same, then mutation testing of the formula modules
+python3 dev.py versions  test the wheel with the oldest and the newest packages
 
 Further arguments are passed on to the tool: ``python3 dev.py test -k moments``.
 """
@@ -13,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -39,7 +44,8 @@ def main(arguments):
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     extra, command = COMMANDS[arguments[0]]
     try:
-        provide(extra)
+        if extra:
+            provide(extra)
     except subprocess.CalledProcessError as error:
         return fail(f"'{' '.join(map(str, error.cmd))}' failed; see the lines above.")
     return command(arguments[1:])
@@ -91,20 +97,55 @@ def run(*command, **variables):
 
 def report(arguments):
     """Write the report page."""
-    return run("lucidae.cli", "report", *arguments)
+    return run("lucidae_command", "report", *arguments)
+
+
+TESTED = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # SciPy reads it when it is imported; without it scikit-learn skips its array checks.
+    "SCIPY_ARRAY_API": "1",
+    "MPLBACKEND": "Agg",
+}
+"""Environment of all tests: one BLAS thread per process, and no windows."""
 
 
 def test(arguments):
     """Run the tests with one process per core and one BLAS thread per process."""
-    return run(
-        *("pytest", "-n", str(cores()), "-m", "not slow", *arguments),
-        OPENBLAS_NUM_THREADS="1",
-        OMP_NUM_THREADS="1",
-        MKL_NUM_THREADS="1",
-        # SciPy reads it when it is imported; without it scikit-learn skips its array checks.
-        SCIPY_ARRAY_API="1",
-        MPLBACKEND="Agg",
-    )
+    return run("pytest", "-n", str(cores()), "-m", "not slow", *arguments, **TESTED)
+
+
+def fuzz(arguments):
+    """Run the fuzzers of tests/fuzzing."""
+    return run("fuzzing", *arguments, **TESTED, PYTHONPATH=paths("tests", "."))
+
+
+def coverage(arguments):
+    """Run the tests and print the branch coverage of each file with what it lacks."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run(
+            *("pytest", "-n", str(cores()), "-m", "not slow", "--cov", "--cov-branch"),
+            *("--cov-report", "term-missing:skip-covered", *arguments),
+            **TESTED,
+            COVERAGE_FILE=str(Path(folder) / "coverage"),
+        )
+
+
+def mutate(arguments):
+    """Run the mutants of the formula modules."""
+    return run("mutation", *arguments, **TESTED, PYTHONPATH=paths("tests", "."))
+
+
+def versions(arguments):
+    """Check the wheel in environments of its own."""
+    script = str(ROOT / "tests" / "versions.py")
+    return subprocess.run([sys.executable, script, *arguments], cwd=ROOT).returncode
+
+
+def paths(*places):
+    """Return folders of the project as a search path for modules."""
+    return os.pathsep.join(str(ROOT / place) for place in places)
 
 
 def lint(arguments):
@@ -135,6 +176,10 @@ COMMANDS = {
     "test": ("test", test),
     "lint": ("dev", lint),
     "bench": ("test,peers", bench),
+    "fuzz": ("test", fuzz),
+    "coverage": ("dev", coverage),
+    "mutate": ("test", mutate),
+    "versions": ("", versions),
 }
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from lucidae import LinearAutoencoder, certify
 from lucidae.linear import verified_spectrum
 from lucidae.linear.objectives import geometric_prior
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "linear"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-import brute_force
+from linear import brute_force
 
 Vector = np.ndarray[Any, Any]
 

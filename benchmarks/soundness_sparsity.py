@@ -1,8 +1,8 @@
-"""How often brute force contradicts a certificate of the sparsity family.
+"""Count how often brute force contradicts a certificate of the sparsity family.
 
 Run with ``python benchmarks/soundness_sparsity.py [--count 10000]``. Every problem is random: its
 shape, dictionary (Gaussian, integer, with repeated, dependent or zero columns), noise variance,
-posterior, weights, intercept and precision. Half of the fits are left as they are; of the others
+posterior, weights, intercept and precision. Half of the fits are left as they are; in the others
 one fitted attribute is changed. Each certificate is compared with dense formulas in extended
 precision (again in 60 digits where they disagree) and, where it claims uniqueness, with all sets of
 as few columns.
@@ -21,11 +21,21 @@ import numpy as np
 
 from lucidae import SparseVAE, certify
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "sparsity"))
-import brute_force
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from sparsity import brute_force
 
 SLACK = 3.0
 """A verdict contradicts brute force if the true figure is so many times beyond its threshold."""
+
+
+JUDGED = (
+    "stationarity",
+    "predictive_variance",
+    "support",
+    "unique_in_general_position",
+    "unique_by_coherence",
+)
 
 
 def dictionary(rng: Any, d: int, kappa: int) -> Any:
@@ -72,16 +82,23 @@ def problem(rng: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
 
 
 def tampered(rng: Any, model: Any) -> str:
-    """Change one attribute of half of the fits, by 1e-8 to 10 of its size."""
+    """Change one attribute of half of the fits, by 1e-8 to 10 times its size; return its name."""
     if rng.random() < 0.5:
         return ""
-    name = str(rng.choice(["coef_", "relevance_", "noise_variance_", "energy_", "intercept_"]))
+    name = str(rng.choice([*CHANGED, "support_"]))
+    if name == "support_":
+        chosen = rng.random(model.n_features_in_) < 0.5
+        model.support_ = np.flatnonzero(chosen)
+        return name
     size = 10.0 ** rng.uniform(-8, 1)
     value = np.asarray(getattr(model, name))
     noisy = value * (1.0 + size * rng.standard_normal(value.shape))
     noisy = np.abs(noisy) if name in ("relevance_", "noise_variance_") else noisy
     setattr(model, name, noisy.astype(value.dtype) if value.ndim else float(noisy))
     return name
+
+
+CHANGED = ("coef_", "relevance_", "noise_variance_", "energy_", "intercept_")
 
 
 def truth(model: Any, X: Any, y: Any, weights: Any) -> dict[str, float]:
@@ -116,6 +133,19 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, weights: Any) -
         if claim.holds is False and figure < claim.threshold / SLACK and name != "posterior_mean":
             found.append(f"{name} fails, true figure {figure:.3g}")
     rows, targets = brute_force.centred(X, y, weights, model.fit_intercept)
+    w, noise = np.asarray(model.relevance_, float), float(model.noise_variance_)
+    if certificate["support"].holds is not None:
+        support = brute_force.significant(rows, targets, w, noise, model.groups)
+        if certificate["support"].holds != np.array_equal(np.sort(model.support_), support):
+            found.append(f"support {certificate['support'].verdict}, it should be {support}")
+    if certificate["predictive_variance"].holds:
+        moved, _ = brute_force.centred(X, y, None, False)
+        if model.fit_intercept:
+            moved = moved - np.average(moved, axis=0, weights=weights)
+        seen = np.ones(len(X), dtype=bool) if weights is None else weights > 0
+        expected = np.sqrt(noise + brute_force.variances(rows, w, noise, moved[seen]))
+        if not np.allclose(model.predict(X[seen], return_std=True)[1], expected, rtol=1e-5):
+            found.append("predictive_variance holds, and the standard deviations are wrong")
     for name in ("unique_in_general_position", "unique_by_coherence"):
         if not certificate[name].holds:
             continue
@@ -127,6 +157,23 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, weights: Any) -
     return found
 
 
+def judge(rng: Any) -> tuple[Any, str, list[str]]:
+    """Return the certificate of one random fit, what was changed in it, and what contradicts it."""
+    X, y, weights, options = problem(rng)
+    model = SparseVAE(**options).fit(X, y, sample_weight=weights)
+    mine = [claim.verdict for claim in model.certificate_]
+    theirs = [claim.verdict for claim in certify(model, X, y, sample_weight=weights)]
+    changed = tampered(rng, model)
+    certificate = certify(model, X, y, sample_weight=weights)
+    wrong = contradictions(model, certificate, X, y, weights)
+    if wrong:  # extended precision may be at fault where γ is tiny
+        with brute_force.in_digits(60):
+            wrong = contradictions(model, certificate, X, y, weights)
+    if mine != theirs:
+        wrong.append(f"certificate_ {mine} and certify {theirs} differ")
+    return certificate, changed, wrong
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
@@ -135,24 +182,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        rng = np.random.default_rng(seed)
-        X, y, weights, options = problem(rng)
-        model = SparseVAE(**options).fit(X, y, sample_weight=weights)
-        mine = [claim.holds for claim in model.certificate_]
-        theirs = [claim.holds for claim in certify(model, X, y, sample_weight=weights)]
-        changed = tampered(rng, model)
-        certificate = certify(model, X, y, sample_weight=weights)
-        wrong = contradictions(model, certificate, X, y, weights)
-        if wrong:  # extended precision may be at fault where γ is tiny
-            with brute_force.in_digits(60):
-                wrong = contradictions(model, certificate, X, y, weights)
-        if mine != theirs:
-            wrong.append(f"certificate_ {mine} and certify {theirs} differ")
+        certificate, changed, wrong = judge(np.random.default_rng(seed))
         counts["problems"] += 1
         counts["tampered"] += bool(changed)
         counts[f"holds: {certificate.holds}"] += 1
-        for name in ("stationarity", "unique_in_general_position", "unique_by_coherence"):
-            counts[f"{name}: {certificate[name].holds}"] += 1
+        for name in JUDGED:
+            counts[f"{name}: {certificate[name].verdict}"] += 1
         counts["contradicted"] += bool(wrong)
         for words in wrong:
             print(f"seed {seed} ({changed or 'as fitted'}): {words}", flush=True)

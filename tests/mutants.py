@@ -37,8 +37,10 @@ def mutants(function):
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     (definition,) = tree.body
     definition.decorator_list = []
+    # Defaults and annotations belong to the function and not to its code, which alone is replaced.
+    inside = {id(node) for part in definition.body for node in ast.walk(part)}
     for number, node in enumerate(ast.walk(definition)):
-        for words, change in changes(node):
+        for words, change in changes(node) if id(node) in inside else ():
             broken = copy.deepcopy(tree)
             target = list(ast.walk(broken.body[0]))[number]
             change(target)

@@ -16,6 +16,7 @@ from lucidae.certificate import (
     at_most,
     does_not_apply,
     reported,
+    undecided,
 )
 
 PAPER = "Bao et al. 2020, Theorem 3"
@@ -124,8 +125,21 @@ def test_the_text_is_a_table_with_figures_references_and_reasons():
             f"– epochs       1.23e+03       predicted number [{PAPER}]",
             f"– order                       the components are ordered [{PAPER}]",
             "               Two eigenvalues are equal.",
+            "(✓ holds, ✗ fails, – not judged: a figure, or the claim does not apply)",
         ]
     )
+
+
+def test_the_legend_explains_the_marks_that_are_used():
+    waiting = undecided("gap", "the loss is minimal", PAPER, "The minimum is not known.")
+    for claims, legend in (
+        ((HOLDS,), "✓ holds"),
+        ((HOLDS, waiting), "✓ holds, ? neither confirmed nor refuted"),
+    ):
+        certificate = Certificate("fit", claims)
+        assert certificate.summary().splitlines()[-1] == f"({legend})"
+        assert f"<p>{legend}</p>" in certificate._repr_html_()
+    assert Certificate("fit", ()).summary() == "fit: no claim applies"
 
 
 def test_a_figure_on_or_beside_its_threshold_is_shown_as_such():

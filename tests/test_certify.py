@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from lucidae import (
     DropoutAutoencoder,
@@ -93,3 +94,28 @@ def test_coefficients_are_certified_with_their_dictionary():
 def test_what_cannot_be_judged_is_refused_with_a_reason(subject, arguments, message):
     with pytest.raises(ValueError, match=message):
         certify(subject, **arguments)
+
+
+@pytest.mark.parametrize("family", ["linear", "dropout", "sparsity", "estimator", "components"])
+def test_an_unknown_keyword_is_answered_by_the_allowed_ones(data, family):
+    X, Y = data
+    pair, coef = (np.eye(2, 5), np.eye(5, 2)), np.zeros((3, 5))
+    calls = {
+        "linear": (
+            lambda: certify(pair, X, family="linear", metod="rag"),
+            "noise_variance, method",
+        ),
+        "dropout": (
+            lambda: certify((np.ones((3, 2)), np.ones((5, 2))), X, Y, family="dropout", droput=0.2),
+            "dropout, tied",
+        ),
+        "sparsity": (lambda: certify(coef, X, Y, noise=1.0), "noise_variance"),
+        "estimator": (
+            lambda: certify(LinearAutoencoder(2).fit(X), X, metod="rag"),
+            "sample_weight",
+        ),
+        "components": (lambda: certify(PCA(2).fit(X), X, family="linear"), "sample_weight"),
+    }
+    call, allowed = calls[family]
+    with pytest.raises(ValueError, match=f"(metod|droput|noise|family), but the .*{allowed}"):
+        call()

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from mutants import broken, mutants
+from mutation import KILLERS, ROOT, functions_of
 
 
 def clipped(value, limit=2.0):
@@ -34,3 +35,27 @@ def test_a_function_is_restored_after_an_error():
     with pytest.raises(ZeroDivisionError), broken(clipped, code):
         raise ZeroDivisionError(words)
     assert clipped(0.25) == 1.5
+
+
+def shifted(value: float = 3.0) -> float:
+    """A function whose only number is a default."""
+    return value
+
+
+def test_defaults_and_annotations_are_not_mutated():
+    assert list(mutants(shifted)) == []
+
+
+def test_the_functions_of_a_module_are_its_own_and_have_a_source():
+    from lucidae.dropout import theory
+
+    names = {function.__qualname__ for function in functions_of(theory)}
+    assert {"shrink", "code_map", "optimal_value"} <= names
+    assert "namespace" not in names
+    assert not any(name.startswith("Shrinkage") for name in names)
+
+
+def test_every_formula_module_has_tests():
+    for module, places in KILLERS.items():
+        assert (ROOT / "src" / "lucidae" / f"{module.replace('.', '/')}.py").exists(), module
+        assert all((ROOT / "tests" / place).exists() for place in places), module

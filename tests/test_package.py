@@ -215,6 +215,39 @@ def test_dev_prints_its_commands_and_refuses_unknown_ones():
     assert "python3 dev.py test" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("command", "module"), [("fuzz", "fuzzing"), ("coverage", "pytest"), ("mutate", "mutation")]
+)
+def test_dev_runs_the_tools_of_the_tests(command, module, monkeypatch):
+    dev, seen = load_dev(), {}
+
+    def remember(command, cwd, env):
+        seen.update(command=[str(word) for word in command], env=env)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(dev, "provide", lambda extra: None)
+    monkeypatch.setattr(dev.subprocess, "run", remember)
+    assert dev.main([command, "--some", "argument"]) == 3
+    assert seen["command"][2] == module
+    assert seen["command"][-2:] == ["--some", "argument"]
+    assert seen["env"]["OPENBLAS_NUM_THREADS"] == "1"
+    written = seen["env"].get("COVERAGE_FILE", "elsewhere")
+    assert not written.startswith(str(ROOT))
+
+
+def test_dev_checks_versions_without_an_environment_of_its_own(monkeypatch):
+    dev, calls = load_dev(), []
+
+    def remember(command, cwd):
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(dev, "provide", lambda extra: pytest.fail("nothing is installed here"))
+    monkeypatch.setattr(dev.subprocess, "run", remember)
+    assert dev.main(["versions", "--only", "oldest"]) == 0
+    assert calls[0][1:] == [str(ROOT / "tests" / "versions.py"), "--only", "oldest"]
+
+
 def test_dev_explains_that_an_old_python_is_too_old(monkeypatch, capsys):
     dev = load_dev()
     monkeypatch.setattr(dev.sys, "version_info", (3, 10, 1))

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from lucidae.sampling import component_sampling_error, separated_components
+from lucidae.sampling import (
+    component_sampling_error,
+    components_above_noise,
+    separated_components,
+    subspace_sampling_error,
+)
 
 
 def spectrum(rows):
@@ -35,7 +40,7 @@ def test_white_noise_has_no_separated_component(shape):
 
 @pytest.mark.parametrize(("strength", "seen"), [(3.0, True), (0.3, False)])
 def test_a_direction_is_seen_where_its_variance_exceeds_the_noise(strength, seen):
-    # A spike of variance 1 + s² is visible for s² > sqrt(m / n) = 0.5 (Baik, Ben Arous, Péché 2005).
+    # A variance of 1 + s² is visible for s² > √(m/n) = 0.5 (Baik, Ben Arous & Péché 2005).
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((200, 50))
     rows[:, 0] += strength * rng.standard_normal(200)
@@ -53,3 +58,80 @@ def test_a_scale_changes_nothing():
         assert (
             separated_components(values, 40, 6) == separated_components(values * scale, 40, 6)
         ).all()
+
+
+def test_the_expected_angle_of_the_subspace_is_that_of_repeated_samples():
+    rng = np.random.default_rng(4)
+    deviations = np.array([3.0, 3.0, 2.0, 1.0, 0.5])
+    distances = []
+    for _ in range(300):
+        rows = rng.standard_normal((400, 5)) * deviations
+        found = np.linalg.eigh(rows.T @ rows)[1][:, -2:]
+        distances.append(np.sum(found[2:] ** 2) / 2)
+    expected = subspace_sampling_error(deviations**2, 400, 2)
+    assert expected == pytest.approx(np.mean(distances), rel=0.15)
+    assert subspace_sampling_error(np.array([2.0, 1.0, 1.0]), 100, 2) == np.inf
+
+
+def test_an_eigenvalue_above_noise_needs_those_before_it():
+    values = np.array([9.0, 8.9, 1.1, 1.0, 0.9])
+    assert components_above_noise(values, 100, 3).tolist() == [True, True, False]
+    assert not separated_components(values, 100, 3).any(), "the first two are too close"
+
+
+def spiked(first, size):
+    """Return eigenvalues of mean one: a given largest one, and equal others."""
+    return np.array([first] + [(size - first) / (size - 1)] * (size - 1))
+
+
+@pytest.mark.parametrize(("n_rows", "size"), [(200, 5), (1000, 5), (60, 3), (400, 40), (20.5, 3)])
+def test_the_threshold_is_the_quantile_of_the_largest_eigenvalue(n_rows, size):
+    # Johnstone 2001, Theorem 1.1, with the corrections by one half of Ma 2012, Theorem 2.
+    a, b = n_rows - 0.5, size - 0.5
+    centre = a + b + 2 * np.sqrt(a * b)
+    spread = (np.sqrt(a) + np.sqrt(b)) * np.cbrt(1 / np.sqrt(a) + 1 / np.sqrt(b))
+    critical = (centre + 3.2724 * spread) / n_rows
+    assert not separated_components(spiked(critical * (1 - 1e-9), size), n_rows, 1)[0]
+    assert separated_components(spiked(critical * (1 + 1e-9), size), n_rows, 1)[0]
+
+
+def test_the_last_component_is_judged_by_its_angle_alone():
+    assert separated_components(np.array([100.0, 1.0]), 1000, 2).tolist() == [True, True]
+    assert separated_components(np.array([3.0]), 10, 1).tolist() == [True]
+    assert separated_components(np.array([0.5]), 1.5, 1).tolist() == [True]
+    assert separated_components(np.array([0.0]), 10, 1).tolist() == [False]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_one_row_separates_nothing(size):
+    assert not separated_components(np.geomspace(100.0, 1.0, size), 1.0, size).any()
+
+
+def test_a_component_that_another_sample_would_turn_by_45_degrees_is_not_separated():
+    # (1/n) λ₁λ₂ / (λ₁ − λ₂)² = 2/4 for n = 4 and λ = (2, 1), both far above the zeros behind them.
+    values = np.r_[2.0, 1.0, np.zeros(48)]
+    assert component_sampling_error(values, 4)[:2].tolist() == [0.5, 0.5]
+    assert not separated_components(values, 4, 2).any()
+    assert separated_components(values, 4.5, 2).all()
+
+
+def test_two_rows_separate_only_what_exceeds_their_noise():
+    assert not separated_components(np.array([100.0, 1.0]), 2, 1).any()
+    assert separated_components(np.r_[1.0, np.zeros(99)], 2, 1).all()
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_the_expected_angle_does_not_depend_on_the_scale(scale):
+    values = np.array([5.0, 3.0, 2.0])
+    assert component_sampling_error(values * scale, 30) == pytest.approx(
+        component_sampling_error(values, 30)
+    )
+
+
+def test_negative_rounding_errors_count_as_zero():
+    values = np.array([4.0, 1.0, -1e-17])
+    assert component_sampling_error(values, 50).tolist() == (
+        component_sampling_error(np.maximum(values, 0), 50).tolist()
+    )
+    assert component_sampling_error(np.array([0.5, 0.25]), 2).tolist() == [1.0, 1.0]
+    assert np.isinf(component_sampling_error(np.zeros(2), 2)).all()

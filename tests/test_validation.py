@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 
 from extras import require
+from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
 from lucidae.arrays import namespace, to_numpy
 from lucidae.validation import (
     check_choice,
@@ -98,12 +101,12 @@ def test_weights_may_be_a_series(series):
         ([1.0, -1.0], "not negative"),
         ([1.0, np.nan], "finite"),
         ([1.0, np.inf], "finite"),
-        ([1.0, None], "finite"),
+        ([1.0, None], "dtype object, expected real numbers"),
         ([0.0, 0.0], "sums to 0"),
         ([1e308, 1e308], "sums to inf"),
         (0.0, "sums to 0"),
         (np.nan, "finite"),
-        (["a", "b"], "could not convert"),
+        (["a", "b"], "dtype <U1, expected real numbers"),
     ],
 )
 def test_bad_weights_are_refused(weights, sentence):
@@ -156,3 +159,26 @@ def test_a_choice_names_the_options(value):
     assert check_choice("a", "method", {"a": 1, "b": 2}) == "a"
     with pytest.raises(ValueError, match="expected one of 'a', 'b'"):
         check_choice(value, "method", {"a": 1, "b": 2})
+
+
+X = np.random.default_rng(0).standard_normal((30, 5))
+LINEAR = LinearAutoencoder(2, solver="gradient", max_iter=1, random_state=0)
+WARNING_CALLS = {
+    "fit": lambda: clone(LINEAR).fit(X),
+    "fit_transform": lambda: clone(LINEAR).fit_transform(X),
+    "pipeline": lambda: make_pipeline(clone(LINEAR)).fit(X),
+    "read after partial_fit": lambda: clone(LINEAR).partial_fit(X).components_,
+    "transform after partial_fit": lambda: clone(LINEAR).partial_fit(X).transform(X),
+    "warm start": lambda: (
+        clone(LINEAR).set_params(max_iter=10_000, tol=1e-2, warm_start=True).fit(X).fit(X[:, :4])
+    ),
+    "sgd": lambda: DropoutRegressor(2, solver="sgd", max_iter=1, random_state=0).fit(X, X),
+    "sparse": lambda: SparseVAE(noise_variance=0.1, max_iter=1, tol=0.0).fit(X, X[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", WARNING_CALLS)
+def test_a_warning_names_the_line_of_the_user(name):
+    with pytest.warns(UserWarning, match="tart|topped") as warned:
+        WARNING_CALLS[name]()
+    assert [warning.filename for warning in warned] == [__file__]

@@ -12,8 +12,8 @@ import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, zeros_like_shape
-from lucidae.certificate import Certificate, does_not_apply
-from lucidae.validation import check_rows
+from lucidae.certificate import Certificate, undecided
+from lucidae.validation import check_kind, check_rows
 
 __all__ = [
     "PROBED_ENTRIES",
@@ -29,9 +29,9 @@ __all__ = [
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 PROBED_ENTRIES = 2_000_000
-"""Entries of the data up to which a fit compares its moment with the rows.
+"""Largest number of entries of the data for which a fit compares its second moment with the rows.
 
-On more data the additional pass would take a tenth of the time of a fit and more."""
+On more data the additional pass would take a tenth of the time of a fit or more."""
 
 
 class FittedState(ABC):
@@ -62,17 +62,18 @@ class FittedState(ABC):
         return self._attributes
 
     def certificate(self, title: str) -> Certificate:
-        """Return the certificate, computed once; an error becomes a claim that does not apply.
+        """Return the certificate, computed once; after an error its one claim is undecided.
 
-        scikit-learn's HTML representation reads every attribute, so reading must never raise.
+        scikit-learn's HTML representation reads every attribute, so reading must never raise. The
+        next reading tries again, because the error may have been one of memory.
         """
         if self._certificate is None:
             try:
                 self._certificate = self.compute_certificate(title)
             except Exception as error:
-                why = f"The certificate could not be computed: {error}"
-                claim = does_not_apply("certificate", "the fit is certified", "", why)
-                self._certificate = Certificate(title, (claim,))
+                why = f"The certificate could not be computed: {type(error).__name__}: {error}"
+                claim = undecided("certificate", "the fit is optimal", "", why)
+                return Certificate(title, (claim,))
         return self._certificate
 
     @property
@@ -134,14 +135,14 @@ class StateSlot:
         return instance.__dict__["_state"]
 
     def __set__(self, instance: Any, state: FittedState) -> None:
-        names = _fitted_names(type(instance))  # type: ignore[arg-type]
+        names = fitted_names(type(instance))  # type: ignore[arg-type]
         for name in names & instance.__dict__.keys():
             del instance.__dict__[name]
         instance.__dict__["_state"] = state
 
 
 @cache
-def _fitted_names(kind: type) -> frozenset[str]:
+def fitted_names(kind: type) -> frozenset[str]:
     """Return the names of the `Fitted` attributes of a class."""
     return frozenset(
         name
@@ -228,12 +229,14 @@ def validated_rows(
     accept_sparse: bool = True,
     finite: bool = True,
 ) -> Array:
-    """Return checked rows and store the number and the names of the features in the estimator.
+    """Return validated rows; if `reset`, store the number and names of the features.
 
-    NumPy, data frames and sparse matrices go through scikit-learn; arrays of other libraries stay
-    in their library and on their device. If `finite` is false, NaN and infinity are not searched
-    for, because the caller detects them in the sums of squares.
+    Without `reset` they are compared with those of the fit. NumPy arrays, data frames and sparse
+    matrices are validated by scikit-learn; arrays of other libraries stay in their library and on
+    their device. `least` is the smallest number of rows that is accepted. If `finite` is false, NaN
+    and infinity are not searched for, because the caller detects them in the sums of squares.
     """
+    X = check_kind(X, "X")
     if not is_array(X) or is_numpy(X):
         return validate_data(
             estimator,
@@ -260,12 +263,15 @@ def validated_rows(
 
 
 def reference_array(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device of X: NumPy for sparse rows."""
+    """Return an empty array of the library, dtype and device of X, in which results are returned.
+
+    For sparse rows it is a NumPy array.
+    """
     return np.empty(0, dtype=X.dtype) if scipy.sparse.issparse(X) else zeros_like_shape((0,), X)
 
 
 def checked_codes(X: Any, width: int) -> Array:
-    """Return codes that `inverse_transform` decodes, checked to have `width` columns."""
+    """Check that the codes given to `inverse_transform` have `width` columns, and return them."""
     codes = check_rows(X, accept_sparse=False)
     if codes.shape[1] != width:
         raise ValueError(

@@ -7,7 +7,9 @@ does not import the families.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ __all__ = [
     "at_most",
     "certifies",
     "certify",
+    "check_settings",
     "does_not_apply",
     "reported",
     "undecided",
@@ -32,6 +35,13 @@ _MARKS = {
     "undecided": "?",
     "reported": "–",
     "does not apply": "–",
+}
+
+_LEGEND = {
+    "✓": "holds",
+    "✗": "fails",
+    "?": "neither confirmed nor refuted",
+    "–": "not judged: a figure, or the claim does not apply",
 }
 
 
@@ -146,7 +156,7 @@ def at_most(
 ) -> Claim:
     """Claim that `value` is at most `threshold`; `advice` is included only if the claim fails.
 
-    A figure that lies within `error` of its threshold has no verdict. NaN fails.
+    A figure that lies within `error` of its threshold is undecided. NaN and infinity fail.
     """
     return _compared(name, statement, reference, value, threshold, advice, error, value - threshold)
 
@@ -163,7 +173,7 @@ def at_least(
 ) -> Claim:
     """Claim that `value` is at least `threshold`; `advice` is included only if the claim fails.
 
-    A figure that lies within `error` of its threshold has no verdict. NaN fails.
+    A figure that lies within `error` of its threshold is undecided. NaN and infinity fail.
     """
     return _compared(name, statement, reference, value, threshold, advice, error, threshold - value)
 
@@ -179,10 +189,10 @@ def _compared(
     excess: float,
 ) -> Claim:
     """Return a claim with its verdict, from the excess of the figure over its threshold."""
-    if error > 0.0 and abs(excess) <= error:
+    if error > 0.0 and abs(excess) <= error and math.isfinite(value):
         why = UNDECIDABLE.format(error=error)
         return undecided(name, statement, reference, why, value, threshold, error=error)
-    holds = bool(excess <= 0.0)
+    holds = bool(excess <= 0.0) and math.isfinite(value)
     return Claim(
         name, statement, reference, value, threshold, holds, "" if holds else advice, error
     )
@@ -241,6 +251,7 @@ class Certificate:
     a fit: the claim fails
     ✗ gap  0.0003 > 1e-06  the loss is the global minimum [Bao et al. 2020, Theorem 3]
            Train longer.
+    (✗ fails)
     """
 
     title: str
@@ -275,7 +286,7 @@ class Certificate:
         return self.summary()
 
     def summary(self) -> str:
-        """Return the certificate as a compact table in plain text."""
+        """Return the certificate as a compact table in plain text, with a legend of its marks."""
         width = max((len(claim.name) for claim in self.claims), default=0)
         figures = [claim.figure for claim in self.claims]
         across = max(map(len, figures), default=0)
@@ -287,7 +298,14 @@ class Certificate:
             )
             if claim.advice:
                 lines.append(" " * (width + 4) + claim.advice)
+        if self.claims:
+            lines.append(f"({self._legend()})")
         return "\n".join(lines)
+
+    def _legend(self) -> str:
+        """Return the meaning of the marks that this certificate uses."""
+        used = {_MARKS[claim.verdict] for claim in self.claims}
+        return ", ".join(f"{mark} {words}" for mark, words in _LEGEND.items() if mark in used)
 
     def _headline(self) -> str:
         verdicts = [claim.verdict for claim in self.claims]
@@ -321,7 +339,8 @@ class Certificate:
         rows = "".join(_html_row(claim) for claim in self.claims)
         return (
             f"{_STYLE}<section class='lucidae-certificate'>"
-            f"<h4>{html.escape(self._headline())}</h4><table><tbody>{rows}</tbody></table></section>"
+            f"<h4>{html.escape(self._headline())}</h4><table><tbody>{rows}</tbody></table>"
+            f"<p>{html.escape(self._legend())}</p></section>"
         )
 
 
@@ -348,7 +367,8 @@ def certifies(family: str) -> Callable[[Certifier], Certifier]:
     Parameters
     ----------
     family : str
-        ``"linear"``, ``"dropout"`` or ``"sparsity"``.
+        ``"linear"``, ``"dropout"`` or ``"sparsity"``; ``"components"`` for fitted objects of other
+        libraries.
 
     Returns
     -------
@@ -369,18 +389,20 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     Parameters
     ----------
     subject : estimator, pair of arrays, or array
-        A fitted estimator of this package; a pair of weights, ``(encoder, decoder)`` with
-        ``family="linear"`` or ``(U, V)`` with ``family="dropout"``; or the coefficients of a
-        sparse regression, shaped as ``coef_``.
+        A fitted estimator of this package; any fitted object with ``components_`` and optionally
+        ``mean_`` and ``explained_variance_``, such as scikit-learn's ``PCA``, ``IncrementalPCA``
+        and ``TruncatedSVD``; a pair of weights, ``(encoder, decoder)`` with ``family="linear"`` or
+        ``(U, V)`` with ``family="dropout"``; or the coefficients of a sparse regression, shaped as
+        ``coef_``.
     X : array-like, optional
         The data; for coefficients, the dictionary Φ of shape (d, κ). If X is None, an
         estimator is certified on the summaries that its fit stored.
     y : array-like, optional
         The targets; for coefficients, the responses of shape (d, n).
     **settings
-        For an estimator, `sample_weight`. For weights, `family` and the settings of their
-        training: arguments of `LinearAutoencoder`, or `dropout`, `tied` and `matrix`. For
-        coefficients, `noise_variance`.
+        For an estimator or an object with ``components_``, `sample_weight`. For weights, `family`
+        and the settings of their training: arguments of `LinearAutoencoder`, or `dropout`, `tied`
+        and `matrix`. For coefficients, `noise_variance`.
 
     Returns
     -------
@@ -398,23 +420,60 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     >>> certificate["subspace"].value < 0.01, certificate["alignment"].holds
     (True, False)
     """
+    name = type(subject).__name__
     if hasattr(type(subject), "_certify_on"):
+        check_settings(settings, _keywords(subject._certify_on), name)
         certificate: Certificate = (
             subject.certificate_ if X is None else subject._certify_on(X, y, **settings)
         )
         return certificate
     if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
         return _certify_pair(subject[0], subject[1], X, y, **settings)
+    if hasattr(subject, "components_"):
+        check_settings(settings, _keywords(_CERTIFIERS["components"]), name)
+        return _CERTIFIERS["components"](subject, X, **settings)
     if hasattr(subject, "shape"):
+        check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
         if X is None or y is None:
             raise ValueError(
                 "coefficients are certified with their dictionary and responses: give X and y."
             )
         return _CERTIFIERS["sparsity"](subject, X, y, **settings)
     raise ValueError(
-        f"{type(subject).__name__} was given, expected a fitted estimator of lucidae, a pair of "
-        "weights with family='linear' or family='dropout', or an array of coefficients."
+        f"{name} was given, expected a fitted estimator of lucidae, a fitted object with "
+        "components_, a pair of weights with family='linear' or family='dropout', or an array of "
+        "coefficients."
     )
+
+
+def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -> None:
+    """Raise an error that names the keywords which `certify` takes, if another one was given.
+
+    Parameters
+    ----------
+    given, allowed : iterables of str
+        Names of the keywords.
+    subject : str
+        What is certified, for the sentence.
+    """
+    names, unknown = list(allowed), [name for name in given if name not in set(allowed)]
+    if unknown:
+        known = ", ".join(names) if names else "none"
+        raise ValueError(
+            f"certify was called with {', '.join(unknown)}, but the keywords for {subject} are: "
+            f"{known}."
+        )
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments of a function other than its subject, X and y."""
+    parameters = inspect.signature(function).parameters.values()
+    return [
+        given.name
+        for given in parameters
+        if given.kind is given.KEYWORD_ONLY
+        or (given.default is not given.empty and given.name not in ("X", "Y", "y"))
+    ]
 
 
 def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> Certificate:
@@ -423,6 +482,8 @@ def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> C
         raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
     if family == "linear" and X is None:
         raise ValueError("weights are certified on data: give X or its SecondMoment.")
+    if family == "dropout":
+        check_settings(settings, ["family", *_keywords(_CERTIFIERS[family])], "a pair of weights")
     data = (X,) if family == "linear" else (X, y)
     return _CERTIFIERS[family](first, second, *data, **settings)
 

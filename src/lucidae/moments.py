@@ -162,12 +162,12 @@ class SecondMoment:
         if not math.isfinite(squares):
             check_rows(X)
             raise ValueError(
-                "the squares of X overflow double precision: its entries are as large as "
+                "the squares of X overflow double precision: the largest entry is "
                 f"{largest(_entries(X)):.3g}. Divide X by a constant first."
             )
         if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(
-                "the squares of X underflow double precision: its entries are as small as "
+                "the squares of X underflow double precision: the largest entry is "
                 f"{largest(_entries(X)):.3g}. Multiply X, or its weights, by a constant first."
             )
         return self
@@ -179,7 +179,20 @@ class SecondMoment:
         return largest(deviations) > 1e-15 * largest(_entries(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
-        """Return the moment of these rows and those of `batch` together."""
+        """Return the moment of these rows and those of `batch` together.
+
+        Parameters
+        ----------
+        batch : array-like, data frame or sparse matrix of shape (n, m)
+            More rows, in any number.
+        sample_weight : array-like of shape (n,), optional
+            Frequencies of the rows of `batch`.
+
+        Returns
+        -------
+        SecondMoment
+            A new moment; this one is unchanged.
+        """
         batch, weights = _weighted_rows(batch, sample_weight, "batch")
         if batch.shape[1] != self.n_features:
             raise ValueError(
@@ -190,7 +203,15 @@ class SecondMoment:
     def merge(self, other: SecondMoment) -> Self:
         """Return the moment of the rows of both; up to rounding, order and grouping do not matter.
 
-        The result is in the library and on the device of this moment.
+        Parameters
+        ----------
+        other : SecondMoment
+            The moment of other rows with the same features.
+
+        Returns
+        -------
+        SecondMoment
+            A new moment, in the library and on the device of this one.
 
         Raises
         ------
@@ -288,7 +309,13 @@ class SecondMoment:
         return covariance_spectrum(self.covariance, k)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the moment to an ``.npz`` file, completely or not at all."""
+        """Write the moment to an ``.npz`` file, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file; an existing one is replaced.
+        """
         whole = replace(self, squares=mirrored(self.squares))
         fields = {name: to_numpy(getattr(whole, name)) for name in _FIELDS}
         save_arrays(path, {"format": _FORMAT} | fields)
@@ -296,6 +323,15 @@ class SecondMoment:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a moment that `save` wrote, as NumPy arrays; nothing in the file is executed.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        SecondMoment
 
         Raises
         ------
@@ -308,7 +344,8 @@ class SecondMoment:
         shapes = {name: values.shape for name, values in stored.items()}
         if not m or shapes != expected or stored["format"] != _FORMAT:
             raise ValueError(
-                f"{os.fspath(path)!r} is not a saved SecondMoment: it contains {shapes}."
+                f"{os.fspath(path)!r} is not a saved SecondMoment: its arrays have the shapes "
+                f"{shapes}."
             )
         numbers = [stored[name] for name in _FIELDS]
         finite = all(a.dtype == np.float64 and np.isfinite(a).all() for a in numbers)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TRACY_WIDOM", "TURNED", "component_sampling_error", "separated_components"]
+__all__ = [
+    "TRACY_WIDOM",
+    "TURNED",
+    "component_sampling_error",
+    "components_above_noise",
+    "separated_components",
+    "subspace_sampling_error",
+]
 
 TRACY_WIDOM = 3.2724
 """The 99.9 % quantile of the Tracy-Widom law of order 1 (Johnstone 2001).
@@ -25,7 +32,7 @@ def component_sampling_error(
 
     For n independent Gaussian rows whose covariance has the distinct eigenvalues λ, the squared
     sine of the angle between component i of the sample and of the population has the asymptotic
-    expectation :math:`\frac1n \sum_{j \ne i} λ_i λ_j / (λ_i - λ_j)^2` (Anderson 1963, section 2).
+    expectation :math:`\frac1n \sum_{j \ne i} λ_i λ_j / (λ_i - λ_j)^2` (Anderson 1963).
     The eigenvalues of the sample stand for those of the population.
 
     Parameters
@@ -46,10 +53,49 @@ def component_sampling_error(
     >>> component_sampling_error(np.array([4.0, 1.0]), 100).round(4)
     array([0.0044, 0.0044])
     """
+    shares = _squared_sines(eigenvalues)
+    return np.asarray(shares.sum(axis=1) / n_rows)
+
+
+def subspace_sampling_error(
+    eigenvalues: NDArray[np.float64], n_rows: float, n_components: int
+) -> float:
+    r"""Estimate how far the principal subspace of a sample lies from that of the population.
+
+    As `component_sampling_error`, but components that turn inside of the subspace do not count: the
+    expected mean of the squared sines of the k principal angles between the two subspaces is
+    :math:`\frac1{nk} \sum_{i \le k < j} λ_i λ_j / (λ_i - λ_j)^2`.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (m,)
+        All eigenvalues of the sample covariance, in descending order.
+    n_rows : float
+        Number of independent rows.
+    n_components : int
+        Dimension k of the subspace.
+
+    Returns
+    -------
+    float
+        Infinite where eigenvalues k and k + 1 are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(subspace_sampling_error(np.array([4.0, 4.0, 1.0]), 100, 2), 4)
+    0.0044
+    """
+    k = n_components
+    return float(_squared_sines(eigenvalues)[:k, k:].sum() / (n_rows * k))
+
+
+def _squared_sines(eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return λ_i λ_j / (λ_i − λ_j)² for all pairs, 0 on the diagonal."""
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     top = values.max(initial=0.0)
     if not top:
-        return np.full(values.shape, np.inf)
+        return np.full((values.size, values.size), np.inf)
     values = values / top
     products, gaps = np.outer(values, values), np.subtract.outer(values, values) ** 2
     np.fill_diagonal(products, 0.0)
@@ -58,7 +104,7 @@ def component_sampling_error(
         shares = products / gaps
     # Two zero eigenvalues turn freely into each other: 0 / 0 counts as infinite.
     shares[np.isnan(shares)] = np.inf
-    return np.asarray(shares.sum(axis=1) / n_rows)
+    return np.asarray(shares)
 
 
 def separated_components(
@@ -68,10 +114,9 @@ def separated_components(
 
     A component counts if it passes two tests. Its eigenvalue, divided by the mean of itself and
     all smaller ones, exceeds what the largest eigenvalue of white Gaussian noise of that dimension
-    reaches (Johnstone 2001, Theorem 1.1; the mean estimates the noise variance as in Nadler 2011),
-    and so do all eigenvalues before it; and the component of another sample of the same size would
-    lie less than 45 degrees away (`component_sampling_error`). When all m components are asked
-    for, the last one has no noise to be compared with and only the second test judges it.
+    reaches, and so do all eigenvalues before it (`components_above_noise`); and the component of
+    another sample of the same size would lie less than 45 degrees away
+    (`component_sampling_error`).
 
     Parameters
     ----------
@@ -100,10 +145,44 @@ def separated_components(
     [ True False False]
     [False False False]
     """
+    above = components_above_noise(eigenvalues, n_rows, n_components)
+    found_again = component_sampling_error(eigenvalues, n_rows)[:n_components] < TURNED
+    return np.asarray(above & found_again)
+
+
+def components_above_noise(
+    eigenvalues: NDArray[np.float64], n_rows: float, n_components: int
+) -> NDArray[np.bool_]:
+    """Return which of the leading eigenvalues exceed those of white Gaussian noise.
+
+    Eigenvalue i, divided by the mean of itself and all smaller ones, is compared with the largest
+    eigenvalue of white Gaussian noise of that dimension (Johnstone 2001; the mean estimates the
+    noise variance as in Nadler 2011). It counts only if all eigenvalues before it do. When all m
+    eigenvalues are asked for, the last one has no noise to be compared with and counts if it is
+    positive.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (m,)
+        All eigenvalues of the sample covariance, in descending order.
+    n_rows : float
+        Number of independent rows; rows less one if the mean was estimated.
+    n_components : int
+        How many leading eigenvalues are judged.
+
+    Returns
+    -------
+    ndarray of bool of shape (n_components,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> components_above_noise(np.array([9.0, 1.1, 1.0, 0.9]), 50, 2)
+    array([ True, False])
+    """
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     above = np.array([_exceeds_noise(values[i:], n_rows) for i in range(n_components)], dtype=bool)
-    found_again = component_sampling_error(values, n_rows)[:n_components] < TURNED
-    return np.asarray(np.logical_and.accumulate(above) & found_again)
+    return np.asarray(np.logical_and.accumulate(above))
 
 
 def _exceeds_noise(values: NDArray[np.float64], n_rows: float) -> bool:

@@ -1,13 +1,18 @@
-"""Input validation shared by all modules."""
+"""Input validation and warnings shared by all modules."""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
+import warnings
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import sklearn
 from sklearn.utils.validation import check_array
 
 from lucidae.arrays import (
@@ -20,6 +25,7 @@ from lucidae.arrays import (
     like,
     namespace,
     scalar,
+    to_numpy,
 )
 
 _FLOATS = (np.float64, np.float32)
@@ -34,6 +40,7 @@ def check_rows(
     automatic differentiation; lists, data frames and sparse matrices are validated by
     scikit-learn's `check_array`. If `finite` is false, NaN and infinity are not searched for.
     """
+    X = check_kind(X, name)
     if isinstance(X, list | tuple):
         X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
     if not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2 and X.size:
@@ -61,6 +68,85 @@ def check_rows(
     return X
 
 
+def check_kind(values: Any, name: str) -> Any:
+    """Return `values` if they can be numbers; refuse masked entries, and dates and durations.
+
+    NumPy would ignore the mask, and count dates in days or nanoseconds. A masked array without
+    masked entries becomes a plain array.
+    """
+    if type(values) is np.ndarray and values.dtype in _FLOATS:
+        return values  # without the cost of the tests below, which counts in small fits
+    listed = isinstance(values, list | tuple)
+    masked = sum(int(np.sum(np.ma.getmask(part))) for part in (values if listed else (values,)))
+    if masked:
+        raise ValueError(
+            f"{name} has masked entries ({masked}), expected a value in every entry. Impute or "
+            "remove the masked entries first."
+        )
+    for dtype in _dtypes(_as_array(values) if listed else values):
+        if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
+            raise ValueError(f"{name} contains values of dtype {dtype}, expected real numbers.")
+    return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def _as_array(values: Any) -> Any:
+    """Return a list as an array, or the list itself where its rows differ in length."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return values
+
+
+def _dtypes(values: Any) -> list[Any]:
+    """Return the dtype of an array, or those of the columns of a data frame."""
+    columns = getattr(values, "dtypes", None)
+    return [getattr(values, "dtype", None)] if columns is None else list(np.ravel(columns))
+
+
+def _is_temporal(dtype: Any) -> bool:
+    """Tell whether a dtype of polars is one of dates or durations."""
+    temporal = getattr(dtype, "is_temporal", None)
+    return bool(temporal()) if callable(temporal) else False
+
+
+def real_array(values: Any, name: str) -> Array:
+    """Return an array of real numbers of any shape, in its own library.
+
+    Numbers in text, dates, complex numbers and masked entries are refused.
+    """
+    values = check_kind(values, name)
+    try:
+        array = as_plain(values) if is_array(values) else np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name}={values!r} was given, expected real numbers.") from error
+    if is_numpy(array) and array.dtype == object and all(_is_real(x) for x in array.flat):
+        array = array.astype(np.float64)
+    xp = namespace(array)
+    if array.dtype == object or not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
+        raise ValueError(
+            f"{name} contains values of dtype {array.dtype}, expected real numbers: "
+            f"{name}={values!r} was given."
+        )
+    return array
+
+
+def check_vector(
+    value: Any, name: str, *, expected: str = "a vector of numbers of at least 0"
+) -> np.ndarray[Any, Any]:
+    """Return finite real numbers of at least 0 as a NumPy vector; a number has no axis.
+
+    `expected` describes everything that the caller accepts, for the error.
+    """
+    try:
+        vector = to_numpy(real_array(value, name))
+    except ValueError as error:
+        raise ValueError(_refusal(value, name, expected)) from error
+    wrong = vector.dtype == bool or vector.ndim > 1 or vector.size == 0
+    if wrong or not np.all(np.isfinite(vector)) or np.any(vector < 0):
+        raise ValueError(_refusal(value, name, expected))
+    return np.array(vector, dtype=float)
+
+
 def check_weights(sample_weight: Any, X: Array) -> Array | None:
     """Return the weights as a float64 vector with one entry per row of `X`, or None."""
     if sample_weight is None:
@@ -69,8 +155,10 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
     reference = np.empty(0) if scipy.sparse.issparse(X) else X
     xp = namespace(reference)
     ones = xp.ones(n_rows, dtype=xp.float64, device=device(reference))
-    weights = ones * sample_weight if isinstance(sample_weight, Real) else like(sample_weight, ones)
-    weights = as_plain(weights)
+    if isinstance(sample_weight, Real):
+        weights = ones * check_number(sample_weight, "sample_weight", low=0.0)
+    else:
+        weights = like(real_array(sample_weight, "sample_weight"), ones)
     if tuple(weights.shape) != (n_rows,):
         raise ValueError(
             f"sample_weight has shape {tuple(weights.shape)}, expected ({n_rows},): "
@@ -90,49 +178,118 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
     return weights
 
 
-def check_integer(value: Any, name: str, *, low: int, high: int | None = None) -> int:
-    """Return `value` as an int inside [low, high]."""
+def check_integer(
+    value: Any, name: str, *, low: int, high: int | None = None, others: str = ""
+) -> int:
+    """Return `value` as an int inside [low, high].
+
+    `others` continues the error with what the caller accepts beside them: ``" or None"``.
+    """
     whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
     if not whole or value < low or (high is not None and value > high):
         expected = (
             f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
         )
-        raise ValueError(f"{name}={value!r} was given, expected {expected}.")
+        raise ValueError(_refusal(value, name, expected, others))
     return int(value)
 
 
 def check_number(
-    value: Any, name: str, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False
+    value: Any,
+    name: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+    others: str = "",
 ) -> float:
-    """Return `value` as a finite float inside [low, high], or (low, high] when `open_low`."""
-    number = _float(value)
-    if not math.isfinite(number) or not low <= number <= high or (open_low and number == low):
-        raise ValueError(f"{name}={value!r} was given, expected {_range(low, high, open_low)}.")
+    """Return `value` as a finite float between `low` and `high`.
+
+    The ends belong to the interval unless `open_low` or `open_high`. `others` continues the error
+    with what the caller accepts beside numbers: ``" or 'auto'"``.
+    """
+    number = float(value) if _is_real(value) else math.nan
+    inside = low <= number <= high and math.isfinite(number)
+    if not inside or (open_low and number == low) or (open_high and number == high):
+        expected = _interval(low, high, open_low, open_high)
+        raise ValueError(_refusal(value, name, expected, others))
     return number
 
 
-def _float(value: Any) -> float:
-    """Return a real number as a float, and NaN for anything else."""
+def _is_real(value: Any) -> bool:
+    """Tell whether `value` is a real number that a float can represent; booleans are not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        return math.nan
+        return False
     try:
-        return float(value)
+        float(value)
     except OverflowError:
-        return math.nan
+        return False
+    return True
 
 
-def _range(low: float, high: float, open_low: bool) -> str:
+def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
     if math.isinf(high) and math.isinf(low):
         return "a finite number"
     if math.isinf(high):
         return f"a finite number {'above' if open_low else 'of at least'} {low:g}"
-    return f"a number in {'(' if open_low else '['}{low:g}, {high:g}]"
+    if math.isinf(low):
+        return f"a finite number {'below' if open_high else 'of at most'} {high:g}"
+    return f"a number in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
 
 
-def check_choice(value: Any, name: str, choices: Any) -> str:
-    """Return `value` if it is one of the named `choices`."""
+def _refusal(value: Any, name: str, expected: str, others: str = "") -> str:
+    return f"{name}={value!r} was given, expected {expected}{others}."
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """Return a Boolean; texts such as ``"False"`` and numbers are refused."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(_refusal(value, name, "True or False"))
+    return bool(value)
+
+
+def check_verbose(value: Any) -> bool:
+    """Return whether progress is shown; as in scikit-learn, an integer of at least 0 is allowed."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return check_integer(value, "verbose", low=0, others=", True or False") > 0
+
+
+def check_seed(value: Any) -> Any:
+    """Return an argument `random_state` unchanged if scikit-learn's `check_random_state` takes it.
+
+    Estimators call it also where nothing is drawn, so that a wrong value is always refused.
+    """
+    if value is None or value is np.random or isinstance(value, np.random.RandomState):
+        return value
+    others = ", a numpy.random.RandomState or None"
+    check_integer(value, "random_state", low=0, high=2**32 - 1, others=others)
+    return value
+
+
+def check_choice(value: Any, name: str, choices: Any, *, others: str = "") -> str:
+    """Return `value` if it is one of the named `choices`.
+
+    `others` continues the error with what the caller accepts beside them: ``" or a number"``.
+    """
     options = tuple(choices)
     if not isinstance(value, str) or value not in options:
         named = ", ".join(repr(option) for option in options)
-        raise ValueError(f"{name}={value!r} was given, expected one of {named}.")
+        raise ValueError(_refusal(value, name, f"one of {named}", others))
     return value
+
+
+_PACKAGES = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, str(sklearn.__file__)))
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's code: the first one outside lucidae and scikit-learn.
+
+    A fixed ``stacklevel`` would point into the package wherever a value is computed when it is
+    first read, or where scikit-learn calls `fit`.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -95,3 +95,62 @@ def test_signs_are_fixed_by_the_largest_entry(xp):
 def test_impossible_numbers_of_eigenpairs_are_refused(k):
     with pytest.raises(ValueError, match=f"k={k!r}"):
         moment_with(symmetric(SPECTRA["distinct"])).spectrum(k)
+
+
+def graded_rows(seed, m=None):
+    """Return rows whose variances span up to 28 decades: one huge row, or graded columns."""
+    rng = np.random.default_rng(seed)
+    m = m or int(rng.integers(3, 9))
+    rows = rng.standard_normal((int(rng.integers(m + 2, m + 40)), m))
+    if seed % 2 == 0:
+        # One row that is huge in two features: the case in which evr loses the orthogonality.
+        return np.vstack([rows, 10.0 ** rng.uniform(11, 14) * np.r_[1.0, 1.0, np.zeros(m - 2)]])
+    if seed % 4 == 1:
+        return rows * 10.0 ** rng.uniform(-7, 7, m)
+    basis = np.linalg.qr(rng.standard_normal((m, m)))[0]
+    return (rows * 10.0 ** -np.linspace(0, rng.uniform(4, 14), m)) @ basis
+
+
+def assert_graded(values, vectors, rows):
+    """Compare with the singular values of the centred rows, up to the rounding of a moment."""
+    centred = rows - rows.mean(axis=0)
+    _, singular, right = np.linalg.svd(centred)
+    expected, k = np.append(singular**2 / len(rows), 0.0), len(values)
+    error = 8 * len(right) * np.finfo(float).eps * expected[0]
+    assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-13 * len(right))
+    assert_allclose(values, expected[:k], atol=error)
+    for i in range(k):
+        gap = min(expected[i] - expected[i + 1], expected[max(i - 1, 0)] - expected[i] or np.inf)
+        if gap > 1e3 * error:
+            sine = np.linalg.norm(vectors[:, i] - right[i] * (right[i] @ vectors[:, i]))
+            assert sine < 4 * error / gap
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_graded_spectra_have_orthonormal_eigenvectors(seed, xp):
+    """LAPACK's evr gave components with a dot product of 0.66 for such moments."""
+    rows = graded_rows(seed)
+    k = 2 + seed // 2 % (rows.shape[1] - 1)
+    values, vectors = map(to_numpy, SecondMoment.of(xp.asarray(rows)).spectrum(k))
+    assert_graded(values, vectors, rows)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_graded_spectra_by_lanczos(monkeypatch, seed):
+    monkeypatch.setattr(eigen, "ITERATIVE_FEATURES", 40)
+    rows = graded_rows(seed, m=40)
+    values, vectors = SecondMoment.of(rows).spectrum(2)
+    assert_graded(values, vectors, rows)
+
+
+def test_eigenvectors_that_are_not_orthonormal_are_replaced(monkeypatch, xp):
+    matrix = symmetric(SPECTRA["distinct"])
+    wrong = np.eye(SIZE)[:, :2] + 1e-6
+
+    def skewed(*_, **__):
+        return xp.asarray(np.array([60.0, 59.0])), xp.asarray(wrong)
+
+    monkeypatch.setattr(eigen, "subset_eigenpairs", skewed)
+    monkeypatch.setattr(eigen, "eigh_descending", skewed)
+    values, vectors = map(to_numpy, moment_with(matrix, xp).spectrum(2))
+    assert_leading(values, vectors, matrix, SPECTRA["distinct"])

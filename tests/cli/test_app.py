@@ -1,5 +1,6 @@
 """The command line: output, exit codes, and one sentence for every error."""
 
+import signal
 import subprocess
 import sys
 
@@ -137,7 +138,7 @@ def test_interruption_has_its_own_exit_code(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lucidae.cli.listing.catalogue", interrupt)
-    assert run("list")[0] == 130
+    assert run("list") == (130, "", "Interrupted.\n")
 
 
 def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
@@ -171,3 +172,82 @@ def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     run("report", "a.npy", "--out", "even.html", "--standardize")
     assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
     assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")
+
+
+def test_every_entry_of_the_list_has_a_line_of_its_own(run):
+    _, out, _ = run("list")
+    summaries = [line[37:] for line in out.splitlines()]
+    assert len(set(summaries)) == len(summaries)
+
+
+def test_report_never_replaces_its_input_or_a_foreign_file(run, tmp_path, short_page):
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    np.savetxt(tmp_path / "my.csv", rows, delimiter=",")
+    np.save(tmp_path / "a.npy", rows)
+    content = (tmp_path / "my.csv").read_bytes()
+    assert_one_sentence(run("report", "my.csv", "--out", "my.csv"), "is an input of this command")
+    assert_one_sentence(run("report", "my.csv", "--out", "my.csv", "--force"), "is an input")
+    assert_one_sentence(
+        run("report", "a.npy", "--out", "my.csv"), "not a page of lucidae", "--force"
+    )
+    assert (tmp_path / "my.csv").read_bytes() == content
+    for _ in range(2):  # an earlier page is replaced
+        assert run("report", "a.npy")[0] == 0
+    assert run("report", "a.npy", "--out", "my.csv", "--force")[0] == 0
+    assert "<!DOCTYPE html>" in (tmp_path / "my.csv").read_text(encoding="utf-8")
+
+
+def test_report_takes_the_options_of_a_table(run, tmp_path, short_page):
+    (tmp_path / "a.csv").write_text("a;2020;2021\nx;1,5;2\ny;3,5;7\nz;4;1\n")
+    code, _, err = run("report", "a.csv", "--columns", "2020", "--decimal", ",", "--header")
+    assert (code, err) == (0, "a.csv: the first line is the header (a, 2020, 2021).\n")
+    page = (tmp_path / "lucidae-report.html").read_text(encoding="utf-8")
+    assert "the first line is the header (a, 2020, 2021)" in page
+    assert_one_sentence(run("report", "--columns", "a"), "options of a FILE")
+
+
+SLOW_IMPORT = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            print("importing", flush=True)
+            time.sleep(30)
+sys.meta_path.insert(0, Slow())
+import lucidae_command
+sys.argv = ["lucidae", "list"]
+lucidae_command.main()
+"""
+
+
+@pytest.mark.parametrize("name", ["numpy", "lucidae.cli.app"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_interruptions_during_the_import_print_no_traceback(name, times):
+    program = [sys.executable, "-c", SLOW_IMPORT.format(name=name)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(program, **pipes) as process:
+        assert process.stdout.readline() == "importing\n"
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "Interrupted.\n")
+
+
+INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
+import lucidae_command, lucidae.cli.app as app
+def interrupt(*text, **style):
+    os.kill(os.getpid(), signal.SIGINT)
+app.errors.print = interrupt  # the second one, while the first is handled
+app._sentence = lambda error: "unused"
+sys.argv = ["lucidae", "list"]
+import lucidae.cli.listing as listing
+listing.catalogue = interrupt
+lucidae_command.main()
+"""
+
+
+def test_a_second_interruption_prints_no_traceback():
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")

@@ -15,7 +15,8 @@ from lucidae.cli import main
 require("typer")
 require("rich")
 require("pandas")
-from lucidae.io.tables import Sheet, read_table, write_sheet
+from lucidae.io.sheets import Sheet, write_sheet
+from lucidae.io.tables import read_table
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 
@@ -89,7 +90,11 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
 
 def test_columns_of_words_are_named_and_left_out(run):
     code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
-    assert (code, err) == (0, "Columns left out because not all their entries are numbers: who.\n")
+    assert code == 0
+    assert err == (
+        "rows.csv: the first line is the header (who, a, b, c, d, e and 3 more); columns left out: "
+        "who ('x' in row 0 is not a number).\n"
+    )
     assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
 
 
@@ -172,8 +177,16 @@ SENTENCES = {
     "sparse rows.csv --target u --target y.npy": "no numeric column 'y.npy'",
     "sparse X.npy --target y.npy --noise-variance -1": "above 0",
     "sparse X.npy --target y.npy --posterior half": "'diagonal'",
-    "dropout X.npy --dropout 1.5": "dropout=1.5",
-    "dropout X.npy --dropout cv": "dropout='cv'",
+    "dropout X.npy --dropout 1.5": "--dropout 1.5 was given, expected a probability of at least 0",
+    "dropout X.npy --dropout cv": "or cv (cross-validation) if --target is given",
+    "dropout X.npy --dropout 1": "less than 1",
+    "dropout X.npy --target y.npy --dropout nan": "or cv",
+    "linear X.npy --components 2.5": "strictly between 0 and 1",
+    "linear X.npy --components 0": "an integer of at least 1, or a share",
+    "linear X.npy --components x": "an integer of at least 1, or a share",
+    "sparse X.npy --target y.npy --noise-variance x": "above 0, auto, learn or cv",
+    "linear X.npy --decimal x": "decimal='x' was given",
+    "linear X.npy --columns 6": "no numeric column '6'",
     "dropout X.npy --components few": "--components",
     "linear X.npy --components 7": "6 features",
     "linear X.npy --method best": "'nonuniform_l2'",
@@ -293,3 +306,81 @@ def test_what_is_written_is_read_back_exactly(tmp_path, kind):
     table = read_table(path)
     assert np.array_equal(table.values, values)
     assert kind == ".npy" or table.columns == ('o"ne', "t,wo", "three")
+
+
+def test_header_columns_and_decimal_reach_the_reader(run, folder):
+    text = "country;2020;2021;x\nFrance;67,5;67,7;1\nPeru;32,9;33,3;2\nMali;21,7;22,4;5\n"
+    (folder / "a.csv").write_text(text)
+    code, _, err = run("fit", "linear", "a.csv", "--components", 1)
+    assert code == 0
+    assert err == (
+        "a.csv: the first line is the header (country, 2020, 2021, x); columns left out: country "
+        "('France' in row 0 is not a number).\n"
+    )
+    assert lucidae.load("a-linear-model.npz").n_features_in_ == 3
+    assert run("fit", "linear", "a.csv", "--columns", "2020,3")[0] == 0
+    assert lucidae.load("a-linear-model.npz").n_features_in_ == 2
+    assert run("fit", "dropout", "a.csv", "--columns", "2020", "--target", "3")[0] == 0
+    assert read_table("a-dropout-predictions.csv").columns == ("x",)
+    (folder / "a.csv").write_text(text.replace("x", "7"))
+    code, _, err = run("fit", "linear", "a.csv", "--no-header", "--decimal", ".")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "no header, and its columns are numbered from 0" in err
+    assert "column 1 ('67,5' in row 1 is not a number; --decimal , reads it)" in err
+
+
+def test_columns_without_names_have_the_indices_of_the_support(run, folder, samples):
+    code, out, _ = run("fit", "sparse", "X.npy", "--target", "y.npy")
+    support = lucidae.load("X-sparse-model.npz").support_
+    assert code == 0
+    assert f"Support: {', '.join(f'column {index}' for index in support)}\n" in out
+
+
+def test_an_input_is_never_replaced(run, folder):
+    (folder / "X.npy").rename(folder / "rows-codes.npz.npy")
+    np.savez("rows-codes.npz", X=np.load("rows-codes.npz.npy"))
+    np.savez("t-predictions.npz", X=np.arange(40.0)[:, None])
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    link = folder / "link.npz"
+    link.symlink_to("rows-codes.npz")
+    calls = (
+        ("linear", "rows-codes.npz", "--out", "rows"),
+        ("linear", "link.npz", "--out", "rows", "--force"),
+        ("sparse", "both.npz", "--target", "t-predictions.npz", "--out", "t", "--force"),
+    )
+    for call in calls:
+        code, _, err = run("fit", *call)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "is an input of this command" in err
+    link.unlink()
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_results_of_another_file_are_replaced_only_by_force(run, folder):
+    (folder / "other").mkdir()
+    np.save("other/X.npy", np.random.default_rng(1).standard_normal((20, 6)))
+    assert run("fit", "linear", "X.npy")[0] == 0
+    assert run("fit", "linear", "X.npy", "--components", 2)[0] == 0  # its own results
+    model = Path("X-linear-model.npz").read_bytes()
+    code, _, err = run("fit", "linear", "other/X.npy")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "belongs to another file of the same name: give another --out, or --force" in err
+    code, _, err = run("fit", "linear", "both.npz", "--out", "X-linear")
+    assert code == 2
+    assert "belongs to 'X.npy'" in err
+    assert Path("X-linear-model.npz").read_bytes() == model
+    assert run("fit", "linear", "other/X.npy", "--force")[0] == 0
+    assert Path("X-linear-model.npz").read_bytes() != model
+    Path("y-linear-codes.npz").write_bytes(b"mine")
+    code, _, err = run("fit", "linear", "both.npz", "--out", "y-linear")
+    assert code == 2
+    assert "was not written for this file" in err
+
+
+def test_formulas_in_names_are_text_in_the_output(run, folder):
+    text = (folder / "rows.csv").read_text()
+    names = 'who,=1+1,@b,+c,-d,"\te",-2,u,v\n'
+    (folder / "rows.csv").write_text(names + text.partition("\n")[2])
+    assert run("fit", "dropout", "rows.csv", "--target", "u")[0] == 0
+    cells = [row[0] for row in rows_of("rows-dropout-coefficients.csv")]
+    assert cells == ["feature", "'=1+1", "'@b", "'+c", "'-d", "e", "-2", "v"]

@@ -157,9 +157,9 @@ def test_text_in_a_later_part_of_a_csv_file_is_named(tmp_path, small_blocks):
     ("name", "content", "sentence"),
     [
         ("x.csv", "", "'x.csv' is empty"),
-        ("x.csv", "a,b\n", "no column of numbers"),
-        ("x.csv", "a,b\nu,v\n", "no column of numbers"),
-        ("x.csv", "1,2\n3,4,5\n6,7\n", "'x.csv' cannot be read as CSV"),
+        ("x.csv", "a,b\n", "contains a header and no rows"),
+        ("x.csv", "a,b\nu,v\n", "no numeric column"),
+        ("x.csv", "1,2\n3,4,5\n6,7\n", "line 2: 3 cells, but the first line has 2"),
         ("x.npy", "no", "not a complete NPY file"),
         ("x.parquet", "no", "is not a Parquet file"),
         ("x.h5", "no", "is not an HDF5 file"),

@@ -110,6 +110,12 @@ def test_noise_has_the_variance_that_the_ratio_asks_for(snr_db):
     assert_allclose(np.mean(noise**2), problem.noise_variance, rtol=0.02)
 
 
+def test_an_extreme_rate_of_decay_leaves_one_singular_value():
+    network = datasets.make_linear_network(4, 3, 3, decay=1e308, random_state=0)
+    assert_array_equal(network.singular_values, [1.0, 0.0, 0.0])
+    assert np.isfinite(network.target).all()
+
+
 def test_given_dictionary_is_used_as_it_is():
     Phi = 3.0 * np.eye(6, 9)
     problem = datasets.make_sparse_regression(r=2, dictionary=Phi, random_state=0)
@@ -148,6 +154,50 @@ def test_given_dictionary_is_used_as_it_is():
         ),
         ("make_meg_leadfield", {"sources": [[0.0, 0.0, 0.2]]}, "nearer to the centre"),
         ("make_meg_leadfield", {"sensors": 7}, "must be a pair"),
+        (
+            "make_meg_leadfield",
+            {"normalize": "False"},
+            "normalize='False' was given, expected True",
+        ),
+        (
+            "make_meg_leadfield",
+            {"return_geometry": 1},
+            "return_geometry=1 was given, expected True",
+        ),
+        (
+            "make_meg_leadfield",
+            {"random_state": "x"},
+            "random_state='x' was given, expected an int",
+        ),
+        ("make_meg_leadfield", {"sources": [[1e-165, 0.0, 0.0]]}, "produces no field"),
+        (
+            "make_meg_leadfield",
+            {"sensors": ([[0, 0, 1e200]], [[0, 0, 1]]), "n_sources": 2},
+            "range of float64 or vanishes",
+        ),
+        ("make_sparse_regression", {"snr_db": -4000}, r"makes the noise variance 10\^39\d"),
+        ("make_sparse_regression", {"snr_db": 4000}, r"a variance from 1e-300 to 1e300"),
+        ("make_sparse_regression", {"snr_db": 1j}, "snr_db=1j was given, expected a finite number"),
+        ("make_sparse_regression", {"snr_db": np.nan}, "snr_db=nan was given"),
+        ("make_sparse_regression", {"random_state": 1.5}, "random_state=1.5 was given"),
+        ("make_sparse_regression", {"dictionary": np.eye(3) * 1j}, "array of numbers"),
+        ("make_sparse_regression", {"dictionary": np.eye(3).astype(str)}, "array of numbers"),
+        ("make_sparse_regression", {"dictionary": np.zeros((3, 20)), "snr_db": 1}, "no signal"),
+        (
+            "make_sparse_regression",
+            {"dictionary": np.full((3, 20), 1e308), "r": 20, "n": 1, "random_state": 0},
+            "the responses would exceed the range of float64",
+        ),
+        (
+            "make_sparse_regression",
+            {"dictionary": np.full((3, 20), 1e200), "snr_db": 0},
+            "noise variance",
+        ),
+        ("make_linear_network", {"noise": 1e308}, "target would exceed the range of float64"),
+        ("make_spectrum", {"random_state": -1}, "random_state=-1 was given"),
+        ("make_spectrum", {"n_features": 2, "eigenvalues": [1j, 2]}, "array of numbers"),
+        ("load_digits", {"return_X_y": "no"}, "return_X_y='no' was given, expected True or False"),
+        ("load_mnist", {"return_X_y": 0}, "return_X_y=0 was given, expected True or False"),
         ("make_meg_leadfield", {"sensors": ([[0, 0, 1]], [[0, 0, 2]])}, "length one"),
     ],
 )

@@ -132,3 +132,19 @@ def test_what_cannot_be_drawn_is_refused_with_a_reason(display, unsuited, reques
 def test_what_is_not_fitted_is_refused(display):
     with pytest.raises(NotFittedError):
         display.from_estimator(lucidae.LinearAutoencoder(2))
+
+
+def test_components_have_the_indices_of_the_estimator(linear):
+    display = SpectrumDisplay.from_estimator(linear)
+    expected = np.arange(len(linear.components_))
+    np.testing.assert_array_equal(display.line_.get_xdata(), expected)
+
+
+def test_dollars_in_names_are_text():
+    names = ["price in $", "tax in $", r"$\alpha$"]
+    display = ComponentsDisplay(np.eye(3)[:2], feature_names=names).plot()
+    display.figure_.canvas.draw()
+    labels = display.ax_.get_xticklabels()
+    for label, name in zip(labels, names, strict=True):
+        text, is_formula = label._preprocess_math(label.get_text())
+        assert (text, is_formula) == (name, False)

@@ -8,15 +8,15 @@ the first changed fit must not hold. None survives:
 ========================================  =======  =======  =========  ======
 functions                                 mutants  crashed  unchanged  caught
 ========================================  =======  =======  =========  ======
-closed form                                   112       16         24      72
-solver                                         65       17         35      13
-tied solver                                    28        3          7      18
-whitening                                     130       21         67      42
+closed form                                   112       18         29      65
+solver                                         65       17         38      10
+tied solver                                    32        6          8      18
+whitening                                     130       22         68      40
 factorised rows                                39       12         11      16
-equalizer                                      91        8         29      54
-moments                                        37       18         12       7
-objective                                      56       20          1      35
-all                                           558      115        186     257
+equalizer                                      91       14         29      48
+moments                                        41       19         15       7
+objective                                      56       22          1      33
+all                                           566      130        199     237
 ========================================  =======  =======  =========  ======
 """
 

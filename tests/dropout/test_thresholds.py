@@ -101,7 +101,9 @@ def judged(figures, name, tolerance=1e-6):
         lambda best, d: best._replace(singular_values=best.singular_values * (1 + d)),
         lambda best, d: best._replace(threshold=best.threshold + 3 * d),
         lambda best, d: best._replace(objective=best.objective + 14 * d),
-        lambda best, d: best._replace(layers=(BEST.weights.left * (1 + d), BEST.weights.right)),
+        lambda best, d: best._replace(coef=(1 + d) * BEST.weights.left @ BEST.weights.right.T),
+        lambda best, d: best._replace(settings=((0.2 * (1 + d), 0.2),)),
+        lambda best, d: best._replace(rows=(best.objective + 14 * d, 0.0)),
     ],
 )
 def test_attributes(change):

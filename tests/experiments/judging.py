@@ -16,5 +16,10 @@ def measured(setting):
 def verdicts(setting, expect, results=None):
     """Return the verdict on each claim by the name of its series."""
     curves = setting.curves(measured(setting) if results is None else results)
-    claims = [claim.judge(curves, "a paper") for claim in expect]
+    claims = [verdict.judge(curves, "a paper") for verdict in flat(expect)]
     return {claim.name: claim.holds for claim in claims}
+
+
+def flat(expect):
+    """Return the verdicts of all statements in one list."""
+    return [verdict for verdicts in expect.values() for verdict in verdicts]

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 import extras
+from experiments.judging import flat
 from lucidae.experiments import NAMES, experiment
 from lucidae.experiments.catalogue import NEEDS_TORCH, available
 from lucidae.experiments.data import DATA, penalties
+from lucidae.experiments.declaration import VerdictKind
 from lucidae.experiments.engine import run
+from lucidae.experiments.labels import NAMES as LABELS
+from lucidae.experiments.outcomes import judge
 from lucidae.experiments.store import Store
-from lucidae.experiments.verdicts import judge
+from lucidae.experiments.verdicts import Reported
 
 BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
+INTERNAL_NAMES = tuple(method for method in LABELS if "_" in method)
 QUICK = ("lae-landscape", "dropout-landscape", "sparse-slices")
 
 
@@ -29,11 +34,12 @@ def test_a_declaration_is_complete(name, scale):
     declared = experiment(name)
     assert declared.name == name
     assert declared.title
-    assert declared.claim.endswith(".")
+    assert declared.about.endswith(".")
     assert not declared.shows.endswith(".")
     assert any(author in declared.reference for author in ("Bao", "Mianjy", "Wipf"))
     chosen = declared.at(scale)
-    assert any(type(verdict).__name__ != "Reported" for verdict in chosen.expect)
+    assert not any(isinstance(verdict, Reported) for verdict in flat(chosen.expect))
+    assert all(isinstance(verdict, Reported) for verdict in chosen.reported)
     assert all(isinstance(value, str) for value in chosen.setting.facts().values())
     cells = chosen.setting.cells()
     assert len({cell.key for cell in cells}) == len(cells)
@@ -41,6 +47,40 @@ def test_a_declaration_is_complete(name, scale):
         assert json.loads(json.dumps(cell.settings)) == cell.settings
         assert pickle.loads(pickle.dumps(cell.work)) is cell.work
         assert 0 < cell.cost < math.inf
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_statement_has_a_kind_and_is_judged_or_says_why_not(name):
+    require_packages(name)
+    declared = experiment(name)
+    kinds = [statement.kind for statement in declared.statements.values()]
+    assert kinds.count(VerdictKind.PAPER) >= 1
+    assert set(kinds) <= {VerdictKind.PAPER, VerdictKind.OWN}
+    for statement in declared.statements.values():
+        assert statement.words[0].isupper()
+        assert statement.words.endswith(".")
+    for chosen in declared.scales.values():
+        assert {*chosen.expect, *chosen.unjudged} == {*declared.statements}
+        assert all(why.endswith(".") for why in chosen.unjudged.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_title_and_a_description_claim_nothing(name):
+    """Results are told by statements with verdicts, never by fixed text."""
+    require_packages(name)
+    declared = experiment(name)
+    results = ("converge", "recovers", "better", "faster", "grow", "never", "finds ", "fewer")
+    for text in (declared.title, declared.shows):
+        assert not any(word in text.lower() for word in results), text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_statements_of_figures_use_the_names_of_the_drawings(name):
+    require_packages(name)
+    for chosen in experiment(name).scales.values():
+        for verdict in (*flat(chosen.expect), *chosen.reported):
+            assert verdict.says, "a claim needs the name of its figure"
+            assert not any(method in verdict.says for method in INTERNAL_NAMES), verdict.says
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +141,7 @@ def outcomes(tmp_path_factory):
 
 def test_what_takes_no_time_is_seen(outcomes):
     for outcome in outcomes:
-        failed = [claim.statement for claim in outcome.verdicts.claims if claim.holds is False]
+        failed = [claim.statement for claim in outcome.claims if claim.holds is False]
         assert not failed
 
 
@@ -131,7 +171,8 @@ def test_notes_have_claims_settings_and_figures_that_stand_alone(outcomes, tmp_p
         name = outcome.experiment.name
         assert f"({name}.md)" in index
         note = (tmp_path / f"{name}.md").read_text("utf-8")
-        assert all(claim.statement in note for claim in outcome.verdicts.claims)
+        assert all(claim.statement in note for claim in outcome.claims)
+        assert all(one.prose in note for one in outcome.judgements)
         assert "| machine |" in note
     figures = list(tmp_path.glob("*.svg"))
     assert len(figures) >= 2
@@ -141,16 +182,35 @@ def test_notes_have_claims_settings_and_figures_that_stand_alone(outcomes, tmp_p
         assert ET.fromstring(text).tag.endswith("svg")
 
 
+NOT_SEEN_AT_SMOKE_SCALE = {
+    "lae-dynamics": {"rag_nested", "adam"},
+    "lae-weights": {"permuted"},
+    "lae-penalties": {"slow"},
+    "lae-minibatch": {"nested"},
+    "dropout-convergence": {"equalized", "monotone"},
+    "sparse-scaled": {"perfect"},
+    "sparse-noise": {"diagonal"},
+    "vae-mnist": {"error"},
+    "vae-mnist-fixed": {"error"},
+}
+"""Claims of the papers that small data do not show; the page says so."""
+
+UNSTABLE = {"vae-mnist": {"latents"}, "vae-mnist-fixed": {"latents"}}
+"""Claims that rounding decides at this scale: one direction of 16 more or less."""
+
+
 @pytest.mark.slow
-def test_all_of_smoke_is_seen(tmp_path):
+def test_what_the_smoke_scale_does_not_show(tmp_path):
     from lucidae.experiments.reproduce import reproduce
 
     done = reproduce(scale="smoke", out=tmp_path, page=False)
-    failed = [
-        f"{outcome.experiment.name}: {claim.statement}, measured {claim.value}"
-        for outcome in done.outcomes
-        for claim in outcome.verdicts.claims
-        if claim.holds is False
-    ]
-    assert not failed
-    assert done.holds
+    for kind, expected in ((VerdictKind.PAPER, NOT_SEEN_AT_SMOKE_SCALE), (VerdictKind.OWN, {})):
+        found = {
+            outcome.experiment.name: {
+                one.name for one in outcome.of_kind(kind) if one.holds is False
+            }
+            - UNSTABLE.get(outcome.experiment.name, set())
+            for outcome in done.outcomes
+        }
+        assert {name: failed for name, failed in found.items() if failed} == expected
+    assert done.exit_code == 1

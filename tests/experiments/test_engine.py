@@ -1,3 +1,4 @@
+import contextlib
 import os
 import pickle
 import signal
@@ -94,6 +95,60 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(toy, tmp_path):
     assert np.array_equal(numbers(store, cells), numbers(whole, cells))
     files = [path for path in folder.rglob("*.npz") if not path.name.startswith(".")]
     assert len(files) == 10, "half a file was taken for a whole one"
+
+
+KILLED = """
+import sys, time, toy
+from lucidae.experiments.engine import run
+from lucidae.experiments.store import Store
+if __name__ == "__main__":
+    log, folder, pause = sys.argv[1:]
+    run(toy.cells(log, 4, float(pause), work=toy.sleep), Store(folder), jobs=2)
+    time.sleep(60)
+"""
+
+
+def alive(pid):
+    """Tell whether a process runs; one that has ended may remain as a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("pause", [50.0, 0.5], ids=["at work", "idle"])
+def test_workers_end_with_a_killed_parent(toy, tmp_path, pause):
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(KILLED)
+    command = [sys.executable, script, log, tmp_path / "cells", str(pause)]
+    process = subprocess.Popen(command, start_new_session=True, env=dict(os.environ))
+
+    def workers():
+        return {int(line) for line in log.read_text().split()} if log.exists() else set()
+
+    try:
+        assert wait_until(lambda: len(workers()) >= (2 if pause > 1 else 1), 60)
+        if pause < 1:
+            store, cells = Store(tmp_path / "cells"), toy.cells(log, 4, pause, work=toy.sleep)
+            assert wait_until(lambda: not store.missing(cells), 30)
+        pids = workers()
+        assert all(map(alive, pids))
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not any(map(alive, pids)), 15), "a worker outlived its parent"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def test_exact_settings_versions_and_seconds_are_stored(toy, tmp_path):

@@ -25,16 +25,29 @@ def claimed(toy, tmp_path, monkeypatch):
 def test_a_true_claim_gives_exit_code_0(claimed, tmp_path, capsys):
     claimed(2.0)
     assert main(["run", "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    assert "the claim holds" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 of 1 claims of the paper seen; 1 of 1 findings of our own hold; 1 figure rep" in out
+    assert "✓ the paper's claim, seen: One is small." in out
+    assert "– the paper's claim, not judged: Many are large." in out
 
 
 def test_a_deliberately_wrong_claim_gives_exit_code_1(claimed, tmp_path, capsys):
     claimed(0.5)
     assert main(["run", "--out", str(tmp_path / "out"), "--jobs", "1"]) == 1
-    assert "✗ one" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "0 of 1 claims of the paper seen; 1 of 1 findings of our own hold" in out
+    assert "✗ the paper's claim, not seen: One is small." in out
     verdicts = json.loads((tmp_path / "out" / "smoke" / "verdicts.json").read_text())
     assert verdicts["holds"] is False
-    (claim,) = verdicts["experiments"][0]["claims"]
+    (stored,) = verdicts["experiments"]
+    kinds = {"small": "not seen", "large": "not judged", "mean": "holds"}
+    assert {one["name"]: one["verdict"] for one in stored["statements"]} == kinds
+    assert [one["kind"] for one in stored["claims"]] == [
+        "the paper's claim",
+        "our own finding",
+        "reported",
+    ]
+    claim = stored["claims"][0]
     assert claim["holds"] is False
     assert claim["value"] == 1.0
     assert claim["threshold"] == 0.5
@@ -49,7 +62,8 @@ def test_the_command_line_has_the_same_exit_codes(claimed, tmp_path, capsys, bou
     claimed(bound)
     assert run(["reproduce", "--out", str(tmp_path / "out"), "--jobs", "1"]) == code
     told = capsys.readouterr().out
-    assert ("1 of 1 claims hold" in told) is (code == 0)
+    assert ("1 of 1 claims of the paper seen" in told) is (code == 0)
+    assert ("Not seen here" in told) is (code == 1)
     assert (tmp_path / "out" / "smoke" / "index.html").exists()
 
 
@@ -66,7 +80,7 @@ def test_cells_can_be_packed_and_taken_in_elsewhere(claimed, toy, tmp_path, caps
     packed = str(tmp_path / "packed.zip")
     assert main(["run", "--out", str(tmp_path / "there"), "--jobs", "1", "--pack", packed]) == 0
     assert main(["run", "--out", str(tmp_path / "here"), "--jobs", "1", "--take", packed]) == 0
-    assert "0 cells measured, 4 reused" in capsys.readouterr().out
+    assert "0 runs measured, 4 reused" in capsys.readouterr().out
     assert len((tmp_path / "log").read_text().split()) == 4
 
 
@@ -108,5 +122,5 @@ def test_a_machine_without_the_extras_can_do_the_work(tmp_path):
     command = [sys.executable, "-c", BARE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "all 6 claims hold" in done.stdout
+    assert "4 of 4 claims of the paper seen; 1 of 1 findings of our own hold" in done.stdout
     assert (tmp_path / "smoke" / "sparse-slices.csv").exists()

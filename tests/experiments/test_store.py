@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_a_cell_of_an_earlier_version_counts_as_not_done(store):
     assert store.outdated(newer) == newer[:2]
     tally = run(newer, store, jobs=1)
     assert (tally.measured, tally.reused, tally.outdated) == (3, 0, 2)
-    assert "2 cells had been measured by an earlier version" in str(tally)
+    assert "2 runs had been measured by an earlier version" in str(tally)
     again = run(newer, store, jobs=1)
     assert (again.measured, again.reused, again.outdated) == (0, 3, 0)
     assert "earlier version" not in str(again)
@@ -142,7 +143,7 @@ def test_a_pickle_is_refused_and_never_executed(store):
 def test_a_save_that_fails_leaves_nothing(store):
     with pytest.raises(ValueError, match="objects"):
         store.save(cell(), {"a": np.array([object()])}, ABOUT)
-    with pytest.raises(ValueError, match="about"):
+    with pytest.raises(ValueError, match="reserved"):
         store.save(cell(), {"about": np.zeros(1)}, ABOUT)
     assert not list(store.folder.rglob("*.npz"))
 
@@ -175,5 +176,66 @@ def test_junk_is_no_packed_store(store, tmp_path):
         store.unpack(tmp_path / "junk.zip")
     with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
         archive.writestr("a.npz", b"junk")
-    with pytest.raises(ValueError, match="not a finished cell"):
+    with pytest.raises(ValueError, match="not a stored result of an experiment"):
         store.unpack(tmp_path / "foreign.zip")
+
+
+def deep(text):
+    return "[" * 100_000 + text
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        deep("1"),
+        '{"format": 1, "seconds": null, "cell": {"work": "a/1", "settings": {}}}',
+        '{"format": 1, "seconds": 1, "cell": {"work": 3, "settings": {}}}',
+        '{"format": 1, "seconds": 1, "cell": {"work": "a/1", "settings": [NaN]}}',
+        '{"format": 1, "seconds": 1, "cell": {"work": "a/1", "settings": {"x": NaN}}}',
+        '{"format": 1, "seconds": 1, "cell": "worksettings"}',
+        "9" * 5000,
+    ],
+    ids=["deep", "no seconds", "work", "list", "nan", "text", "long number"],
+)
+def test_any_foreign_text_is_not_done_for_the_store_and_one_error_for_the_user(
+    store, tmp_path, about
+):
+    save_arrays(store.path(cell()), {"a": np.zeros(1), "about": np.array(about)})
+    assert store.missing([cell()]) == [cell()]
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("a.npz", store.path(cell()).read_bytes())
+    with pytest.raises(ValueError, match="is not a packed store, or it is damaged"):
+        Store(tmp_path / "other").unpack(tmp_path / "packed.zip")
+
+
+def test_a_pack_with_one_damaged_member_stores_nothing(store, tmp_path):
+    store.save(cell(0), {"a": np.zeros(1)}, ABOUT)
+    content = store.path(cell(0)).read_bytes()
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("a.npz", content)
+        archive.writestr("b.npz", content[:-10])
+    other = Store(tmp_path / "other")
+    with pytest.raises(ValueError, match="is not a packed store, or it is damaged"):
+        other.unpack(tmp_path / "packed.zip")
+    assert not other.folder.exists()
+
+
+def test_a_pack_that_claims_too_much_is_refused_before_it_is_read(store, tmp_path):
+    bombs = {
+        "zeros.zip": (zipfile.ZIP_DEFLATED, bytes(40_000_000), "claims to contain 40 MB"),
+        "lzma.zip": (zipfile.ZIP_LZMA, bytes(4000), "another method than deflate"),
+    }
+    for name, (method, content, words) in bombs.items():
+        with zipfile.ZipFile(tmp_path / name, "w", method) as archive:
+            archive.writestr("a.npz", content)
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=words):
+            store.unpack(tmp_path / name)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1e6
+
+
+def test_an_absent_pack_is_named_as_such(store, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        store.unpack(tmp_path / "absent.zip")

@@ -16,6 +16,7 @@ from lucidae.experiments.verdicts import (
     Sooner,
     arrival,
     figures,
+    measured,
 )
 
 CURVES = {
@@ -44,7 +45,7 @@ RIGHT = [
     Falls("fast"),
     Falls("wavy", slack=0.21),
     Sooner("fast", "slow", 0.35, factor=5.0),
-    Sooner("fast", "stuck", 0.1, factor=1e9),
+    Sooner("fast", "stuck", 0.1, factor=10.0),  # the second curve ends at 1000
 ]
 WRONG = [
     AtMost("fast", 0.009),
@@ -68,6 +69,7 @@ WRONG = [
     Sooner("slow", "fast", 0.35),
     Sooner("stuck", "stuck", 0.1),
     Sooner("fast", "slow", 0.35, factor=11.0),
+    Sooner("fast", "stuck", 0.1, factor=11.0),
 ]
 
 
@@ -116,3 +118,26 @@ def test_where_a_claim_looks():
 def test_a_curve_of_the_wrong_shape_is_refused(x, y):
     with pytest.raises(ValueError, match="two vectors of equal length"):
         Curve(x, y)
+
+
+def test_a_statement_names_the_grid_and_the_bound():
+    epochs = {"loss": Curve([1, 10], [2.0, 1.0], "epoch"), "one": Curve([0], [1.0])}
+    said = {
+        AtMost("loss", 3.0, says="loss"): "loss: at most 3 at epoch 10",
+        AtMost("loss", 3.0, at=1, says="loss"): "loss: at most 3 at epoch 1",
+        AtMost("loss", 3.0, at="everywhere", says="loss"): "loss: at most 3 everywhere",
+        AtMost(
+            "loss", 3.0, at=(1, 10), says="loss"
+        ): "loss: at most 3 on average over epoch 1 to 10",
+        Between("one", 1, 1, says="minima"): "minima: exactly 1",
+        Between("one", 0, 2, says="minima"): "minima: from 0 to 2",
+    }
+    for verdict, statement in said.items():
+        claim = verdict.judge(epochs, "nobody")
+        assert claim.statement == statement
+        assert claim.holds
+
+
+def test_a_reported_figure_is_formatted_like_a_judged_one():
+    claim = Reported("fast", at=100, says="the fast one").judge(CURVES, "nobody")
+    assert measured(claim) == "0.1"

@@ -4,14 +4,15 @@ Written to a temporary folder by the fixture `toy`; every call of the work leave
 file that the settings name.
 """
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale, work
-from lucidae.experiments.verdicts import AtMost
+from lucidae.experiments.declaration import Cell, Curve, Experiment, Scale, Statement, own, work
+from lucidae.experiments.verdicts import AtMost, Reported
 
 
 @work("toy.work/1")
@@ -23,6 +24,16 @@ def measure(group, device):
     return [
         {"values": np.random.default_rng(settings["seed"]).standard_normal(5)} for settings in group
     ]
+
+
+@work("toy.sleep/1")
+def sleep(group, device):
+    """Leave the number of the process in the log, and take some time."""
+    for settings in group:
+        with Path(settings["log"]).open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        time.sleep(settings["pause"])
+    return [{"values": np.zeros(1)} for _ in group]
 
 
 @work("toy.broken/1")
@@ -53,14 +64,24 @@ class Toy:
 
 
 def experiment(log, bound):
-    """Claim that one is at most `bound`: true or deliberately wrong."""
-    scale = Scale(Toy(str(log)), (AtMost("one", bound, says="one is small"),))
+    """Let the paper claim that one is at most `bound`: true or deliberately wrong."""
+    scale = Scale(
+        Toy(str(log)),
+        {"small": (AtMost("one", bound, says="one"),), "mean": (AtMost("mean", 9.0, says="mean"),)},
+        reported=(Reported("one", says="the figure one"),),
+        unjudged={"large": "the toy is small."},
+    )
     return Experiment(
         name="toy",
         title="A toy",
         reference="nobody",
         shows="nothing",
-        claim="One is small.",
+        about="A number is compared with another.",
+        statements={
+            "small": Statement("One is small."),
+            "large": Statement("Many are large."),
+            "mean": own("The mean is small, too."),
+        },
         scales={"smoke": scale, "paper": scale},
         draw=lambda outcome: [],
     )

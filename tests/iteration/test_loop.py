@@ -1,6 +1,9 @@
 """The loop: its end, its callbacks, and that a stack of problems equals its members."""
 
 import math
+import os
+import subprocess
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -348,6 +351,59 @@ def test_the_limit_of_threads_is_seen_to_bite():
         with limited_blas(10):
             assert set(blas_threads()) == {1}
         assert max(blas_threads()) == 2
+
+
+OVERLAPPING_THREADS = """
+import threading
+import numpy as np
+from threadpoolctl import threadpool_info
+from lucidae.iteration import limited_blas
+
+def count():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+
+def first():
+    with limited_blas(10), limited_blas(20):
+        first_is_in.set()
+        second_is_in.wait(10)
+    first_is_out.set()
+
+def second():
+    first_is_in.wait(10)
+    with limited_blas(10):
+        second_is_in.set()
+        first_is_out.wait(10)
+
+def fit():
+    X = np.random.default_rng(0).standard_normal((40, 6))
+    LinearAutoencoder(2, solver="gradient", tol=1e-3, random_state=0).fit(X)
+
+before = count()
+for actions in ((first, second), (fit,) * 6):
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+with limited_blas(10):
+    during = count()
+print(set(before), set(during), set(count()))
+"""
+
+
+def test_threads_that_overlap_restore_the_number_of_blas_threads():
+    # In a process of its own, in which no other test has touched the number of threads.
+    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
+    run = subprocess.run(
+        [sys.executable, "-c", OVERLAPPING_THREADS],
+        env=os.environ | dict.fromkeys(names, "2"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "{2} {1} {2}"
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ The truth comes from `brute_force`: searches from several starts, and singular v
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 
 from linear import brute_force
 from linear.problems import centred_rows, orthogonal
 from lucidae import LinearAutoencoder, SecondMoment, certify
+from lucidae.certificate import at_least, at_most
 from lucidae.linear.objectives import geometric_prior
 
 K = 2
@@ -255,10 +257,237 @@ def test_the_evidence_suffices_to_compute_the_claims_again(method):
         assert np.all(np.sort(found["penalties"]) < values[:K])
 
 
-def test_neighbours_that_float64_tells_apart_are_identifiable():
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_the_evidence_of_a_linear_vae_is_in_the_units_of_the_data(scale):
+    """−log p(sx) = −log p(x) + m log s."""
+    found = [
+        LinearAutoencoder(K, method="linear_vae").fit(s * DATA["ordinary"]).certificate_.evidence
+        for s in (1.0, scale)
+    ]
+    for name in ("loss", "minimum"):
+        assert_allclose(found[1][name] - found[0][name], 5 * np.log(scale), atol=1e-9)
+
+
+def test_neighbours_that_float64_tells_apart_are_unique():
     """The default fit of breast-cancer data has relative gaps of 2e-12."""
     X = load_breast_cancer().data
     for method in ("rag", "nonuniform_l2", "expected_nested_dropout"):
         certificate = LinearAutoencoder(method=method).fit(X).certificate_
         assert certificate.holds, certificate.summary()
         assert certificate["alignment"].holds
+
+
+# What a user assigns to a fitted estimator.
+
+CHANGES = {
+    "components_": lambda value: value[::-1],
+    "encoder_": lambda value: 1.001 * value,
+    "decoder_": lambda value: value + 1e-5,
+    "mean_": lambda value: value + 1e-3,
+    "explained_variance_": lambda value: 5 * value,
+    "explained_variance_ratio_": lambda value: value[:1],
+    "singular_values_": lambda value: -value,
+    "noise_variance_": lambda value: value + 1e-4,
+    "n_components_": lambda value: value + 1,
+    "n_iter_": lambda value: value + 1,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("how", ["assigned", "none", "in place", "not a number"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_changed_attribute_fails_the_certificate(name, how, dtype):
+    X = DATA["ordinary"].astype(dtype)
+    fitted = LinearAutoencoder(K).fit(X)
+    codes, rows = fitted.transform(X), fitted.inverse_transform(fitted.transform(X))
+    assert fitted.certificate_.holds
+    value = getattr(fitted, name)
+    if how == "in place" and isinstance(value, np.ndarray):
+        value *= 1.01  # changes the array that the estimator shows
+    else:
+        other = {"none": None, "not a number": np.nan * np.asarray(value)}
+        setattr(fitted, name, other.get(how, CHANGES[name](value)))
+    for certificate in (fitted.certificate_, certify(fitted, X)):
+        assert certificate["attributes"].holds is False
+        assert name in certificate["attributes"].advice
+        assert certificate.holds is False
+    assert_allclose(fitted.transform(X), codes, rtol=0)
+    assert_allclose(fitted.inverse_transform(codes), rows, rtol=0)
+    assert fitted.fit(X).certificate_.holds, "a new fit replaces what was assigned"
+
+
+@pytest.mark.parametrize("solver", ["exact", "stochastic"])
+def test_an_assignment_of_the_same_values_changes_nothing(solver):
+    X = DATA["ordinary"]
+    fitted = LinearAutoencoder(K, solver=solver, random_state=0, max_iter=20_000).partial_fit(X)
+    before = {claim.name: claim.holds for claim in fitted.certificate_}
+    for name in CHANGES:
+        value = getattr(fitted, name)
+        setattr(fitted, name, value.copy() if isinstance(value, np.ndarray) else value)
+    assert {claim.name: claim.holds for claim in certify(fitted, X)} == before
+    fitted.encoder_ = fitted.encoder_ + 1.0
+    assert certify(fitted, X)["attributes"].holds is False
+    assert fitted.certificate_["attributes"].holds is False
+
+
+@pytest.mark.parametrize("short", [1e-7, 1e-12, 1e-100])
+@pytest.mark.parametrize("method", ["plain", "nested_dropout", "expected_nested_dropout"])
+def test_a_free_scale_between_encoder_and_decoder_is_no_failure(method, short):
+    """Columns below a millionth of the longest counted as absent."""
+    X = DATA["ordinary"]
+    fitted = LinearAutoencoder(K, method=method).fit(X)
+    scale = np.array([1.0, short])
+    certificate = certify(
+        (fitted.encoder_ / scale[:, None], fitted.decoder_ * scale),
+        X,
+        family="linear",
+        method=method,
+    )
+    for name in ("subspace", "alignment", "order", "gap"):
+        assert certificate[name].holds is not False, certificate.summary()
+    assert certificate["subspace"].holds
+
+
+def test_a_linear_vae_with_a_weak_latent_is_no_failure():
+    """The decoder's columns have lengths √(σ² − s²): 1e-7 of the longest here."""
+    X = centred_rows([1.0, 1e-12, 1e-14, 1e-14], n=40, seed=1)
+    certificate = LinearAutoencoder(K, method="linear_vae").fit(X).certificate_
+    assert not [claim.name for claim in certificate if claim.holds is False], certificate.summary()
+    assert certificate["subspace"].holds
+
+
+@pytest.mark.parametrize("name", ["ordinary", "few rows", "rank one"])
+def test_a_linear_vae_without_noise_is_undecided_and_has_no_absurd_figures(name):
+    X = DATA[name]
+    fitted = LinearAutoencoder(X.shape[1], method="linear_vae").fit(X)
+    for certificate in (fitted.certificate_, certify(fitted, X)):
+        assert certificate["gap"].undecided
+        assert certificate["stationarity"].undecided
+        assert "no maximum" in certificate["gap"].advice
+        assert certificate.holds is not True
+        for claim in certificate:
+            assert claim.value is None or abs(claim.value) < 1e6, claim
+
+
+# The same fit has the same verdicts from what it stored and from its data.
+
+SOME_ROWS = {
+    "ordinary": 1 + centred_rows(VALUES, n=40, seed=2),
+    "two rows": np.random.default_rng(0).standard_normal((2, 5)),
+    "fewer rows than features": np.random.default_rng(1).standard_normal((4, 9)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*limit of:UserWarning")
+@pytest.mark.parametrize("name", SOME_ROWS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
+@pytest.mark.parametrize("method", [*METHODS, "nested_dropout"])
+def test_the_same_fit_has_the_same_verdicts(method, solver, stream, dtype, name):
+    X = SOME_ROWS[name].astype(dtype)
+    fitted = LinearAutoencoder(K, method=method, solver=solver, random_state=0, max_iter=300)
+    if stream:
+        half = len(X) // 2
+        fitted.partial_fit(X[:half]).partial_fit(X[half:])
+    else:
+        fitted.fit(X)
+    stored, again = fitted.certificate_, certify(fitted, X)
+    assert [(c.name, c.verdict) for c in stored] == [(c.name, c.verdict) for c in again]
+    assert stored.holds is again.holds
+    weights = fitted._state.model.outcome.weights
+    if solver == "exact" and not (method == "linear_vae" and name != "ordinary"):
+        noise = {"noise_variance": np.exp(weights.log_noise[0, 0])} if "vae" in method else {}
+        pair = certify(
+            (weights.encoder, weights.atoms.T), X, family="linear", method=method, **noise
+        )
+        for claim in pair:
+            if claim.name not in ("attributes", "moment"):
+                assert claim.verdict == stored[claim.name].verdict, claim
+
+
+# Numbers outside of the range of a dtype.
+
+FITTED = [name for name in CHANGES if name not in ("n_components_", "n_iter_")]
+
+
+@pytest.mark.filterwarnings("ignore:.*limit of:UserWarning")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("method", [*METHODS, "nested_dropout"])
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(np.float32, s) for s in (1e-30, 1e-20, 1e-15, 1e15, 1e20, 1e30)]
+    + [(np.float64, s) for s in (1e-300, 1e-160, 1e-120, 1e120, 1e150, 1e160, 1e300)],
+)
+def test_no_result_is_infinite_without_an_error(dtype, scale, method, stream):
+    X = (DATA["ordinary"] * scale).astype(dtype)
+    for solver in ("exact", "stochastic"):
+        fitted = LinearAutoencoder(K, method=method, solver=solver, random_state=0, max_iter=20)
+        fits = scale in (1e-15, 1e15, 1e-120, 1e120, 1e150)
+        if not fits:
+            with pytest.raises(ValueError, match=r"range of its dtype|flow double precision"):
+                fitted.partial_fit(X) if stream else fitted.fit(X)
+            continue
+        fitted = fitted.partial_fit(X) if stream else fitted.fit(X)
+        shown = [getattr(fitted, name) for name in FITTED] + [fitted.transform(X)]
+        assert all(np.all(np.isfinite(value)) for value in shown)
+        assert np.all(fitted.explained_variance_ > 0)
+        certificate = fitted.certificate_
+        for claim in certificate:
+            figures = [figure for figure in (claim.value, claim.error) if figure is not None]
+            # A stream of a linear VAE takes its steps in the units of the data, and may overflow.
+            overflows = stream and method == "linear_vae" and claim.holds is False
+            assert np.all(np.isfinite(figures)) or overflows, claim
+        if solver == "exact" and method != "nonuniform_l2":
+            assert certificate.holds, certificate.summary()
+
+
+def test_codes_that_overflow_are_an_error():
+    X = DATA["ordinary"].astype(np.float32)
+    fitted = LinearAutoencoder(K).fit(X)
+    largest = np.finfo(np.float32).max
+    rows = largest * np.sign(fitted.encoder_[:1])
+    feature = np.argmax(np.abs(fitted.decoder_).sum(axis=1))
+    codes = largest * np.sign(fitted.decoder_[[feature]])
+    for call, given in ((fitted.transform, rows), (fitted.inverse_transform, codes)):
+        with pytest.raises(ValueError, match="overflow float32: give X as float64"):
+            call(given)
+        assert np.all(np.isfinite(call(given.astype(float))))
+    with pytest.raises(ValueError, match="log-likelihoods overflow float32"):
+        fitted.score_samples(1e-9 * rows)
+
+
+def test_the_certificate_of_a_stream_that_overflows_fails():
+    """A linear VAE takes its steps on a stream in the units of the data."""
+    X = 1e150 * DATA["ordinary"]
+    stream = LinearAutoencoder(K, method="linear_vae", solver="stochastic", random_state=0)
+    stream.partial_fit(X[:20]).partial_fit(X[20:])
+    assert stream.certificate_.holds is False
+    assert certify(stream, X).holds is False
+
+
+@pytest.mark.parametrize("figure", [np.nan, np.inf, -np.inf])
+def test_no_claim_holds_on_a_figure_that_is_not_finite(figure):
+    assert at_most("a", "b", "c", figure, 1.0).holds is False
+    assert at_least("a", "b", "c", figure, 1.0).holds is False
+
+
+def test_components_of_a_graded_moment_are_orthonormal():
+    outlier = [1e14, 1e14, 0.0, 0.0]
+    for seed in range(60):
+        rows = np.vstack([np.random.default_rng(seed).standard_normal((25, 4)), outlier])
+        fitted = LinearAutoencoder(K).fit(rows)
+        assert_allclose(fitted.components_ @ fitted.components_.T, np.eye(K), atol=1e-12)
+        assert fitted.explained_variance_ratio_.sum() <= 1 + 1e-12
+        certificate = fitted.certificate_
+        assert certificate["gap"].holds
+        assert certificate["subspace"].holds is None
+        assert "rounding errors" in certificate["subspace"].advice
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_components_of_few_graded_rows_are_orthonormal(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((8, 40)) * 10.0 ** -np.linspace(0, 3, 8)[:, None]
+    components = LinearAutoencoder(5).fit(kind(rows)).components_
+    assert_allclose(components @ components.T, np.eye(5), atol=1e-13)

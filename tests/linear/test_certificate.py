@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from linear.problems import centred_rows, orthogonal
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae import certify as certify_estimator
+from lucidae.linear import estimator as linear_estimator
 from lucidae.linear.certificate import LinearFigures, certify_weights, claims, measure
 from lucidae.linear.data import MomentSource
 from lucidae.linear.hessian import AlignedPoint, condition_number
@@ -32,6 +33,7 @@ CLAIMS = (
     "balance",
     "nonzero_latents",
     "eigengap",
+    "sampling",
     "conditioning",
     "epochs",
     "attributes",
@@ -263,7 +265,7 @@ def test_figures_are_numbers_and_give_the_claims(X, axes):
 def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     """Where m is large the distances are bounds from residuals, and they bound."""
     # The collection of doctests may import a module twice: patch what the estimator itself uses.
-    used = LinearAutoencoder.fit.__globals__
+    used = vars(linear_estimator)
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
     monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
     monkeypatch.setitem(used["data_of"].__globals__, "DENSE_FEATURES", 10)
@@ -284,13 +286,30 @@ def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
             assert certificate[name].holds, certificate[name]
 
 
-def test_a_stream_promises_nothing_without_data_and_all_with_them():
+def verdicts(certificate):
+    return {claim.name: claim.verdict for claim in certificate}
+
+
+def test_a_stream_has_the_same_verdicts_from_what_it_kept_and_from_the_data():
     X = 1 + centred_rows(np.r_[5.0, 3.0, np.full(4, 0.01)], n=400)
     stream = LinearAutoencoder(2, solver="stochastic", random_state=0)
     for _ in range(200):
         stream.partial_fit(X)
+    assert stream.certificate_["subspace"].holds
+    assert verdicts(stream.certificate_) == verdicts(certify_estimator(stream, X))
+    resumed = LinearAutoencoder(2).fit(X).set_params(solver="stochastic").partial_fit(X[:9])
+    whole = np.vstack([X, X[:9]])
+    assert verdicts(resumed.certificate_) == verdicts(certify_estimator(resumed, whole))
+
+
+def test_a_stream_of_many_features_is_undecided_without_data(monkeypatch):
+    used = LinearAutoencoder._options.__globals__
+    monkeypatch.setitem(used, "CERTIFIED_STREAM_FEATURES", 5)
+    X = centred_rows(VALUES)
+    stream = LinearAutoencoder(2, solver="stochastic", random_state=0).partial_fit(X)
+    assert stream.certificate_["optimum"].undecided
     assert stream.certificate_.holds is None
-    assert certify_estimator(stream, X)["subspace"].holds
+    assert "certify(estimator, X)" in stream.certificate_["optimum"].advice
 
 
 def test_a_prior_that_never_cuts_somewhere_identifies_nothing_there(X):
@@ -315,3 +334,82 @@ def test_weights_of_the_wrong_shape_are_refused(X, encoder, decoder, message):
 def test_penalties_of_dead_latents_have_no_curvature_trouble():
     power = NonUniformL2(np.array([0.5, 5.0])).squared_lengths(np.array([2.0, 1.0]))
     assert_allclose(power, [0.75, 0.0])
+
+
+# Sampling: what another sample of as many rows would show again.
+
+
+def spiked(n, m, deviations, seed=0):
+    """Return white noise with given additional standard deviations along the first features."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((n, m))
+    extra = rng.standard_normal((n, len(deviations))) * deviations
+    rows[:, : len(deviations)] += extra
+    return rows
+
+
+def test_pure_noise_is_optimal_but_not_separated_from_sampling_noise():
+    certificate = LinearAutoencoder(5).fit(spiked(200, 50, [])).certificate_
+    assert certificate.holds, "the fit is optimal for these data"
+    claim = certificate["sampling"]
+    assert (claim.value, claim.verdict) == (0.0, "reported")
+    assert "0 of 5 components are separated from sampling noise; components 1–5" in claim.advice
+    assert "independent Gaussian rows" in claim.statement
+    assert "identifiable" not in certificate.summary()
+    assert "these data" in certificate["eigengap"].statement
+
+
+def test_the_components_above_noise_are_counted_and_the_others_named():
+    X = spiked(300, 30, [9.0, 5.0, 3.0])
+    claim = LinearAutoencoder(5).fit(X).certificate_["sampling"]
+    assert claim.value == 3.0
+    assert "3 of 5 components are separated" in claim.advice
+    assert "components 4–5 are not" in claim.advice
+    assert LinearAutoencoder(2).fit(X).certificate_["sampling"].advice.startswith("Both components")
+
+
+def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
+    """Two equal spikes: no axis is separated, their plane is."""
+    X = centred_rows(np.r_[9.0, 9.0 - 1e-6, np.ones(8)], n=200)
+    axes = LinearAutoencoder(2).fit(X).certificate_["sampling"]
+    plane = LinearAutoencoder(2, method="plain").fit(X).certificate_["sampling"]
+    assert (axes.value, plane.value) == (0.0, 2.0)
+    assert "subspace of the 2 components is separated" in plane.advice
+    close = LinearAutoencoder(1, method="plain").fit(X).certificate_["sampling"]
+    assert "eigenvalues 1 and 2 are too close" in close.advice
+    noise = LinearAutoencoder(3, method="plain").fit(X).certificate_["sampling"]
+    assert "2 of 3 eigenvalues exceed the noise" in noise.advice
+
+
+@pytest.mark.parametrize(
+    ("rows", "method", "k", "reason"),
+    [
+        (np.eye(2, 5), "rag", 1, "three rows"),
+        (np.ones((9, 3)), "rag", 1, "rows that differ"),
+        (spiked(20, 4, []), "plain", 4, "all features"),
+        (spiked(20, 1100, [30.0]), "rag", 1, "more than 1024 features"),
+    ],
+)
+def test_where_sampling_noise_is_not_known_the_reason_is_said(rows, method, k, reason):
+    claim = LinearAutoencoder(k, method=method).fit(rows).certificate_["sampling"]
+    assert claim.verdict == "does not apply"
+    assert reason in claim.advice
+
+
+def test_a_constant_feature_is_no_sampling_noise():
+    X = spiked(100, 4, [5.0, 3.0]) * [1, 1, 0, 0]
+    claim = LinearAutoencoder(3).fit(X).certificate_["sampling"]
+    assert claim.value <= 2.0
+
+
+def test_advice_on_training_is_for_fits_alone(X, axes):
+    turned = orthogonal(np.random.default_rng(1), 6)[:K]
+    for method in METHODS:
+        settings = {"noise_variance": 0.1} if method == "linear_vae" else {}
+        certificate = certify_weights(turned, turned.T, X, method=method, **settings)
+        assert certificate.holds is False
+        assert "Train longer" not in certificate.summary()
+        assert "rows, method and penalties are those of their training" in certificate.summary()
+    fitted = LinearAutoencoder(K, solver="gradient", max_iter=3, random_state=0)
+    with pytest.warns(UserWarning, match="limit of 3 iterations"):
+        assert "Train longer" in fitted.fit(X).certificate_.summary()

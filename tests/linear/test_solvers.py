@@ -7,11 +7,13 @@ from numpy.testing import assert_allclose
 from linear.problems import covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
 from lucidae.iteration import Status
+from lucidae.linear import solvers
+from lucidae.linear.data import RowsSource
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
-from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.objectives import LinearVAE, geometric_prior
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.solvers import random_start, solve_gradient, stiffness
+from lucidae.linear.solvers import ReducedVariance, random_start, solve_gradient, stiffness
 from lucidae.metrics import subspace_distance
 
 M, K = 12, 4
@@ -123,3 +125,77 @@ def test_many_features_do_not_make_the_default_start_too_large():
         random_state=0,
     ).fit(X)
     assert fitted.status_ is Status.CONVERGED
+
+
+def small_rows():
+    X = np.random.default_rng(0).standard_normal((24, 5)) * np.arange(5, 0, -1)
+    return RowsSource.of(X, None).covariance
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_mean_of_the_corrected_directions_is_the_direction_of_all_rows(name):
+    rows = small_rows()
+    rng = np.random.default_rng(1)
+    method = make_method(name, MethodSettings(np.array([0.1, 0.2]), geometric_prior(2), rng))
+    anchor, here = (random_start(method, 2, 5, 0.5, rng, rows.mean) for _ in range(2))
+    direction = ReducedVariance(method, rows, whole=False)
+    direction.move_anchor(anchor)
+    batches = np.split(np.arange(24), 4)
+    repeats = 400 if method.rule.needs_rows else 1
+    corrected = [
+        direction(here, rows.batch(batch)).encoder for batch in batches for _ in range(repeats)
+    ]
+    expected = method.expected().direction(here, rows).encoder
+    # A rule that samples has random masks as well: only the mean over many of them is known.
+    tolerance = 0.1 if method.rule.needs_rows else 1e-10
+    assert_allclose(np.mean(corrected, axis=0), expected, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_at_the_anchor_the_corrected_direction_has_no_noise(name):
+    rows = small_rows()
+    rng = np.random.default_rng(1)
+    method = make_method(name, MethodSettings(np.array([0.1, 0.2]), geometric_prior(2), rng))
+    anchor = random_start(method, 2, 5, 0.5, rng, rows.mean)
+    direction = ReducedVariance(method, rows, whole=False)
+    full = direction.move_anchor(anchor)
+    for batch in np.split(np.arange(24), 4):
+        assert_allclose(direction(anchor, rows.batch(batch)).encoder, full.encoder, atol=1e-12)
+
+
+def test_each_block_of_the_elbo_is_divided_by_its_own_curvature():
+    """From weights that are optimal but for one block, a full step in this block is the optimum."""
+    values = np.geomspace(3, 0.2, 6)
+    spectrum = spectrum_from(values)
+    covariance = covariance_from(spectrum)
+    objective = LinearVAE()
+    best = objective.minimizer(spectrum, 3)
+    rng = np.random.default_rng(0)
+    sizes = {"encoder": 0.3, "atoms": 0.3, "log_variances": 1e-4, "log_noise": 1e-4}
+    for name, size in sizes.items():
+        block = getattr(best, name)
+        moved = best._replace(**{name: block + size * rng.standard_normal(block.shape)})
+        step = objective.preconditioned(objective.gradient(moved, covariance), moved, covariance)
+        assert_allclose(getattr(moved, name) - getattr(step, name), block, atol=1e-7)
+
+
+def test_the_preconditioned_direction_vanishes_where_the_gradient_does():
+    spectrum = spectrum_from(np.geomspace(3, 0.2, 6))
+    covariance, objective = covariance_from(spectrum), LinearVAE()
+    best = objective.minimizer(spectrum, 3)
+    step = objective.preconditioned(objective.gradient(best, covariance), best, covariance)
+    assert max(np.abs(part).max() for part in step) < 1e-12
+
+
+def test_a_divergence_is_followed_by_a_smaller_automatic_step(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((300, 6)) * np.arange(6, 0, -1)
+    bound = solvers.stiffness
+
+    def too_small(*arguments):
+        found = bound(*arguments)
+        return found._replace(curvature=found.curvature / 30)
+
+    monkeypatch.setattr(solvers, "stiffness", too_small)
+    for solver in ("gradient", "stochastic"):
+        fitted = LinearAutoencoder(2, solver=solver, batch_size=100, random_state=0).fit(X)
+        assert fitted.status_ is Status.CONVERGED

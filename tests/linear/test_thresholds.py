@@ -135,11 +135,26 @@ def test_a_figure_inside_its_error_has_no_verdict(figures):
     assert verdict(replace(figures, gap=Estimate(float("nan"))), "gap") is False
 
 
-@SIDES
-def test_a_latent_that_is_shorter_than_a_millionth_is_missing(factor, holds):
-    rows = AXES[:2] * [[1.0], [1e-6 / factor]]
+@pytest.mark.parametrize(("length", "present"), [(1e-291, False), (1e-289, True), (1e-6, True)])
+def test_only_a_column_of_zeros_is_missing(length, present):
+    rows = AXES[:2] * [[1.0], [length]]
     found = leading_eigenpairs(data_of(MOMENT), rows)
-    assert_allclose(found.subspace.value, 0.0 if holds else 0.5, atol=1e-9)
+    assert_allclose(found.subspace.value, 0.0 if present else 0.5, atol=1e-9)
+    assert_allclose(found.misalignments, [0.0, 0.0 if present else 1.0], atol=1e-9)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize(
+    ("angle", "verdict"), [(1e-10, True), (1e-14, None), (1e-16, False), (0.0, False)]
+)
+def test_columns_that_are_almost_parallel_span_what_float64_tells_apart(angle, verdict, dense):
+    rows = np.array([AXES[0], AXES[0] + angle * AXES[1]])
+    data = data_of(MOMENT)
+    data = data if dense else replace(data, matrix=None)
+    value, error = leading_eigenpairs(data, rows).subspace
+    low, high = value - error, value + error
+    found = True if high < 1e-3 else False if low > 1e-3 else None
+    assert found is verdict
 
 
 def test_the_error_of_the_krylov_bound():

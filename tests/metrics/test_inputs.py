@@ -33,9 +33,9 @@ PAIRWISE = ["axis_alignment_distance", "subspace_distance", "imbalance", "import
 )
 def test_nonsense_values_are_refused_by_name(name, bad):
     metric = getattr(metrics, name)
-    with pytest.raises(ValueError, match=r"must|contains"):
+    with pytest.raises(ValueError, match=r"must|contains|expected real numbers"):
         metric(bad, ONES)
-    with pytest.raises(ValueError, match=r"must|contains"):
+    with pytest.raises(ValueError, match=r"must|contains|expected real numbers"):
         metric(ONES, bad)
 
 
@@ -87,3 +87,43 @@ def test_weights_of_a_torch_layer_are_welcome():
     value = metrics.axis_alignment_distance(layer.weight, np.eye(5)[:, :2])
     assert type(value) is float
     assert not metrics.importance_scores(layer.weight, layer.weight).requires_grad
+
+
+JUNK_NUMBERS = (np.nan, np.inf, -1.0, True, "1e-3", 1j, None, np.datetime64("2024-01-01"), [0.1])
+NUMBERS = [
+    ("axis_alignment_distance", "rtol"),
+    ("subspace_distance", "rtol"),
+    ("exact_recovery", "rtol"),
+    ("active_dimensions", "max_variance"),
+    ("active_dimensions", "min_spread"),
+]
+
+
+@pytest.mark.parametrize("junk", JUNK_NUMBERS)
+@pytest.mark.parametrize(("name", "parameter"), NUMBERS)
+def test_a_number_that_is_none_is_refused_by_its_name(name, parameter, junk):
+    with pytest.raises(ValueError, match=f"{parameter}=.*expected a finite number of at least 0"):
+        getattr(metrics, name)(np.eye(3), np.eye(3), **{parameter: junk})
+
+
+def test_a_flag_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="return_mask='no' was given, expected True or False"):
+        metrics.active_dimensions(np.eye(3), np.eye(3), return_mask="no")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        np.ma.array(np.ones((2, 2)), mask=np.eye(2)),
+        np.full((2, 2), np.datetime64("2024-01-01")),
+        np.array([[None, 1.0], [1.0, 1.0]], dtype=object),
+        [["1", "2"], ["3", "4"]],
+    ],
+    ids=["masked", "dates", "objects", "text"],
+)
+@pytest.mark.parametrize("name", sorted(metrics.__all__))
+def test_entries_that_are_no_numbers_are_refused(name, junk):
+    metric = getattr(metrics, name)
+    arguments = (junk,) if name == "non_diagonality" else (junk, np.ones((2, 2)))
+    with pytest.raises(ValueError, match=r"masked|expected real numbers"):
+        metric(*arguments)

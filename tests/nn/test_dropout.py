@@ -206,8 +206,9 @@ def test_compiles_under_autocast():
         (lambda: DropoutPenalty()(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)), "bottleneck"),
         (lambda: equalize_layers(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)), "bottleneck"),
         (lambda: equalize_layers(torch.nn.Conv2d(1, 1, 1), torch.nn.Linear(2, 3)), "Conv2d"),
-        (lambda: certify_dropout(*layers(), torch.ones(9, 3).double()), "outputs"),
-        (lambda: certify_dropout(*layers(), torch.full((9, 4), torch.nan)), "NaN"),
+        (lambda: certify_dropout(*layers(), torch.ones(9, 3).double()), r"expected \(n, 4\)"),
+        (lambda: certify_dropout(*layers(), torch.ones(9, 4).double()), "give the target"),
+        (lambda: certify_dropout(*layers(4, 2, 4), torch.full((9, 4), torch.nan)), "NaN"),
     ],
 )
 def test_bad_input_is_refused(act, words):

@@ -180,7 +180,12 @@ def test_autocast_keeps_the_losses_in_single_precision():
         (lambda: NestedDropout(3)(torch.ones(2, 3), prefix=4), "prefix=4"),
         (lambda: prefix_losses(torch.ones(3), None, torch.ones(3)), r"\(B, k\)"),
         (lambda: prefix_losses(torch.ones(3, 2), None, torch.ones(2, 2)), "shape"),
-        (lambda: prefix_losses(torch.ones(3, 2), None, torch.ones(3, 2), prefixes=[]), "empty"),
+        (
+            lambda: prefix_losses(
+                torch.ones(3, 2), torch.nn.Identity(), torch.ones(3, 2), prefixes=[]
+            ),
+            "empty",
+        ),
         (
             lambda: prefix_losses(
                 torch.ones(3, 2), lambda z: z, torch.ones(3, 2), loss=torch.nn.MSELoss()
@@ -263,7 +268,7 @@ def test_batches_and_the_whole_agree_and_single_precision_is_kept():
         ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.full((4, 3), torch.nan)), "NaN"),
         ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), []), "no batch"),
         ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), 7), "loader"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), [torch.ones(3)]), r"\(batch, …\)"),
+        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), [torch.ones(3)]), r"\(B, …\)"),
     ],
 )
 def test_ordering_refuses_bad_input(arguments, words):

@@ -49,7 +49,7 @@ def test_evidence_is_likelihood_plus_divergence(kind):
     assert_allclose(evidence.kl.detach(), posterior.kl().detach(), rtol=1e-6)
 
 
-def test_arms_of_one_seed_share_all_but_the_covariance():
+def test_models_of_one_seed_share_all_but_the_covariance():
     full, diagonal = small("full"), small("diagonal")
     x = torch.rand(2, 1, 8, 8)
     assert torch.equal(full.reconstruct(x), diagonal.reconstruct(x))
@@ -177,7 +177,7 @@ def test_trains_under_autocast_and_compiled(kind):
         (lambda: VAE.resnet((28, 28), 2), "channels"),
         (lambda: VAE.resnet((1, 0, 8), 2), "shape"),
         (lambda: VAE.resnet((1, 8, 8), 0), "latent_dim"),
-        (lambda: small()(torch.rand(2, 1, 7, 8)), "images have shape"),
+        (lambda: small()(torch.rand(2, 1, 7, 8)), "x has shape"),
         (lambda: VAE(None, torch.nn.Linear(2, 2), None), "GaussianHead"),
         (lambda: NoiseVariance("guess"), "'guess'"),
         (lambda: NoiseVariance(0.0), "above 0"),

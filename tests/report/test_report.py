@@ -122,7 +122,9 @@ def test_same_data_give_the_same_figures(digits):
 
 def test_names_from_a_file_are_escaped_everywhere():
     hostile = '<script>alert("x")</script>'
-    table = random_table(name=hostile, columns=(hostile, "b", "c", "d", "e"), left_out=(hostile,))
+    table = random_table(
+        name=hostile, columns=(hostile, "b", "c", "d", "e"), left_out={hostile: "it is text"}
+    )
     page = Page(render(table, SECTIONS))
     assert "script" not in page.tags
     assert any(hostile in word for word in page.words)
@@ -131,10 +133,11 @@ def test_names_from_a_file_are_escaped_everywhere():
 def test_remarks_name_what_was_left_out_constant_columns_and_uneven_scales():
     values = np.column_stack([random_table().values * [1e6, 1, 1, 1, 1], np.ones(60)])
     text = render(
-        random_table(values=values, columns=tuple("abcdef"), left_out=("town",)), SECTIONS
+        random_table(values=values, columns=tuple("abcdef"), left_out={"town": "it is text"}),
+        SECTIONS,
     )
     for words in (
-        "not all their entries are numbers: town",
+        "Columns left out: town (it is text).",
         "One column is constant",
         "StandardScaler",
     ):
@@ -236,3 +239,62 @@ def luminance(colour):
     channels = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_dollars_in_names_are_text_in_figures():
+    names = ("price in $", "tax in $", r"\$x$", "$\\alpha$", "e")
+    svg = style.to_svg(figures.loadings(np.eye(5)[:2], names), "a", "b")
+    chart = figures.relevances(np.ones(5), np.array([0]), names, None)
+    for text in (svg, style.to_svg(chart, "a", "b")):
+        drawn = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+        for name in names:
+            assert name in drawn
+
+
+def test_formulas_in_names_are_text_in_downloads():
+    plot = Plot("name", "<svg/>", "caption", {"=1+1": ["@x", "fine", "-3"], "b": [1.0, -2.0, 3.0]})
+    rows = unquote(plot.link.partition(",")[2]).splitlines()
+    assert rows == ["'=1+1,b", "'@x,1", "fine,-2", "-3,3"]
+
+
+def test_indices_start_at_zero_everywhere(parsed):
+    numbered = {
+        "components.csv": "component",
+        "spectrum.csv": "component",
+        "alignment.csv": "latent",
+        "sample.csv": "row",
+        "hidden-units.csv": "unit",
+        "shrinkage.csv": "direction",
+    }
+    for file, column in numbered.items():
+        (link,) = [link for link, name in parsed.links.items() if name == file]
+        rows = list(csv.DictReader(io.StringIO(unquote(link.partition(",")[2]))))
+        assert rows[0][column] == "0", file
+
+
+def test_a_hidden_curve_is_named():
+    epochs = np.arange(1.0, 50)
+    fast, slow = np.exp(-epochs), np.exp(-epochs / 3)
+    lines = {"a": (epochs, slow), "b": (epochs[:40], fast[:40]), "c": (epochs, fast * 1.001)}
+    assert figures.hidden_curves(lines) == [("b", "c")]
+    assert figures.hidden_curves({"a": (epochs, slow), "b": (epochs, fast)}) == []
+
+
+def test_wide_parts_scroll_with_a_cue(digits_page):
+    assert digits_page.count('class="cue"') == digits_page.count('<figure class="plot')
+    css = digits_page.partition("<style>")[2].partition("</style>")[0]
+    assert ".scroll { overflow-x: auto; background:" in css
+    assert re.search(r"max-width: 40rem.*\.cue \{ display: block", css, re.DOTALL)
+
+
+def test_captions_do_not_name_colours_that_the_dark_theme_inverts(parsed):
+    text = " ".join(parsed.words)
+    assert not re.search(r"\b(dark|light|black|white|grey) (diagonal|line|pixel|cell)", text)
+
+
+def test_figures_whose_captions_name_colours_keep_them_in_the_dark_theme(digits_page):
+    figures_of_page = digits_page.split("<figure")[1:]
+    for figure in figures_of_page:
+        caption = figure.partition("<figcaption>")[2].partition("<details>")[0]
+        assert ("red is positive" in caption) == ("plot colours" in figure[:40])
+    assert "figure:not(.colours) svg image { filter: invert" in digits_page

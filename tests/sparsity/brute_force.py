@@ -9,6 +9,7 @@ from itertools import combinations
 
 import mpmath
 import numpy as np
+import scipy.stats
 
 DIGITS = []
 """Holds the number of decimal digits inside of `in_digits`."""
@@ -116,6 +117,43 @@ def noise_slope(X, y, w, noise, spare=0.0, posterior="full"):
     step = 1e-5
     sides = [energy(X, y, w, noise * np.exp(s * step), spare, posterior) for s in (1, -1)]
     return (sides[0] - sides[1]) / (2 * step) / (y.shape[1] * (len(X) + spare))
+
+
+def variances(X, w, noise, new):
+    """Posterior variances of the means that are predicted for new rows, already centred."""
+    if DIGITS:
+        return decimal_variances(X, w, noise, new)
+    dense = np.diag(w) - (X * w).T @ np.linalg.solve((X * w) @ X.T + noise * np.eye(len(X)), X * w)
+    return np.maximum(np.einsum("ij,jk,ik->i", new, dense, new), 0.0)
+
+
+def decimal_variances(X, w, noise, new):
+    """Return the same, in decimal digits."""
+    with mpmath.workdps(DIGITS[-1]):
+        wide, rows = mpmath.matrix(X.tolist()), mpmath.matrix(new.tolist())
+        prior = mpmath.diag([mpmath.mpf(float(value)) for value in w])
+        sigma = wide * prior * wide.T + mpmath.mpf(noise) * mpmath.eye(len(X))
+        cross = rows * prior * wide.T
+        dense = rows * prior * rows.T - cross * mpmath.inverse(sigma) * cross.T
+        return np.array([float(dense[i, i]) for i in range(len(new))])
+
+
+def significant(X, y, w, noise, groups=None, level=0.05):
+    """Columns (or all columns of groups) without which the likelihood falls significantly."""
+    labels = np.arange(len(w)) if groups is None else np.asarray(groups)
+    quantile = scipy.stats.chi2.isf(level / np.unique(labels).size, 1)
+    found = []
+    for label in np.unique(labels[w > 0]):
+        without = np.where(labels == label, 0.0, w)
+        if groups is None:  # twice the log-likelihood that the best relevance of the column gains
+            z, Q, *_ = parts(X, y, without, noise)
+            ratio = max(Q[label] / z[label], 1.0)
+            gain = y.shape[1] * (ratio - 1.0 - np.log(ratio))
+        else:
+            gain = energy(X, y, without, noise) - energy(X, y, w, noise)
+        if gain > quantile:
+            found.extend(np.flatnonzero(labels == label))
+    return np.sort(found).astype(int)
 
 
 def representations(Phi, X, size, exact=1e-8):

@@ -5,15 +5,16 @@ to the problems below, and what comes out is judged by `brute_force.py`, which s
 the package: *crashed*, *unchanged*, *legitimate* (another result, which is stationary and a
 posterior mean too), or *wrong*. The certificate of a wrong fit must not hold.
 
-Counts of one run over all mutants (``LUCIDAE_ALL_MUTANTS=1``) and over the sample of the test; a
-mutant with wrong results is wrong on at least one problem:
+Counts of one run over all mutants (``LUCIDAE_ALL_MUTANTS=1``, before predictions, variances and the
+support were among them) and over the sample of the test as it is now; a mutant with wrong results
+is wrong on at least one problem:
 
 =======  ===================  =======  ==========  =======  ======  =========
 mutants  with wrong results   crashed  unchanged   wrong    caught  certified
                               (fits)   (fits)      (fits)   (fits)  (fits)
 =======  ===================  =======  ==========  =======  ======  =========
 674      199                  573      3472        673      673     0
-120      39                   81       632         127      127     0
+120      40                   90       606         143      143     0
 =======  ===================  =======  ==========  =======  ======  =========
 
 To these come 180 hand-made breaks: a factor dropped from each fitted attribute, a stale state, a
@@ -25,16 +26,36 @@ import signal
 import warnings
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import noise, objectives, posterior, problem, solvers, state, updates
+from lucidae.sparsity import (
+    estimator,
+    noise,
+    objectives,
+    posterior,
+    prediction,
+    problem,
+    solvers,
+    state,
+    support,
+    updates,
+)
 from lucidae.sparsity import working_set as kernels
 from mutants import broken, mutants
-from sparsity.brute_force import centred, energy, noise_slope, parts, violation
+from sparsity.brute_force import (
+    centred,
+    energy,
+    noise_slope,
+    parts,
+    significant,
+    variances,
+    violation,
+)
 
 PARTS = ("coef_", "relevance_", "noise_variance_", "energy_", "intercept_")
 
@@ -68,7 +89,9 @@ PROBLEMS = {
 METHODS = {
     problem.Units: ("relevance", "normalised_relevance", "noise", "normalised_noise", "energy"),
     problem.Rows: ("centred", "_offset", "normalised", "dimension", "total_weight"),
-    posterior.ActiveFactor: ("of", "mean"),
+    posterior.ActiveFactor: ("of", "mean", "posterior"),
+    posterior.Posterior: ("variance",),
+    estimator.SparseState: ("moved", "predicted", "variances"),
     state.State: ("residual", "power", "used", "take", "energy_of_fit", "dimension"),
     objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
@@ -82,7 +105,15 @@ FUNCTIONS = {
         "_move_coordinates", "_restricted", "solve_working_set", "continuation", "noise_stages",
     ),
     state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
-    problem: ("safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance", "canonical"),
+    problem: (
+        "safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance", "canonical",
+        "_sortable",
+    ),
+    prediction: ("level_at_center",),
+    support: (
+        "leave_one_out", "evidence_ratios", "significance_threshold", "significant_columns",
+        "group_evidence", "_removal_cost",
+    ),
     noise: ("first_noise", "learn_noise"),
     solvers: ("repeat_update", "_dropped", "_restored", "lifted", "_finish", "without_vanishing"),
 }  # fmt: skip
@@ -112,8 +143,17 @@ def numbers(model):
             np.ravel(model.intercept_),
             np.ravel(model.relevance_),
             [model.noise_variance_, model.energy_],
+            np.isin(np.arange(model.n_features_in_), model.support_),
+            *predictions(model),
         ]
     )
+
+
+def predictions(model):
+    """Return the means, as one vector, and the standard deviations that a fit predicts."""
+    new = np.random.default_rng(0).standard_normal((5, model.n_features_in_))
+    mean, spread = model.predict(new, return_std=True)
+    return np.ravel(mean), spread
 
 
 def is_right(name, model):
@@ -131,7 +171,13 @@ def is_right(name, model):
     if not model.fit_intercept:
         offset = 0.0 * offset
     given = options["noise_variance"]
+    new = np.random.default_rng(0).standard_normal((5, w.size))
+    mean_of_new, spread = predictions(model)
+    moved = new - repeated[0].mean(axis=0) * model.fit_intercept
     checks = [
+        np.allclose(mean_of_new, np.ravel(new @ coef.T + offset), rtol=1e-6, atol=1e-6),
+        np.allclose(spread, np.sqrt(gamma + variances(rows, w, gamma, moved)), rtol=1e-6),
+        np.array_equal(model.support_, significant(rows, targets, w, gamma, options.get("groups"))),
         violation(rows, targets, w, gamma, kind, options.get("groups")) < 2e-6,
         np.allclose(coef.T, mean, rtol=1e-6, atol=1e-6 * np.abs(mean).max()),
         np.allclose(model.intercept_, offset, rtol=1e-6, atol=1e-7),
@@ -169,12 +215,11 @@ def outcome(name, expected):
     try:
         with limited(0.5):
             model = fitted(name)
-            certificate = model.certificate_
+            certificate, got = model.certificate_, numbers(model)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         return "crashed", False
-    got = numbers(model)
     with np.errstate(all="ignore"):
         if got.shape == expected.shape and np.allclose(got, expected, rtol=1e-5, atol=1e-8):
             return "unchanged", certificate.holds is True
@@ -232,8 +277,9 @@ def test_a_dropped_factor_in_any_attribute_is_caught(monkeypatch, name, part, fa
     healthy = SparseVAE._copied_out
 
     def with_factor(self, *given):
-        results, covariance = healthy(self, *given)
-        return results | {part: results[part] * factor}, covariance
+        state = healthy(self, *given)
+        state.results[part] = state.results[part] * factor
+        return state
 
     monkeypatch.setattr(SparseVAE, "_copied_out", with_factor)
     model = fitted(name)
@@ -248,9 +294,7 @@ def test_a_stale_state_is_caught(monkeypatch):
     healthy, last = SparseVAE._copied_out, {}
 
     def stale(self, *given):
-        results, covariance = healthy(self, *given)
-        last.setdefault("first", results)
-        return last["first"], covariance
+        return replace(last.setdefault("first", healthy(self, *given)))
 
     monkeypatch.setattr(SparseVAE, "_copied_out", stale)
     assert SparseVAE(**options).fit(X, y).certificate_.holds

@@ -29,11 +29,13 @@ def test_an_exact_sparse_fit_is_certified_as_the_sparsest(exact):
     assert certificate["stationarity"].holds
     assert certificate["active_dimensions"].value == 4
     assert certificate[GENERAL].holds
-    assert_allclose(certificate[GENERAL].threshold, (20 + 3) / 2)
-    assert certificate[COHERENT].holds is None
+    assert "Checked: no set of 2 columns" in certificate[GENERAL].advice  # 4 columns, rank 3
+    assert_allclose(certificate.evidence["bound"], (20 + 3) / 2)
+    assert certificate[COHERENT].verdict == "does not apply"
     assert "sufficient but not necessary" in certificate[COHERENT].advice
     full = certify(model, p.dictionary, p.responses)
-    assert full[COHERENT].threshold == pytest.approx((1 / coherence(p.dictionary) + 3) / 2)
+    bound = (1 / coherence(p.dictionary) + 3) / 2
+    assert f"would have to be fewer than {bound:.3g}." in full[COHERENT].advice
     assert full["reconstruction"].value < 1e-6
     assert full["posterior_collapse"].holds
     assert full.holds
@@ -129,7 +131,7 @@ def test_one_response_and_other_data():
 
 def test_the_card_and_the_table_show_every_claim(exact):
     certificate = exact[0].certificate_
-    assert len(certificate) == 10
+    assert len(certificate) == 12
     assert all(claim.name in str(certificate) for claim in certificate)
     assert "Chen &amp; Huo 2006" in certificate._repr_html_()
 
@@ -140,6 +142,8 @@ def test_claim_names_are_identifiers(exact):
         "posterior_mean",
         "noise_variance",
         "energy",
+        "predictive_variance",
+        "support",
         "reconstruction",
         "active_dimensions",
         "unique_in_general_position",

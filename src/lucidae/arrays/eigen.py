@@ -8,7 +8,18 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
-from lucidae.arrays import Array, device, eigh_descending, is_numpy, namespace
+from lucidae.arrays import (
+    Array,
+    device,
+    eigh_descending,
+    eye_like,
+    is_numpy,
+    largest,
+    like,
+    machine_epsilon,
+    namespace,
+    to_numpy,
+)
 
 ITERATIVE_FEATURES = 2000
 """Number of features from which few eigenvectors are computed by Lanczos iteration."""
@@ -17,25 +28,71 @@ ITERATIVE_SHARE = 20
 """Lanczos iteration is used for at most one eigenpair per this many features."""
 
 
+ROUNDING_ERRORS = 100.0
+"""Eigenvectors count as orthonormal if VᵀV differs from the identity by at most this many m·ε."""
+
+
 def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` largest eigenvalues, descending, and eigenvectors as columns."""
+    """Return the `k` largest eigenvalues, descending, and orthonormal eigenvectors as columns.
+
+    An eigenvalue is accurate to the rounding error m·ε times the largest one. Below this error
+    neither the value nor the direction of its eigenvector is determined, but the eigenvectors that
+    are returned are orthonormal in any case.
+
+    Parameters
+    ----------
+    matrix : array of shape (m, m)
+        A symmetric matrix.
+    k : int
+        Number of eigenpairs, from 1 to m.
+
+    Returns
+    -------
+    values : array of shape (k,)
+    vectors : array of shape (m, k)
+    """
     size = matrix.shape[0]
+    found = None
     if is_numpy(matrix) and size >= ITERATIVE_FEATURES and k <= size // ITERATIVE_SHARE:
         found = lanczos_eigenpairs(matrix, k)
-        return found if found is not None else subset_eigenpairs(matrix, k)
-    if is_numpy(matrix) and k < size:
-        return subset_eigenpairs(matrix, k)
-    values, vectors = eigh_descending(matrix)
-    return values[:k], vectors[:, :k]
+    if found is None and is_numpy(matrix) and k < size:
+        found = subset_eigenpairs(matrix, k)
+    if found is None:
+        values, vectors = eigh_descending(matrix)
+        found = values[:k], vectors[:, :k]
+    return found if are_orthonormal(found[1]) else all_eigenpairs(matrix, k)
+
+
+def are_orthonormal(vectors: Array) -> bool:
+    """Tell whether the columns are orthonormal up to rounding."""
+    gram = vectors.mT @ vectors
+    allowed = ROUNDING_ERRORS * vectors.shape[0] * machine_epsilon(vectors)
+    return bool(largest(gram - eye_like(gram.shape[0], gram)) <= allowed)
 
 
 def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` leading eigenpairs of a NumPy matrix by a dense, partial decomposition."""
+    """Return the `k` leading eigenpairs of a NumPy matrix by LAPACK's `evr`.
+
+    It computes only the eigenvectors that are asked for. Where eigenvalues span more decades than
+    the floating-point numbers have digits, its eigenvectors may not be orthogonal: the caller has
+    to test them.
+    """
     last = matrix.shape[0] - 1
     values, vectors = scipy.linalg.eigh(
         matrix, subset_by_index=[last - k + 1, last], check_finite=False
     )
     return values[::-1], vectors[:, ::-1]
+
+
+def all_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
+    """Return the `k` leading eigenpairs of a decomposition of the whole matrix on the CPU.
+
+    LAPACK's `evd` forms the eigenvectors as a product of orthogonal matrices, so that they are
+    orthonormal for every spectrum.
+    """
+    values, vectors = np.linalg.eigh(to_numpy(matrix))
+    values, vectors = values[::-1][:k].copy(), vectors[:, ::-1][:, :k].copy()
+    return like(values, matrix), like(vectors, matrix)
 
 
 def lanczos_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:

@@ -93,6 +93,8 @@ def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
     LAPACK is column-major: the memory of a row-major L is its transpose Lᵀ, upper triangular. So
     Lᵀ is passed without a copy, and L X = B is solved as (Lᵀ)ᵀ X = B, that is with trans=1.
     """
+    if not B.size:  # LAPACK would write a complaint to stderr
+        return np.zeros(B.shape, np.result_type(L, B))
     single = np.result_type(L, B) == np.float32
     solve = lapack.strtrs if single else lapack.dtrtrs
     solved, info = solve(L.T, B, lower=0, trans=0 if transpose else 1)
@@ -122,6 +124,8 @@ def _inverse_lower_once(L: Array) -> Array:
     It takes a third of the operations of a solution for the identity, since it skips the zeros. As
     in `_solve_lower_once`, Lᵀ is the column-major view of L and is passed without a copy.
     """
+    if not L.size:  # LAPACK would write a complaint to stderr
+        return L
     invert = lapack.strtri if L.dtype == np.float32 else lapack.dtrtri
     inverse, info = invert(L.T, lower=0)
     if info > 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from lucidae_command import quiet_interruption
+
 __all__ = ["main"]
 
 MISSING = 'The lucidae command needs packages that are not installed: pip install "lucidae[cli]"'
@@ -30,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     exit code 0
     """
     try:
-        from lucidae.cli.app import run
+        with quiet_interruption():
+            from lucidae.cli.app import run
     except ModuleNotFoundError as error:
         if not is_extra(error):
             raise

@@ -27,6 +27,10 @@ app.command("list")(list_everything)
 app.add_typer(data, name="data")
 
 
+INTERRUPTED = 130
+"""Exit code of an interrupted command, as shells define it."""
+
+
 @dataclass(slots=True)
 class CommandState:
     """Options that are given before the command."""
@@ -70,13 +74,14 @@ def run(arguments: Sequence[str]) -> int:
             list(arguments), prog_name="lucidae", standalone_mode=False, obj=settings
         )
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("Interrupted.", style="red")
-        return 130
+        code = INTERRUPTED
     except Exception as error:
         if settings.debug:
             errors.print_exception()
         errors.print(Text(_sentence(error), style="red"))
         return 2
+    if code == INTERRUPTED:  # typer turns an interruption of a command into this code
+        errors.print("Interrupted.", style="red")
     return code if isinstance(code, int) else 0
 
 
@@ -86,6 +91,8 @@ def _sentence(error: Exception) -> str:
         return MISSING
     # Usage errors format their own message; typer exports no base class of all of them.
     wording = getattr(error, "format_message", error.__str__)()
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__
     expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
     return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"

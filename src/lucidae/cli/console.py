@@ -41,8 +41,14 @@ __all__ = [
 output = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
-MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "dim")}
-"""Symbol and colour of a claim that holds, that fails, or that does not apply."""
+MARKS = {
+    "holds": ("✓", "green"),
+    "fails": ("✗", "red"),
+    "undecided": ("?", "yellow"),
+    "reported": ("–", "dim"),
+    "does not apply": ("–", "dim"),
+}
+"""Symbol and colour of a claim, by its verdict."""
 
 Update: TypeAlias = Callable[[str, int, int], None]
 """Called with a description, the number of finished parts and the number of all parts."""
@@ -86,7 +92,7 @@ def certificate_table(certificate: Certificate) -> Table:
     for heading in ("", "claim", "measured", "statement"):
         table.add_column(heading, no_wrap=heading != "statement")
     for claim in certificate:
-        table.add_row(Text(*MARKS[claim.holds]), claim.name, claim.figure, _statement(claim))
+        table.add_row(Text(*MARKS[claim.verdict]), claim.name, claim.figure, _statement(claim))
     return table
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,6 @@ from lucidae import (
     LinearAutoencoder,
     SparseVAE,
     certify,
-    save,
 )
 from lucidae.cli.console import (
     note,
@@ -27,23 +27,72 @@ from lucidae.cli.console import (
     printed_warnings,
     spinner,
 )
+from lucidae.cli.files import (
+    Columns,
+    Decimal,
+    Force,
+    Header,
+    check_results,
+    read_noted,
+    reading_options,
+)
 from lucidae.cli.streams import Scheduler, cluster, streamed_table
 from lucidae.data import loaded
-from lucidae.io.tables import READERS, Sheet, Table, read_table, read_target, write_sheet
+from lucidae.io.models import Source, save_from
+from lucidae.io.sheets import Sheet, sheet_path, write_sheet
+from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
 
 __all__ = ["fit"]
 
 fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes or predictions.")
 
 
-def number_or_word(text: str) -> Any:
-    """Return an argument as an integer, a float or a string, whichever fits first."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def number_of(text: str) -> float:
+    """Return an argument as a number, NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def components_of(text: str | None) -> int | float | None:
+    """Return the option ``--components`` of a linear fit: a number, or a share of the variance."""
+    if text is None:
+        return None
+    number = number_of(text)
+    if number >= 1 and number.is_integer():
+        return int(number)
+    if 0 < number < 1:
+        return number
+    raise ValueError(
+        f"--components {text} was given, expected an integer of at least 1, or a share of the "
+        "variance strictly between 0 and 1, such as 0.95."
+    )
+
+
+def dropout_of(text: str, regression: bool) -> float | str:
+    """Return the option ``--dropout``: a probability, or ``"cv"`` for a regression."""
+    if text == "cv" and regression:
+        return text
+    number = number_of(text)
+    if 0 <= number < 1:
+        return number
+    raise ValueError(
+        f"--dropout {text} was given, expected a probability of at least 0 and less than 1, or cv "
+        "(cross-validation) if --target is given."
+    )
+
+
+def noise_of(text: str) -> float | str:
+    """Return the option ``--noise-variance``: a number, or a rule by which it is determined."""
+    if text in ("auto", "learn", "cv"):
+        return text
+    number = number_of(text)
+    if 0 < number < math.inf:
+        return number
+    raise ValueError(
+        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn or cv."
+    )
 
 
 File = Annotated[Path, typer.Argument(help="CSV, NPY, NPZ or Parquet, one sample per row.")]
@@ -52,14 +101,15 @@ Out = Annotated[
     typer.Option(
         metavar="PREFIX",
         help="Prefix of the output files, or a folder that ends in /; default: the name of FILE "
-        "and the family, such as my-data-linear. Existing files are replaced.",
+        "and the family, such as my-data-linear.",
     ),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="A column of FILE (repeat the option for several), or a second file of targets.",
+        help="A column of FILE by name or 0-based index (repeat the option for several), or a "
+        "second file of targets.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the initial weights, batches and masks.")]
@@ -83,16 +133,19 @@ def linear(
     ] = False,
     seed: Seed = 0,
     out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
     scheduler: Scheduler = None,
 ) -> None:
     """Compute ordered principal components; save the model and the codes."""
-    number = None if components is None else number_or_word(components)
     model = LinearAutoencoder(
-        number, method=method, solver=solver, whiten=whiten, random_state=seed
+        components_of(components), method=method, solver=solver, whiten=whiten, random_state=seed
     )
+    job = Job(file, "linear", out, force, reading_options(header, columns, decimal))
     with cluster(scheduler):
-        table = streamed_table(file, scheduler) or read_table(file)
-        complete(model, table, file, "linear", out)
+        complete(model, job, job.read(scheduler))
 
 
 @fit.command()
@@ -109,21 +162,27 @@ def dropout(
         str,
         typer.Option(
             "--dropout",
-            help="Probability of dropping a unit; with a target, 'cv' for cross-validation.",
+            help="Probability of dropping a unit, at least 0 and less than 1; with a target also "
+            "cv (cross-validation).",
         ),
     ] = "0.5",
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
     scheduler: Scheduler = None,
 ) -> None:
     """Compute the optimum of dropout training: a regression with --target, else an autoencoder."""
+    options = reading_options(header, columns, decimal, target)
+    job = Job(file, "dropout", out, force, options)
+    kind: Any = DropoutRegressor if target else DropoutAutoencoder
+    probability = dropout_of(rate, bool(target))
+    model = kind(components, dropout=probability, solver=solver, random_state=seed)
     with cluster(scheduler):
-        streamed = None if target else streamed_table(file, scheduler)
-        table = streamed or with_target(read_table(file), target or ())
-        kind = DropoutAutoencoder if table.target is None else DropoutRegressor
-        model = kind(components, dropout=number_or_word(rate), solver=solver, random_state=seed)
-        complete(model, table, file, "dropout", out)
+        complete(model, job, job.read(scheduler))
 
 
 @fit.command()
@@ -131,11 +190,18 @@ def sparse(
     file: File,
     target: Targets = None,
     noise_variance: Annotated[
-        str, typer.Option(help="A number, auto, learn (by evidence) or cv (by cross-validation).")
+        str,
+        typer.Option(
+            help="A number above 0, auto, learn (by evidence) or cv (by cross-validation)."
+        ),
     ] = "auto",
     posterior: Annotated[str, typer.Option(help="full, diagonal or point.")] = "full",
     solver: Annotated[str, typer.Option(help="auto, mm, em, mackay or coordinate.")] = "auto",
     out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
 ) -> None:
     """Select the columns that explain the target; save coefficients and predictions."""
     if not target:
@@ -143,29 +209,92 @@ def sparse(
             "A sparse fit needs a target to explain: give --target COLUMN, or a second file by "
             "--target FILE."
         )
-    gamma = number_or_word(noise_variance)
+    gamma = noise_of(noise_variance)
     model = SparseVAE(noise_variance=gamma, posterior=posterior, solver=solver)
-    complete(model, with_target(read_table(file), target), file, "sparse", out)
+    options = reading_options(header, columns, decimal, target)
+    job = Job(file, "sparse", out, force, options)
+    complete(model, job, job.read_with_targets())
 
 
-def with_target(table: Table, target: Sequence[str]) -> Table:
-    """Return the table with its responses: columns of its own, or all columns of a second file."""
-    if not target:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Files and options of one fit.
+
+    Parameters
+    ----------
+    file : Path
+        The table to be fitted.
+    family : str
+        ``"linear"``, ``"dropout"`` or ``"sparse"``.
+    out : str
+        Prefix of the output files, or a folder.
+    force : bool
+        Whether results of other files may be replaced.
+    options : ReadOptions
+        How to read the table.
+    """
+
+    file: Path
+    family: str
+    out: str
+    force: bool
+    options: ReadOptions
+
+    @property
+    def target_file(self) -> Path | None:
+        """The second file, if the only target is a file and not the name of a column."""
+        targets = self.options.targets
+        if len(targets) != 1 or Path(targets[0]).suffix.lower() not in SUFFIXES:
+            return None
+        every = read_table(self.file, replace(self.options, columns=(), targets=()))
+        return None if targets[0] in every.columns else Path(targets[0])
+
+    @property
+    def model_path(self) -> Path:
+        """The file of the model."""
+        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-model.npz")
+
+    def sheet_path(self, what: str) -> Path:
+        """Return the path of an output table without its suffix."""
+        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
+
+    def read(self, scheduler: str | None) -> Table:
+        """Return the table with its responses; a large one without them is read in blocks."""
+        table = streamed_table(self.file, scheduler, self.options)
+        if table is None:
+            return self.read_with_targets()
+        if table.reading:
+            note(table.reading)
         return table
-    name = target[0]
-    if len(target) > 1 or name in table.columns or Path(name).suffix.lower() not in READERS:
-        return table.with_target(target)
-    responses = read_target(name)
-    if len(responses.values) != len(table.values):
-        raise ValueError(
-            f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
-            f"{len(table.values)}; give one row of the target for each sample."
-        )
-    return replace(table, target=responses.values, target_names=responses.columns)
+
+    def read_with_targets(self) -> Table:
+        """Return the table with its responses: columns of its own, or those of a second file."""
+        second = self.target_file
+        if second is None:
+            return read_noted(self.file, self.options)
+        table = read_noted(self.file, replace(self.options, targets=()))
+        responses = read_target(second, replace(self.options, columns=(), targets=()))
+        if len(responses.values) != len(table.values):
+            raise ValueError(
+                f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
+                f"{len(table.values)}; give one row of the target for each sample."
+            )
+        return replace(table, target=responses.values, target_names=responses.columns)
+
+    def check_outputs(self, sheets: Sequence[str]) -> None:
+        """Refuse output files that must not be replaced."""
+        second = self.target_file
+        inputs = [self.file] if second is None else [self.file, second]
+        others = [sheet_path(self.sheet_path(what), self.file.suffix) for what in sheets]
+        check_results(self.model_path, others, self.file, inputs, self.force)
 
 
-def complete(model: Any, table: Table, file: Path, family: str, out: str) -> None:
-    """Fit the model, print its certificate, and save the model and its output tables."""
+def complete(model: Any, job: Job, table: Table) -> None:
+    """Fit the model, print its certificate, and save the model and its output tables.
+
+    Files that must not be replaced are refused before the fit.
+    """
+    job.check_outputs(("codes",) if table.target is None else ("predictions", "coefficients"))
     y = table.target
     if y is not None and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
@@ -180,32 +309,20 @@ def complete(model: Any, table: Table, file: Path, family: str, out: str) -> Non
         sheets = sheets_of(model, table)
     if streamed:
         model.set_params(verbose=False)
-    if table.left_out:
-        note(
-            "Columns left out because not all their entries are numbers: "
-            f"{', '.join(table.left_out)}."
-        )
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
-        print_line(f"Support: {_some([table.columns[index] for index in model.support_])}")
-    prefix = prefix_of(out, f"{file.stem}-{family}")
-    written = Path(f"{prefix}-model.npz")
-    save(model, written)
-    print_written(written)
+        chosen = [table.columns[index] for index in model.support_]
+        print_line(f"Support: {some(chosen) or 'no column'}")
+    save_from(model, job.model_path, Source.of(job.file))
+    print_written(job.model_path)
     for what, sheet in sheets.items():
-        print_written(write_sheet(Path(f"{prefix}-{what}"), sheet, file.suffix))
+        print_written(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
 
 
 def prefix_of(out: str, name: str) -> Path:
     """Return the prefix of the output files: `out`, or `name` in `out` if `out` is a folder."""
     is_folder = out.endswith("/") or Path(out).is_dir()
     return Path(out) / name if is_folder else Path(out)
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    """Return the first names as text, and how many more there are."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "no column") + rest
 
 
 def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:

@@ -89,10 +89,32 @@ def _estimators() -> Iterator[Entry]:
             yield Entry("estimator", name, _first_sentence(subject))
 
 
+METHOD_SUMMARIES = {
+    "rag": "Rotation-augmented gradient: the reconstruction gradient plus a rotation that orders "
+    "the latents. Bao et al. 2020, Algorithm 1.",
+    "gha": "Generalized Hebbian algorithm; Oja's rule for one latent. Sanger 1989.",
+    "brockett": "Gradient ascent of Brockett's weighted trace over orthonormal decoders. Bao et "
+    "al. 2020, eq. 51.",
+    "plain": "Gradient descent on the reconstruction error alone. Bao et al. 2020, eq. 1.",
+    "uniform_l2": "Reconstruction error plus the same squared-norm penalty for all latents. Bao "
+    "et al. 2020, eq. 2.",
+    "nonuniform_l2": "Reconstruction error plus another squared-norm penalty for each latent, "
+    "which orders the latents. Bao et al. 2020, eq. 3.",
+    "nested_dropout": "Nested dropout: for each row only the first latents are kept, a random "
+    "number of them. Rippel et al. 2014.",
+    "expected_nested_dropout": "The expectation of nested dropout over the number of latents. Bao "
+    "et al. 2020, eq. 6.",
+    "linear_vae": "Linear variational autoencoder with a diagonal posterior covariance. Bao et "
+    "al. 2020, Appendix F.",
+}
+"""Summaries for readers without the formulas; other methods describe themselves."""
+
+
 def _methods() -> Iterator[Entry]:
     settings = MethodSettings(np.ones(1), np.ones(1), np.random.default_rng(0))
     for name in METHODS:
-        yield Entry("method", name, make_method(name, settings).rule.summary)
+        summary = METHOD_SUMMARIES.get(name) or make_method(name, settings).rule.summary
+        yield Entry("method", name, summary)
 
 
 def _experiments() -> Iterator[Entry]:

@@ -10,8 +10,17 @@ import typer
 from sklearn.preprocessing import StandardScaler
 
 from lucidae.cli.console import print_written, progress_bar
+from lucidae.cli.files import (
+    Columns,
+    Decimal,
+    Force,
+    Header,
+    check_page,
+    read_noted,
+    reading_options,
+)
 from lucidae.datasets import load_digits
-from lucidae.io.tables import Table, read_table
+from lucidae.io.tables import Table
 
 __all__ = ["report"]
 
@@ -24,22 +33,33 @@ def report(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Path of the page; an existing file is replaced.")
+        Path, typer.Option(help="Path of the page; an earlier page of lucidae is replaced.")
     ] = Path("lucidae-report.html"),
     target: Annotated[
         list[str] | None,
-        typer.Option(help="A column to be explained by the others; repeat the option for several."),
+        typer.Option(
+            help="A column to be explained by the others, by name or 0-based index; repeat the "
+            "option for several."
+        ),
     ] = None,
     standardize: Annotated[
         bool, typer.Option("--standardize", help="Scale every column to variance one first.")
     ] = False,
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
 ) -> None:
     """Write one self-contained HTML page on your data, or on the digits of scikit-learn."""
     from lucidae.report import write_report  # matplotlib takes a second to import
 
-    table = _digits() if file is None else read_table(file)
-    if target:
-        table = table.with_target(target)
+    check_page(out, [] if file is None else [file], force)
+    if file is None:
+        if columns or decimal or header is not None:
+            raise ValueError("--columns, --decimal and --header are options of a FILE: give one.")
+        table = _digits().with_target(target) if target else _digits()
+    else:
+        table = read_noted(file, reading_options(header, columns, decimal, target))
     if standardize:
         table = replace(table, values=StandardScaler().fit_transform(table.values))
     with progress_bar("Starting") as show:

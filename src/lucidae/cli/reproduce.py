@@ -11,8 +11,8 @@ from rich.markup import escape
 
 from lucidae.cli.console import output, print_written, progress_bar
 from lucidae.experiments.engine import Tick, duration
+from lucidae.experiments.outcomes import Counts, Outcome
 from lucidae.experiments.reproduce import Reproduction, reproduce
-from lucidae.experiments.verdicts import Outcome
 
 __all__ = ["reproduce_command"]
 
@@ -48,7 +48,7 @@ def reproduce_command(
         Path | None, typer.Option(help="Folder for short summaries in Markdown, with figures.")
     ] = None,
 ) -> None:
-    """Run the experiments of the papers and check each of their claims."""
+    """Run the experiments of the papers and judge what they claim."""
     with progress_bar("Measuring") as show:
 
         def report(tick: Tick) -> None:
@@ -73,6 +73,8 @@ def print_verdicts(done: Reproduction) -> int:
     """Print every experiment with its verdict and return the exit code."""
     for outcome in done.outcomes:
         _print_outcome(outcome)
+    if len(done.outcomes) > 1:
+        output.print(f"In all: {Counts.of(done.outcomes)}.")
     for name in done.waiting:
         output.print(f"[yellow]…[/yellow] {name:<20} not complete: run again to continue")
     if done.tally.note:
@@ -85,12 +87,9 @@ def print_verdicts(done: Reproduction) -> int:
 def _print_outcome(outcome: Outcome) -> None:
     mark = "[green]✓[/green]" if outcome.holds else "[red]✗[/red]"
     experiment = outcome.experiment
-    judged = [claim for claim in outcome.verdicts.claims if claim.holds is not None]
-    holding = sum(claim.holds is True for claim in judged)
     output.print(
-        f"{mark} {experiment.name:<20} {holding} of {len(judged)} claims hold  "
-        f"[dim]{escape(experiment.reference)}[/dim]"
+        f"{mark} {experiment.name:<20} {outcome.counts}  [dim]{escape(experiment.reference)}[/dim]"
     )
-    for claim in judged:
-        if claim.holds is False:
-            output.print(f"    [red]{escape(claim.statement)}; measured {claim.value:.4g}[/red]")
+    for judgement in outcome.judgements:
+        if judgement.holds is False:
+            output.print(f"    [red]{escape(judgement.prose)}[/red]")

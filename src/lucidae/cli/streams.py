@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from lucidae.data import blocks, row_blocks
-from lucidae.data.files import FILES
-from lucidae.io.tables import Table
+from lucidae.data.files import FILES, blocks_of_file
+from lucidae.io.tables import ReadOptions, Table, default_names
 
 __all__ = ["Scheduler", "cluster", "streamed_table"]
 
@@ -53,27 +53,34 @@ def cluster(address: str | None) -> Iterator[None]:
         yield
 
 
-def streamed_table(file: Path, scheduler: str | None) -> Table | None:
-    """Return a table whose values are read in blocks: a path, or a Dask array for a scheduler.
+def streamed_table(file: Path, scheduler: str | None, options: ReadOptions) -> Table | None:
+    """Return a table whose values are read in blocks, or by Dask if there is a scheduler.
 
-    None for a file that is smaller than one block or has another format: it is loaded. HDF5 and
-    Zarr are read in blocks whatever their size.
+    None for a file that is smaller than one block or has another format, and for a table with
+    targets: these are loaded. HDF5 and Zarr are read in blocks whatever their size.
     """
-    if file.suffix.lower() not in FILES or not file.exists():
+    streams = file.suffix.lower() in FILES and not options.targets
+    if scheduler is not None and not streams:
+        raise ValueError(
+            f"--scheduler {scheduler} was given, but a Dask cluster reads files without --target "
+            f"that end in {', '.join(sorted(FILES))}: leave out --scheduler."
+        )
+    if not streams or not file.exists() or (scheduler is None and not _is_large(file)):
         return None
-    if scheduler is None and not _is_large(file):
-        return None
-    data = row_blocks(file)
-    names = data.feature_names or tuple(f"column {i + 1}" for i in range(data.n_features))
-    return Table(file.name, _values(file, scheduler), names)
+    data: Any = blocks_of_file(file, options=options)
+    return Table(
+        file.name,
+        data if scheduler is None else _on_cluster(file, options),
+        data.feature_names or default_names(data.n_features),
+        left_out=getattr(data, "left_out", {}),
+        header=getattr(data, "header", ""),
+    )
 
 
-def _values(file: Path, scheduler: str | None) -> Any:
-    if scheduler is None:
-        return file
+def _on_cluster(file: Path, options: ReadOptions) -> Any:
     from lucidae.data.dask_blocks import dask_of_file
 
-    return dask_of_file(file)
+    return dask_of_file(file, options)
 
 
 def _is_large(file: Path) -> bool:

@@ -30,7 +30,7 @@ from lucidae.data.blocks import (
     floating_rows,
     located,
 )
-from lucidae.data.files import CsvBlocks, ParquetBlocks, blocks_of_file
+from lucidae.data.files import ParquetBlocks, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
 from lucidae.data.passes import leaf_of, shown_rows
 from lucidae.moments import SecondMoment
@@ -312,13 +312,15 @@ class _RowsDone:
         self._shown.__exit__(*error)
 
 
-def dask_of_file(path: Any) -> Any:
+def dask_of_file(path: Any, options: Any = None) -> Any:
     """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
 
     Parameters
     ----------
     path : path-like
         A file that `lucidae.data.row_blocks` reads.
+    options : lucidae.io.tables.ReadOptions, optional
+        The columns to read and, for a text file, its header and decimal separator.
 
     Returns
     -------
@@ -327,29 +329,58 @@ def dask_of_file(path: Any) -> Any:
         partitions; else an array, whose chunks are the blocks of the file.
     """
     file = Path(path).resolve()
-    data = blocks_of_file(file)
-    if isinstance(data, CsvBlocks | ParquetBlocks):
+    data = blocks_of_file(file, options=options)
+    if isinstance(data, ParquetBlocks):
         import dask.dataframe as dd
 
         columns = list(data.feature_names or ())
-        if isinstance(data, ParquetBlocks):
-            return dd.read_parquet(file, columns=columns).astype(data.dtype)
-        return dd.read_csv(file, blocksize=BLOCK_BYTES, **data.settings)[columns].astype(data.dtype)
+        return dd.read_parquet(file, columns=columns, index=False).astype(data.dtype)
+    if hasattr(data, "layout"):
+        return _frame_of_text(data)
     assert data.n_rows is not None, "arrays in files have a shape"
     starts = range(0, data.n_rows, data.rows_per_block)
     read = dask.delayed(_rows_of_file, pure=True)
     chunks = []
     for start in starts:
         count = min(data.rows_per_block, data.n_rows - start)
-        block = read(str(file), start, count)
+        block = read(str(file), start, count, options)
         chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
     return da.concatenate(chunks, axis=0)
 
 
-def _rows_of_file(path: str, start: int, count: int) -> Any:
+def _frame_of_text(data: Any) -> Any:
+    """Return the parts of a text file as a lazy data frame, whose workers read them as text.
+
+    Dask would take the type of each column from the first rows, and refuse a part with whole
+    numbers in a column of other numbers.
+    """
+    import dask.dataframe as dd
+    import pandas as pd
+
+    from lucidae.io.text import AS_TEXT, parsing
+
+    names, columns = list(data.all_names), list(data.feature_names)
+    cells = dd.read_csv(
+        data.file, blocksize=BLOCK_BYTES, names=names, **parsing(data.layout), **AS_TEXT
+    )
+    meta = pd.DataFrame(np.empty((0, len(columns))), columns=columns)
+    return cells.map_partitions(partial(_numbers_of_text, data), meta=meta)
+
+
+def _numbers_of_text(data: Any, cells: Any) -> Any:
+    """Return the columns of numbers of one part of a text file, on a worker."""
+    import pandas as pd
+
+    from lucidae.io.text import parse_text
+
+    parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
+    return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
+
+
+def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
     """Return some rows of a file, on a worker."""
     held: list[Any] = []
-    for rows in blocks_of_file(path, first_row=start):
+    for rows in blocks_of_file(path, first_row=start, options=options):
         held.append(rows)
         if sum(len(part) for part in held) >= count:
             break

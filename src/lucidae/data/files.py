@@ -5,9 +5,9 @@ Every problem with a file is a `ValueError` of one sentence that names the file.
 
 from __future__ import annotations
 
-import csv
 import mmap
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,30 @@ from lucidae.data.blocks import ArrayBlocks, RowBlocks, float_reference, shrunk
 
 __all__ = ["FILES", "blocks_of_file", "blocks_of_map"]
 
+UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""Names under which pandas stores an index without a name."""
+
 STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
 """Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
 has read, and reads whole row groups."""
 
-CSV_CELL_BYTES = 16
-"""Bytes that a number takes while a CSV file is parsed, its text included."""
 
+def blocks_of_file(
+    path: Any, *, flat: bool = False, first_row: int = 0, options: Any = None
+) -> RowBlocks:
+    """Return the blocks of a file, recognised by its suffix.
 
-def blocks_of_file(path: Any, *, flat: bool = False, first_row: int = 0) -> RowBlocks:
-    """Return the blocks of a file, recognised by its suffix."""
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    flat : bool, default=False
+        Whether a vector is accepted.
+    first_row : int, default=0
+        Rows before this one are left out.
+    options : lucidae.io.tables.ReadOptions, optional
+        The columns to read and, for a text file, its header and decimal separator.
+    """
     file = Path(path)
     if not file.exists():
         raise ValueError(f"There is no file {str(file)!r}.")
@@ -37,7 +51,48 @@ def blocks_of_file(path: Any, *, flat: bool = False, first_row: int = 0) -> RowB
             f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
             f"{', '.join(sorted(FILES))}."
         )
-    return reader(file, flat=flat, first_row=first_row)
+    return reader(file, flat=flat, first_row=first_row, options=options)
+
+
+def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
+    """Return a reader of arrays that also takes options: columns by their 0-based indices."""
+
+    def reader(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
+        data = opened(file, flat=flat, first_row=first_row)
+        return data if options is None or not options.columns else ChosenBlocks(data, options)
+
+    return reader
+
+
+class ChosenBlocks(RowBlocks):
+    """Some columns of other blocks, given by their 0-based indices.
+
+    Parameters
+    ----------
+    data : RowBlocks
+        All columns, which have no names.
+    options : lucidae.io.tables.ReadOptions
+        The columns, in the order in which they are read.
+    """
+
+    def __init__(self, data: RowBlocks, options: Any) -> None:
+        from lucidae.io.tables import default_names, positions
+
+        names = default_names(data.n_features)
+        found = positions(options.columns, names, data.name.strip("'"))
+        self.data, self.positions = data, list(dict.fromkeys(found))
+        super().__init__(
+            data.name,
+            len(self.positions),
+            data.reference,
+            n_rows=data.n_rows,
+            feature_names=tuple(names[at] for at in self.positions),
+            first_row=data.first_row,
+        )
+
+    def read(self) -> Iterator[Any]:
+        """Yield blocks of the chosen columns."""
+        return (rows[:, self.positions] for rows in self.data)
 
 
 class RawBlocks(RowBlocks):
@@ -141,9 +196,13 @@ def blocks_of_map(
 
 
 class ParquetBlocks(RowBlocks):
-    """The columns of numbers of a Parquet file, read by pyarrow batch by batch."""
+    """The columns of numbers of a Parquet file, read by pyarrow batch by batch.
 
-    def __init__(self, file: Path, *, flat: bool, first_row: int) -> None:
+    Which columns these are is decided as `lucidae.io.tables.read_table` does: an index that pandas
+    wrote is left out unless it has a name and is asked for.
+    """
+
+    def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:
         parquet, self._errors = _pyarrow()
         name = repr(file.name)
         try:
@@ -151,9 +210,8 @@ class ParquetBlocks(RowBlocks):
                 schema, n_rows = opened.schema_arrow, opened.metadata.num_rows
         except self._errors as error:
             raise ValueError(f"{name} is not a Parquet file: {_first_line(error)}.") from None
-        types = [field.type for field in schema if _is_number(field.type)]
-        names = tuple(field.name for field in schema if _is_number(field.type))
-        single = bool(types) and all(kind == "float" for kind in types)
+        names, self.left_out = _chosen_fields(file.name, schema, options)
+        single = all(schema.field(name).type == "float" for name in names)
         super().__init__(
             name,
             len(names),
@@ -203,99 +261,44 @@ def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
     return parquet, (pa.ArrowException, OSError)
 
 
+def _chosen_fields(file: str, schema: Any, options: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the names of the columns to read, and why the others are left out."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", ())
+    index = [name for name in stored if isinstance(name, str)]
+    named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
+    every = [*named, *(name for name in schema.names if name not in index)]
+    reasons = {
+        name: f"its entries are of type {schema.field(name).type}"
+        for name in every
+        if not _is_number(schema.field(name).type)
+    }
+    if options is not None and options.columns:
+        from lucidae.io.tables import positions
+
+        asked = [every[at] for at in dict.fromkeys(positions(options.columns, every, file))]
+        for name in asked:
+            if name in reasons:
+                raise ValueError(f"{file!r} has no numeric column {name!r}: {reasons[name]}.")
+        return tuple(asked), {}
+    numeric = [name for name in every if name not in reasons]
+    if named and named[0] in numeric and len(numeric) > 1:
+        numeric.remove(named[0])
+        reasons[named[0]] = "it is the index of the rows"
+    return tuple(numeric), reasons
+
+
 def _is_number(kind: Any) -> bool:
     import pyarrow.types as types
 
     return any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_boolean))
 
 
-class CsvBlocks(RowBlocks):
-    """The columns of numbers of a text file, read by pandas in chunks.
-
-    The first chunk decides which columns contain numbers.
-    """
-
-    def __init__(self, file: Path, *, flat: bool, first_row: int) -> None:
-        name = repr(file.name)
-        self.file, self.settings = file, _csv_settings(file, name)
-        first = next(iter(self._chunks(name, 1000)), None)
-        columns = [] if first is None else [c for c in first if _holds_numbers(first[c])]
-        if not columns:
-            raise ValueError(f"{name} has no column of numbers in its first rows.")
-        self._columns = columns
-        super().__init__(
-            name,
-            len(columns),
-            float_reference(np.float64),
-            feature_names=tuple(map(str, columns)),
-            flat=flat and len(columns) == 1,
-            first_row=first_row,
-        )
-
-    def read(self) -> Iterator[Any]:
-        """Yield chunks of rows; missing values are NaN."""
-        rows = max(1, self.rows_per_block * 8 // CSV_CELL_BYTES)
-        skip, row = self.first_row, 0
-        for chunk in self._chunks(self.name, rows):
-            numbers = chunk[self._columns]
-            for column in self._columns:
-                if not _holds_numbers(numbers[column]):
-                    raise ValueError(
-                        f"column {column!r} of {self.name} contains text after row {row}, but only "
-                        "numbers in its first rows: correct the file or leave out the column."
-                    )
-            row += len(numbers)
-            if skip < len(numbers):
-                yield numbers.iloc[skip:].to_numpy(dtype=np.float64)
-            skip = max(0, skip - len(numbers))
-
-    def _chunks(self, name: str, rows: int) -> Iterator[Any]:
-        import pandas as pd
-
-        try:
-            with pd.read_csv(self.file, chunksize=rows, **self.settings) as chunks:
-                yield from chunks
-        except pd.errors.EmptyDataError:
-            raise ValueError(f"{name} contains no rows: at least one row is needed.") from None
-        except (pd.errors.ParserError, UnicodeDecodeError, OSError) as error:
-            raise ValueError(f"{name} cannot be read as CSV: {_first_line(error)}.") from None
-
-
-def _csv_settings(file: Path, name: str) -> dict[str, Any]:
-    """Return the arguments of pandas, from the delimiter and the names in the first line."""
+def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
     try:
-        import pandas as pd
+        from lucidae.data.text import TextBlocks
     except ImportError:
         raise ValueError("Reading CSV needs pandas: pip install pandas") from None
-    with file.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
-        line = next((line for line in stream if line.strip()), "")
-    if not line:
-        raise ValueError(f"{name} is empty.")
-    delimiter = max(",;\t", key=line.count)
-    cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
-    has_names = not any(map(_is_text_number, cells))
-    given: dict[str, Any] = {} if has_names else {"header": None, "names": _default_names(cells)}
-    # From version 3.1 on, pandas rounds numbers correctly by default.
-    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):
-        given["float_precision"] = "round_trip"
-    fixed = {"skipinitialspace": True, "index_col": False, "low_memory": False}
-    return {"sep": delimiter, "encoding": "utf-8-sig"} | fixed | given
-
-
-def _default_names(cells: list[str]) -> list[str]:
-    return [f"column {index + 1}" for index in range(len(cells))]
-
-
-def _is_text_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _holds_numbers(column: Any) -> bool:
-    return column.dtype.kind in "iuf"
+    return TextBlocks(file, flat=flat, first_row=first_row, options=options)
 
 
 def _first_line(error: Exception) -> str:
@@ -369,12 +372,13 @@ def _only(arrays: list[Any], file: Path, advice: str) -> Any:
 
 
 FILES: dict[str, Callable[..., RowBlocks]] = {
-    ".npy": _blocks_of_npy,
+    ".npy": _with_options(_blocks_of_npy),
     ".parquet": ParquetBlocks,
-    ".csv": CsvBlocks,
-    ".tsv": CsvBlocks,
-    ".h5": _blocks_of_hdf5,
-    ".hdf5": _blocks_of_hdf5,
-    ".zarr": _blocks_of_zarr,
+    ".csv": _blocks_of_text,
+    ".tsv": _blocks_of_text,
+    ".txt": _blocks_of_text,
+    ".h5": _with_options(_blocks_of_hdf5),
+    ".hdf5": _with_options(_blocks_of_hdf5),
+    ".zarr": _with_options(_blocks_of_zarr),
 }
 """Readers by the suffix of the file."""

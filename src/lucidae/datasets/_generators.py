@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.arrays import to_numpy
+from lucidae.validation import check_choice, check_integer, check_number, check_seed, real_array
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -16,9 +17,9 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:
     """Return `values` as a finite float64 array of `shape`, in which None means any length."""
     try:
-        array = np.asarray(values, dtype=np.float64)
+        array = to_numpy(real_array(values, name)).astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers; {error}.") from error
+        raise ValueError(f"{name} must be an array of numbers; {error}") from error
     fits = array.ndim == len(shape) and all(
         wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
     )
@@ -31,11 +32,12 @@ def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Float
 
 
 class SpectrumData(NamedTuple):
-    """Gaussian samples with known covariance.
+    """Gaussian samples with a known covariance, as `make_spectrum` returns them.
 
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
+        The samples.
     eigenvalues : ndarray of shape (n_features,)
         Eigenvalues of the population covariance, in descending order.
     eigenvectors : ndarray of shape (n_features, n_features)
@@ -48,12 +50,14 @@ class SpectrumData(NamedTuple):
 
 
 class LinearNetworkData(NamedTuple):
-    """Inputs and outputs of a linear map with known singular values.
+    """Inputs and outputs of a linear map, as `make_linear_network` returns them.
 
     Attributes
     ----------
     data : ndarray of shape (n_samples, n_features)
+        The inputs x.
     target : ndarray of shape (n_samples, n_targets)
+        The outputs y = Mx, plus noise.
     coef : ndarray of shape (n_targets, n_features)
         The map M, in the orientation of scikit-learn's ``coef_``.
     singular_values : ndarray of shape (rank,)
@@ -64,6 +68,15 @@ class LinearNetworkData(NamedTuple):
     target: Floats
     coef: Floats
     singular_values: Floats
+
+
+def check_range(values: Floats, name: str) -> Floats:
+    """Return computed values if they are finite, else raise an error about the settings."""
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"{name} would exceed the range of float64 with these settings; give smaller numbers."
+        )
+    return values
 
 
 def random_orthonormal(size: int, columns: int, rng: np.random.RandomState) -> Floats:
@@ -120,7 +133,7 @@ def make_spectrum(
     variances = np.sort(check_finite(spaced, "eigenvalues", (n_features,)))[::-1].copy()
     if variances[-1] < 0:
         raise ValueError(f"eigenvalues must not be negative; the smallest one is {variances[-1]}.")
-    rng = check_random_state(random_state)
+    rng = check_random_state(check_seed(random_state))
     directions = random_orthonormal(n_features, n_features, rng)
     scores = rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)
     return SpectrumData(scores @ directions.T, variances, directions)
@@ -136,7 +149,7 @@ def make_linear_network(
     noise: float = 0.0,
     random_state: Any = None,
 ) -> LinearNetworkData:
-    """Draw white inputs x and outputs y = Mx of a map with exponentially decaying spectrum.
+    """Draw white inputs x and outputs y = Mx of a map M with exponentially decaying spectrum.
 
     The setting of Mianjy et al. 2018, Figure 3: the singular subspaces of M are uniformly
     random and its i-th singular value is exp(−decay · i), i = 0, 1, … The paper does not state
@@ -174,29 +187,31 @@ def make_linear_network(
     order = widest if rank is None else check_integer(rank, "rank", low=1, high=widest)
     check_number(decay, "decay", low=0.0)
     check_number(noise, "noise", low=0.0)
-    rng = check_random_state(random_state)
-    singular_values = np.exp(-decay * np.arange(order))
+    rng = check_random_state(check_seed(random_state))
+    with np.errstate(over="ignore"):  # exp(−∞) = 0 is the right value for a huge rate
+        singular_values = np.exp(-np.multiply(decay, np.arange(order)))
     left = random_orthonormal(n_targets, order, rng)
     right = random_orthonormal(n_features, order, rng)
     coef = (left * singular_values) @ right.T
     data = rng.standard_normal((n_samples, n_features))
-    target = data @ coef.T + noise * rng.standard_normal((n_samples, n_targets))
-    return LinearNetworkData(data, target, coef, singular_values)
+    with np.errstate(over="ignore"):
+        target = data @ coef.T + noise * rng.standard_normal((n_samples, n_targets))
+    return LinearNetworkData(data, check_range(target, "target"), coef, singular_values)
 
 
 class SparseRegressionData(NamedTuple):
-    """Responses that are combinations of few columns of a dictionary.
+    """Responses that combine few columns of a dictionary, from `make_sparse_regression`.
 
     Attributes
     ----------
     dictionary : ndarray of shape (d, kappa)
-        Φ, the design matrix in the terms of scikit-learn.
+        The dictionary Φ, which is `X` in the terms of scikit-learn.
     responses : ndarray of shape (d, n)
-        X = ΦU₀ plus noise.
+        The responses ΦU₀ plus noise, `y` in the terms of scikit-learn.
     coef : ndarray of shape (n, kappa)
-        U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
+        The coefficients U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
     noise_variance : float
-        γ; 0 if there is no noise.
+        The noise variance; 0 if there is no noise.
     support : ndarray of shape (r,)
         Ascending indices of the columns in use.
     """
@@ -209,14 +224,17 @@ class SparseRegressionData(NamedTuple):
 
 
 def unit_scales(count: int, _spread: float, _rng: np.random.RandomState) -> Floats:
-    """Return ones: every row of the code has unit norm. Wipf 2023, Figure 2(a)."""
+    """Return ones: nonzero rows of the coefficients have unit norm (Wipf 2023, Figure 2(a))."""
     return np.ones(count)
 
 
 def jeffreys_scales(count: int, spread: float, rng: np.random.RandomState) -> Floats:
-    """Return norms with a uniform logarithm on [spread, 1/spread]. Wipf 2023, Figure 2(b)."""
+    """Return log-uniform norms between `spread` and 1/`spread` (Wipf 2023, Figure 2(b))."""
     return np.asarray(np.exp(rng.uniform(math.log(spread), -math.log(spread), size=count)))
 
+
+LARGEST_DECADE = 300
+"""Largest absolute logarithm of a noise variance to base 10, so that float64 represents it."""
 
 ROW_SCALINGS = {"unit": unit_scales, "jeffreys": jeffreys_scales}
 
@@ -239,12 +257,13 @@ def make_sparse_regression(
     dictionary: Any = None,
     random_state: Any = None,
 ) -> SparseRegressionData:
-    """Draw a simultaneous sparse approximation problem X = ΦU₀ (+ noise).
+    """Draw responses that are combinations of few columns of a dictionary, with or without noise.
 
-    The experiments of Wipf 2023, Appendix A. Φ has Gaussian columns of unit norm. U₀ has `r`
-    nonzero rows at random positions; they form a sum of `tau` random outer products, so that they
-    are correlated across the `n` responses, and each is scaled to unit norm or by Jeffreys'
-    prior. The paper does not state n and tau; the defaults 20 and 3 are the choice of lucidae.
+    These are the problems X = ΦU₀ of Wipf 2023, Appendix A. The dictionary Φ has Gaussian columns
+    of unit norm. The coefficients U₀ have `r` nonzero rows at random positions; they form a sum of
+    `tau` random outer products, so that they are correlated across the `n` responses, and each is
+    scaled to unit norm or by Jeffreys' prior. The paper does not state n and tau; the defaults 20
+    and 3 are the choice of lucidae.
 
     Parameters
     ----------
@@ -263,7 +282,8 @@ def make_sparse_regression(
     spread : float in (0, 1], default=0.01
         Range of the Jeffreys scaling.
     snr_db : float, default=None
-        Signal-to-noise ratio in decibels, 10 log₁₀(mean square of ΦU₀ / γ); None: no noise.
+        Signal-to-noise ratio in decibels: 10 log₁₀ of the mean square of ΦU₀ divided by the noise
+        variance. None: no noise.
     dictionary : array-like of shape (d, kappa), default=None
         A given Φ, such as a lead field, used unchanged; `d` and `kappa` are read from it.
     random_state : int, RandomState instance or None, default=None
@@ -284,7 +304,7 @@ def make_sparse_regression(
     >>> np.allclose(problem.responses, problem.dictionary @ problem.coef.T)
     True
     """
-    rng = check_random_state(random_state)
+    rng = check_random_state(check_seed(random_state))
     if dictionary is None:
         size = check_integer(d, "d", low=1), check_integer(kappa, "kappa", low=1)
         atoms = unit_columns(rng.standard_normal(size))
@@ -294,16 +314,22 @@ def make_sparse_regression(
     support = np.sort(rng.permutation(atoms.shape[1])[:r])
     coef = np.zeros((check_integer(n, "n", low=1), atoms.shape[1]))
     coef[:, support] = _active_rows(r, n, tau, row_scaling, spread, rng).T
-    clean = atoms @ coef.T
-    variance = _noise_variance(clean, snr_db)
-    responses = clean + math.sqrt(variance) * rng.standard_normal(clean.shape)
-    return SparseRegressionData(atoms, responses, coef, variance, support)
+    with np.errstate(over="ignore", invalid="ignore"):
+        clean = check_range(atoms @ coef.T, "the responses")
+        variance = _noise_variance(clean, snr_db)
+        responses = clean + math.sqrt(variance) * rng.standard_normal(clean.shape)
+    return SparseRegressionData(
+        atoms, check_range(responses, "the responses"), coef, variance, support
+    )
 
 
 def _active_rows(
     r: int, n: int, tau: int, row_scaling: str, spread: float, rng: np.random.RandomState
 ) -> Floats:
-    """Return the nonzero rows of the code, (r, n): Σₜ aₜbₜᵀ with rows rescaled."""
+    """Return the nonzero rows of the coefficients, of shape (r, n).
+
+    They are a sum of `tau` outer products of Gaussian vectors, with rows rescaled.
+    """
     check_integer(tau, "tau", low=1)
     check_number(spread, "spread", low=0.0, high=1.0, open_low=True)
     check_choice(row_scaling, "row_scaling", ROW_SCALINGS)
@@ -313,9 +339,20 @@ def _active_rows(
 
 
 def _noise_variance(clean: Floats, snr_db: float | None) -> float:
+    """Return the noise variance of a signal-to-noise ratio in decibels; 0 for None."""
     if snr_db is None:
         return 0.0
+    ratio = check_number(snr_db, "snr_db")
     power = float(np.mean(clean**2))
     if power == 0.0:
-        raise ValueError("snr_db was given, but with r = 0 there is no signal; use snr_db=None.")
-    return power * math.pow(10.0, -check_number(snr_db, "snr_db") / 10.0)
+        raise ValueError(
+            "snr_db was given, but there is no signal: r = 0, or the columns in use are zero. Use "
+            "snr_db=None."
+        )
+    decades = math.log10(power) - ratio / 10.0 if math.isfinite(power) else math.inf
+    if not abs(decades) <= LARGEST_DECADE:
+        raise ValueError(
+            f"snr_db={snr_db!r} was given, which makes the noise variance 10^{decades:.4g}; "
+            f"expected a ratio with a variance from 1e-{LARGEST_DECADE} to 1e{LARGEST_DECADE}."
+        )
+    return power * math.pow(10.0, -ratio / 10.0)

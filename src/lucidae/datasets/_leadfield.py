@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lucidae.datasets._generators import Floats, check_finite, unit_columns
-from lucidae.validation import check_integer
+from lucidae.validation import check_flag, check_integer, check_seed
 
 MAGNETIC_CONSTANT = 1e-7  # μ₀/4π, in T·m/A
 HELMET_AXES = (0.11, 0.13, 0.12)  # half axes to the right, to the front and upwards, in metres
@@ -134,9 +134,9 @@ def make_meg_leadfield(
     sources : array-like of shape (n_sources, 3), default=None
         Your own source positions, in metres from the centre; `n_sources` is read from them.
     normalize : bool, default=True
-        Scale the columns to unit norm; False gives teslas per ampere-metre.
+        Whether to scale the columns to unit norm; False gives teslas per ampere-metre.
     return_geometry : bool, default=False
-        Return a named tuple with positions and orientations as well.
+        Whether to return a named tuple with positions and orientations as well.
     random_state : int, RandomState instance or None, default=None
         Seed of the source positions.
 
@@ -157,6 +157,8 @@ def make_meg_leadfield(
     >>> make_meg_leadfield(n_sensors=60, n_sources=100, random_state=0).shape
     (60, 100)
     """
+    check_flag(normalize, "normalize")
+    check_flag(return_geometry, "return_geometry")
     positions, normals = (
         _given_sensors(sensors)
         if sensors is not None
@@ -164,14 +166,26 @@ def make_meg_leadfield(
     )
     if sources is None:
         count = check_integer(n_sources, "n_sources", low=1)
-        places = brain_points(count, check_random_state(random_state))
+        places = brain_points(count, check_random_state(check_seed(random_state)))
     else:
         places = check_finite(sources, "sources", (None, 3))
     _check_depths(positions, places)
-    leadfield, orientations = dominant_orientation(sarvas_gain(positions, normals, places))
+    leadfield, orientations = _strongest_fields(positions, normals, places)
     leadfield = unit_columns(leadfield) if normalize else leadfield
     geometry = MegLeadfield(leadfield, positions, normals, places, orientations)
     return geometry if return_geometry else leadfield
+
+
+def _strongest_fields(sensors: Floats, normals: Floats, sources: Floats) -> tuple[Floats, Floats]:
+    """Return the columns of the lead field and their orientations, if float64 represents them."""
+    with np.errstate(all="ignore"):
+        gain = sarvas_gain(sensors, normals, sources)
+    if not np.isfinite(gain).all() or not np.square(gain).any(axis=(0, 2)).all():
+        raise ValueError(
+            "the field of a source exceeds the range of float64 or vanishes; positions are in "
+            "metres, and those of a head lie within about 0.3 m of the centre."
+        )
+    return dominant_orientation(gain)
 
 
 def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
@@ -188,8 +202,9 @@ def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
 
 def _check_depths(sensors: Floats, sources: Floats) -> None:
     """Raise an error for sources outside the head or at its centre, which the model excludes."""
-    nearest = np.linalg.norm(sensors, axis=1).min()
-    depths = np.linalg.norm(sources, axis=1)
+    with np.errstate(over="ignore"):
+        nearest = np.linalg.norm(sensors, axis=1).min()
+        depths = np.linalg.norm(sources, axis=1)
     if depths.max() >= nearest:
         raise ValueError(
             f"every source must be nearer to the centre than every sensor; the farthest source "

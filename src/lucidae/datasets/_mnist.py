@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from lucidae.datasets._cache import DataFile, data_home, read_files, read_stored, store, verified
-from lucidae.validation import check_choice
+from lucidae.validation import check_choice, check_flag
 
 PIXEL_TYPES = ("float32", "float64", "uint8")
 
@@ -32,7 +32,8 @@ def pixel_type(dtype: Any) -> str:
     except TypeError:
         name = ""
     if name not in PIXEL_TYPES:
-        raise ValueError(f"dtype must be one of {', '.join(PIXEL_TYPES)}; got {dtype!r}.")
+        named = ", ".join(map(repr, PIXEL_TYPES))
+        raise ValueError(f"dtype={dtype!r} was given, expected one of {named}.")
     return name
 
 
@@ -65,7 +66,7 @@ def load_digits(*, dtype: Any = "float64", return_X_y: bool = False) -> Any:
     dtype : {"float64", "float32", "uint8"}, default="float64"
         Floating: pixels divided by 16, so in [0, 1]. uint8: integers from 0 to 16.
     return_X_y : bool, default=False
-        Return only (data, target).
+        Whether to return only (data, target).
 
     Returns
     -------
@@ -82,6 +83,7 @@ def load_digits(*, dtype: Any = "float64", return_X_y: bool = False) -> Any:
     """
     import sklearn.datasets  # not needed for `import lucidae`
 
+    check_flag(return_X_y, "return_X_y")
     raw = sklearn.datasets.load_digits()
     digits = image_bunch(scale_pixels(raw.data, 16, dtype), raw.target, (8, 8), raw.DESCR)
     return (digits.data, digits.target) if return_X_y else digits
@@ -139,7 +141,7 @@ def load_mnist(
     dtype : {"float32", "float64", "uint8"}, default="float32"
         Floating: pixels divided by 255, so in [0, 1]. uint8: integers from 0 to 255.
     return_X_y : bool, default=False
-        Return only (data, target).
+        Whether to return only (data, target).
     data_home : path-like, default=None
         Folder of the cache; see `lucidae.datasets.data_home`.
 
@@ -167,6 +169,7 @@ def load_mnist(
     (60000, 784)
     """
     folder, files, dtype = mnist_folder(data_home), _files_of(subset), pixel_type(dtype)
+    check_flag(return_X_y, "return_X_y")
     try:
         contents = read_stored(folder, files)
     except ABSENT as error:
@@ -205,7 +208,7 @@ def fetch_mnist(
     dtype : {"float32", "float64", "uint8"}, default="float32"
         Floating: pixels divided by 255, so in [0, 1]. uint8: integers from 0 to 255.
     return_X_y : bool, default=False
-        Return only (data, target).
+        Whether to return only (data, target).
     data_home : path-like, default=None
         Folder of the cache; see `lucidae.datasets.data_home`.
 
@@ -228,6 +231,7 @@ def fetch_mnist(
     (60000, 784)
     """
     folder, files, dtype = mnist_folder(data_home), _files_of(subset), pixel_type(dtype)
+    check_flag(return_X_y, "return_X_y")
     try:
         contents = read_stored(folder, files)
     except ABSENT:
@@ -287,7 +291,9 @@ UNSIGNED_BYTE = 0x08
 
 
 def decode_idx(content: bytes) -> Bytes:
-    """Return the array of an IDX file of unsigned bytes: its type, its shape, then its entries.
+    """Return the array in an IDX file of unsigned bytes.
+
+    Such a file contains the type of the entries, the shape of the array and the entries.
 
     The array is read-only and shares its memory with `content`.
     """
@@ -345,7 +351,7 @@ def _fetch_openml(folder: str, parser: str) -> Any:
 
 @contextmanager
 def _network_timeout(seconds: float) -> Iterator[None]:
-    """Set a default timeout of sockets, for which the OpenML client has no option."""
+    """Set a default timeout of sockets, because the OpenML client has no such option."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

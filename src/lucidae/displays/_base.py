@@ -46,6 +46,17 @@ class Display(ABC):
         """Draw the data on `ax`."""
 
 
+def plain_text(name: Any) -> str:
+    r"""Return a name for matplotlib, which would read text between two dollars as a formula.
+
+    Examples
+    --------
+    >>> print(plain_text("price in $ or US$"))
+    price in \$ or US\$
+    """
+    return str(name).replace("$", r"\$")
+
+
 def fitted_attribute(estimator: Any, names: tuple[str, ...], caller: str) -> tuple[str, Any]:
     """Return the name and the value of the first of `names` that a fitted estimator has."""
     check_is_fitted(estimator)

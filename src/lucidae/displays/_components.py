@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.displays._base import Display, fitted_attribute
+from lucidae.displays._base import Display, fitted_attribute, plain_text
 
 
 class ComponentsDisplay(Display):
@@ -100,7 +100,8 @@ class ComponentsDisplay(Display):
             return
         ax.set(xlabel="feature", ylabel="component")
         if self.feature_names is not None and len(self.feature_names) <= 40:
-            ax.set_xticks(range(len(self.feature_names)), self.feature_names, rotation=60)
+            names = [plain_text(name) for name in self.feature_names]
+            ax.set_xticks(range(len(names)), names, rotation=60)
         self.figure_.colorbar(self.image_, ax=ax)
 
     def _tiles(self) -> np.ndarray[Any, Any]:
@@ -185,7 +186,7 @@ class SpectrumDisplay(Display):
         return display.plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        order = np.arange(1, len(self.values) + 1)
+        order = np.arange(len(self.values))  # the indices of ``components_``
         (self.line_,) = ax.plot(order, self.values, **{"marker": "o", **line})
         if self.level is not None and self.level > 0:
             label = "noise" if self.quantity == "variance" else "threshold"

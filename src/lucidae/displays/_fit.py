@@ -92,11 +92,11 @@ class RecoveryDisplay(Display):
 
     Parameters
     ----------
-    strengths : array of shape (kappa,)
+    strengths : array of shape (n_columns,)
         Norm of the coefficients of each column over the outputs.
     support : array of int, optional
         Indices of the significant columns.
-    truth : array of shape (kappa,), optional
+    truth : array of shape (n_columns,), optional
         Norms of the true coefficients.
 
     Attributes
@@ -134,7 +134,7 @@ class RecoveryDisplay(Display):
         ----------
         estimator : object
             A fitted `SparseVAE`, or any linear model with ``coef_``.
-        true_coef : array of shape (n_outputs, kappa) or (kappa,), optional
+        true_coef : array of shape (n_outputs, n_columns) or (n_columns,), optional
             The coefficients from which the data were generated.
         ax : matplotlib axes, optional
             Axes to draw on; by default new ones.

@@ -1,7 +1,8 @@
 """Dropout in linear networks: the exact optimum of dropout training.
 
-Objectives, closed form, equalizers, landscape, SGD (Algorithm 1), certificates and estimators of
-Mianjy et al. 2018, for inputs of any covariance.
+The package contains the expected loss of dropout training, its global minimum in closed form,
+equalizers, the loss landscape, training by SGD, certificates and estimators of Mianjy et al. 2018,
+for inputs of any covariance.
 """
 
 from lucidae.dropout.certificate import certify_weights

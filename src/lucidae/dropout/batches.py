@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ __all__ = ["BlockProblem", "check_streamed", "loaded_or_problem", "read_problem"
 
 
 class BlockProblem(NamedTuple):
-    """The moment of rows [x | y], and their triangular factor where the moment is not enough."""
+    """The problem of data that were read in blocks, and the moment of their rows [x | y]."""
 
+    problem: LinearProblem
     moment: SecondMoment
-    root: Array | None
 
 
 def read_problem(
@@ -40,9 +41,10 @@ def read_problem(
     variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
     well = scalar(variances[0]) * CONDITION >= scalar(variances[-1])
     if well or start is not None or not data.repeatable:
-        return BlockProblem(moment, None)
+        return BlockProblem(problem, moment)
     factor = partial(_block_root, moment, centered)
-    return BlockProblem(moment, fold(data, factor, _stacked_root, verbose=verbose))
+    root = fold(data, factor, _stacked_root, verbose=verbose)
+    return BlockProblem(replace(problem, root=root), moment)
 
 
 def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
@@ -59,16 +61,16 @@ def _stacked_root(first: Array, second: Array) -> Array:
 
 def loaded_or_problem(
     X: Any, y: Any, sample_weight: Any, *, centered: bool
-) -> LoadedRows | LinearProblem:
+) -> LoadedRows | BlockProblem:
     """Return the data if they fit into one block, else their problem; y is X if it is None."""
     data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
     small = data.load()
     if small is not None:
         return small
     if y is None:
-        return LinearProblem.autoencoder(read_moment(data), centered=centered)
-    moment, root = read_problem(data, centered=centered)
-    return LinearProblem.from_moment(moment, data.rows.n_features, centered=centered, root=root)
+        moment = read_moment(data)
+        return BlockProblem(LinearProblem.autoencoder(moment, centered=centered), moment)
+    return read_problem(data, centered=centered)
 
 
 def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | None) -> None:

@@ -17,41 +17,42 @@ from lucidae.certificate import (
     certifies,
     does_not_apply,
     reported,
+    undecided,
 )
 from lucidae.data import in_memory
-from lucidae.dropout.batches import loaded_or_problem
-from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
+from lucidae.dropout.batches import BlockProblem, loaded_or_problem
+from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verifier import CERTIFIED, measure
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_number, check_rows, check_weights
+from lucidae.validation import check_flag, check_number, check_rows, check_weights
 
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
 LARGEST_GAP = 2e-2
-"""Largest gap that the certificate of a fit by SGD allows, whatever its `tol`: beyond two percent
-of E‖y‖² weights are not called a global minimum."""
-
-ATTRIBUTES = 1e-6
-"""Largest relative difference of a reported attribute from the data. The exact solver and the
-verifier agree to about 1e-12 on well-conditioned data, and attributes in float32 to 1e-7."""
+"""Largest gap, relative to E‖y‖², that the certificate of a fit by SGD allows, whatever its `tol`:
+weights with a larger gap are not called a global minimum."""
 
 CONSISTENT = 1e-9
-"""Largest difference of the factorised rows from their moment, in units of standard deviations:
-above the rounding errors of 10⁶ rows, below any error that changes a certified gap."""
+"""Largest difference between the second moment of the rows and that of their triangular factor, in
+units of standard deviations: more than the rounding errors of 10⁶ rows, less than any error that
+changes a certified gap."""
 
 UNCERTAIN_CURVATURE = 4.0
-"""The Hessian at weights of relative gradient norm g differs by about this multiple of g from that
-at the critical point nearby."""
+"""Where the relative norm of the gradient is g, the Hessian differs from that of the nearest
+critical point by about UNCERTAIN_CURVATURE · g."""
+
+SINGLE = 1e-10
+"""Rounding units above this are those of single precision."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
 _CORRELATED = (
-    "Theorems 3.3 and 3.4 hold for separate layers, and for tied layers with white inputs: with "
-    "tied layers and correlated inputs the optimum is in general not equalized."
+    "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
+    "white inputs. With tied layers and correlated inputs the optimum is in general not equalized."
 )
 _REMEDY = "Call fit, or lucidae.certify, with all rows at once: they have more digits than moments."
 _SEE = "float64 does not determine the gap: see the claim on conditioning."
@@ -73,63 +74,100 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     -------
     tuple of Claim
     """
-    compared = (
+    gap = _gap(figures, tolerance)
+    compared: tuple[Claim, ...] = (
         _subgradient(figures, tolerance),
         _product(figures, tolerance),
         _equalized(figures, tolerance),
         _path_norm(figures, tolerance),
         _rank(figures, tolerance),
         _stationarity(figures, tolerance),
-        _curvature(figures, tolerance),
+        _curvature(figures, tolerance, decided=gap.holds is not None),
         *_attributes(figures),
     )
-    gap = _gap(figures, tolerance)
     if figures.undecided > tolerance or (figures.gap is not None and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
         compared = tuple(
-            does_not_apply(claim.name, claim.statement, claim.reference, _SEE) for claim in compared
+            undecided(claim.name, claim.statement, claim.reference, _SEE) for claim in compared
         )
-    conditioning = _conditioning(figures, tolerance)
-    return (gap, *compared, conditioning, *_small_dropout(figures))
+    return (
+        gap,
+        *compared,
+        _conditioning(figures, tolerance),
+        *_small_dropout(figures),
+        _sampling(figures),
+    )
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Claim a gap between −tolerance and tolerance: below, the value or the bound is wrong."""
+    if figures.gap is None:
+        return _bounded_gap(figures, tolerance)
     reference = f"Mianjy et al. 2018, Theorem {'2.4' if figures.tied else '3.6'}"
-    statement = "the expected dropout loss is its global minimum"
     gap, error = figures.gap, figures.gap_error
-    if gap is None:
-        return does_not_apply("gap", statement, reference, _NOT_KNOWN)
     if gap + error < -tolerance:
         why = "The loss is below its lower bound, so one of them was computed wrongly."
-        return Claim("gap", statement, reference, gap, tolerance, False, why, error)
+        return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
     if gap < -tolerance or error > tolerance:
         # An error above the tolerance leaves room for a smaller loss, however small the gap is.
         if gap - error > tolerance:
-            why = _training() if figures.from_rows else _REMEDY
-            return Claim("gap", statement, reference, gap, tolerance, False, why, error)
-        return Claim("gap", statement, reference, gap, tolerance, None, _lost(figures), error)
+            why = _training(figures) if figures.from_rows else _REMEDY
+            return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
+        why = _lost(figures)
+        return undecided("gap", _MINIMUM, reference, why, gap, tolerance, error=error)
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
-    advice = _saddle_advice(figures) if at_saddle else _training()
-    return at_most("gap", statement, reference, gap, tolerance, advice, error=error)
+    advice = _saddle_advice(figures) if at_saddle else _training(figures)
+    return at_most("gap", _MINIMUM, reference, gap, tolerance, advice, error=error)
 
 
-def _training() -> str:
-    return f"Train longer with a decreasing learning rate; {_EXACT}"
+_MINIMUM = "the expected dropout loss is its global minimum"
+
+
+def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
+    """Claim a small gap where the minimum is not known, from a lower and an upper bound of it.
+
+    The minimum for separate layers bounds the loss of tied layers from below; a loss that a
+    descent reached bounds the minimum from above.
+    """
+    reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
+    assert figures.lower_bound is not None
+    error = figures.gap_error
+    most = figures.share(figures.value - figures.lower_bound)
+    if most + error < -tolerance or abs(most) + error <= tolerance:
+        why = "The loss is below its lower bound, so one of them was computed wrongly."
+        return at_most("gap", _MINIMUM, reference, abs(most), tolerance, why, error=error)
+    reached = figures.value if figures.reached is None else figures.reached
+    least = figures.share(figures.value - reached)
+    if least - error > tolerance:
+        why = f"L-BFGS from these weights reaches a loss that is smaller by {least:.2g} of E‖y‖²."
+        return Claim("gap", _MINIMUM, reference, least, tolerance, False, why, error)
+    why = (
+        f"{_NOT_KNOWN} The gap lies between 0 and {most:.2g}, the distance to the minimum for "
+        "separate layers; L-BFGS from these weights found no smaller loss."
+    )
+    return undecided("gap", _MINIMUM, reference, why, most, tolerance, error=error)
+
+
+def _training(figures: DropoutFigures) -> str:
+    """Return the advice for weights that are not optimal."""
+    rounded = figures.precision > SINGLE
+    hint = " The weights are rounded to float32: fit to rows in float64." if rounded else ""
+    return f"Train longer with a decreasing learning rate; {_EXACT}{hint}"
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Say what the conditioning of the inputs leaves undecided."""
+    """Return a sentence that says why rounding errors leave the gap undecided."""
     dropped = (
-        f" Directions of the inputs that cannot be told from constants: {figures.dropped}."
+        f" The number of directions of the inputs that cannot be told from constants is "
+        f"{figures.dropped}."
         if figures.dropped
         else ""
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
     return (
-        f"Not decidable in float64: rounding errors leave {figures.gap_error:.1g} of E‖y‖² open. "
-        f"The second moment of the standardised inputs has the condition number "
-        f"{figures.condition:.1g}.{dropped}{remedy}"
+        f"float64 does not decide it: rounding errors may change the gap by "
+        f"{figures.gap_error:.1g} of E‖y‖², because the second moment of the standardised inputs "
+        f"has the condition number {figures.condition:.1g}.{dropped}{remedy}"
     )
 
 
@@ -138,7 +176,7 @@ def _saddle_advice(figures: DropoutFigures) -> str:
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the product satisfies the optimality conditions of the convex relaxation"
+    statement = "the product U Vᵀ satisfies the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
     if figures.subgradient is None:
         return does_not_apply("subgradient", statement, reference, _NOT_KNOWN)
@@ -154,12 +192,14 @@ def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _product(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the network computes the optimal function: singular values shrunk by one threshold"
+    statement = "the network computes the optimal function: the least-squares map, shrunk"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.product_distance is None:
         why = (
-            "The optimal product is not known, or it is not unique because the singular values "
-            "r and r + 1 are equal within the tolerance."
+            _NOT_KNOWN
+            if figures.optimum is None
+            else "The optimal function is not unique: the last singular value of the least-squares "
+            "map that fits into the hidden layer equals the next one within the tolerance."
         )
         return does_not_apply("product", statement, reference, why)
     return at_most(
@@ -169,52 +209,65 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
         figures.product_distance,
         math.sqrt(tolerance),
         f"The network computes a function that differs from the optimal one. {_EXACT}",
-        error=figures.error,
+        error=figures.error + figures.optimum_error,
     )
 
 
 def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "all hidden units have equal importance (variance over squared mean)"
+    statement = "all hidden units have equal importance: variance over squared mean of the scores"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     why = _why_not_equalized(figures)
     if why:
         return does_not_apply("equalized", statement, reference, why)
     advice = "lucidae.equalize_pair equalizes the units without changing the product."
-    variance, error = figures.relative_variance, figures.error
+    variance = figures.relative_variance
+    error = _error_of_square(variance, figures.error)
     return at_most("equalized", statement, reference, variance, tolerance, advice, error=error)
 
 
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the path norm is the smallest that this product allows"
+    statement = "the path norm is the smallest one of all weights with this product U Vᵀ"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
     why = _why_not_equalized(figures)
     if why:
         return does_not_apply("path_norm", statement, reference, why)
     advice = "lucidae.equalize_pair minimises the path norm without changing the product."
-    excess, error = figures.path_excess, figures.error
+    excess = figures.path_excess
+    error = _error_of_square(excess, figures.error)
     return at_most("path_norm", statement, reference, excess, tolerance, advice, error=error)
 
 
+def _error_of_square(figure: float, error: float) -> float:
+    """Return the error of a figure that is quadratic about its minimum zero.
+
+    Importance scores with relative errors e change a figure v by at most 2e√v + e².
+    """
+    return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
+
+
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Say why the optimum need not be equalized; empty where it is."""
+    """Return the reason why the optimum need not be equalized; empty where it is equalized."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
 
 
 def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = f"the product has the rank of the optimal product of width {figures.width}"
+    statement = (
+        f"the product U Vᵀ has the rank of the optimal one with {figures.width} hidden units"
+    )
     reference = "Mianjy et al. 2018, Theorem 3.6"
     rank, optimal = figures.rank, figures.optimal_rank
     lowest, highest = figures.rank_band
     if optimal is None or lowest is None or highest is None:
-        return does_not_apply("rank", statement, reference, "The optimal rank is not known.")
+        return does_not_apply("rank", statement, reference, _NOT_KNOWN)
     if rank != optimal and lowest <= rank <= highest:
         why = (
-            f"A singular value of the optimal product is about {math.sqrt(tolerance):.1g} of the "
-            "largest, so that the numerical rank is not defined."
+            "The numerical rank of the optimal product is not defined: one of its singular values "
+            f"is about {math.sqrt(tolerance):.1g} of the largest, at which zero is told from "
+            "nonzero, or is smaller than its rounding error."
         )
-        return Claim("rank", statement, reference, float(rank), float(optimal), None, why)
+        return undecided("rank", statement, reference, why, float(rank), float(optimal))
     advice = "" if rank == optimal else _rank_advice(rank > optimal)
     return Claim("rank", statement, reference, float(rank), float(optimal), not advice, advice)
 
@@ -237,11 +290,13 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
     )
 
 
-def _curvature(figures: DropoutFigures, tolerance: float) -> Claim:
+def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
+    """Claim that no curvature is negative; needed only where the gap is not decided."""
     statement = "the Hessian has no negative eigenvalue, so the point is not a strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
-        return does_not_apply("curvature", statement, reference, figures.reason)
+        state = does_not_apply if decided else undecided
+        return state("curvature", statement, reference, figures.reason)
     level, advice = -math.sqrt(tolerance), _saddle_advice(figures)
     error = UNCERTAIN_CURVATURE * figures.stationarity + figures.error
     return at_least(
@@ -256,8 +311,7 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
     return (
         at_most(
             "attributes",
-            "objective_, rank_, threshold_ and singular_values_ agree with the data: "
-            "s_{ρ+1} ≤ α < s_ρ, or ρ = r",
+            "the fitted attributes agree with the weights and the data",
             "Mianjy et al. 2018, Theorem 3.6",
             figures.attributes,
             ATTRIBUTES,
@@ -269,19 +323,19 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Claim that the gap is known within the tolerance."""
-    statement = "float64 determines the gap: the share of E‖y‖² that rounding leaves open"
+    statement = "rounding errors change the gap, relative to E‖y‖², by at most the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
-        why = "The factorised rows and their moment differ, so one of them is wrong."
+        why = "The rows and their second moment differ, so one of them is wrong."
         value = figures.inconsistency
         return Claim("conditioning", statement, reference, value, CONSISTENT, False, why)
     share = figures.gap_error
     if share > tolerance:
         why = _lost(figures)
-        return Claim("conditioning", statement, reference, share, tolerance, None, why)
+        return undecided("conditioning", statement, reference, why, share, tolerance)
     note = (
-        f"Directions of the inputs that count as constant: {figures.dropped}. Relative to the "
-        "features, their standard deviation is at the level of rounding errors."
+        f"The number of directions of the inputs that count as constant is {figures.dropped}: "
+        "their standard deviation, relative to the features, is at the level of rounding errors."
         if figures.dropped
         else ""
     )
@@ -289,23 +343,34 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Report the bound of Theorem 4.3; its conclusion also holds without the bound."""
+    """Report the strength below which Mianjy et al. 2018, Theorem 4.3 applies, for tied weights."""
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound
     advice = (
-        f"λ = {figures.strength:.3g} is {'below' if inside else 'above'} it. Every local minimum "
-        "is global in both cases (proof in the docstring of lucidae.dropout.theory)."
+        f"The strength of this dropout, {figures.strength:.3g}, is "
+        f"{'below' if inside else 'above'} it. Every local minimum is global in both cases (proof "
+        "in the docstring of lucidae.dropout.theory)."
     )
     return (
         reported(
             "small_dropout",
-            "strength below which the optimum has full rank",
+            "the optimum has full rank if dropout/(1 − dropout) is below this strength",
             "Mianjy et al. 2018, Theorem 4.3",
             figures.paper_bound,
             advice,
         ),
     )
+
+
+def _sampling(figures: DropoutFigures) -> Claim:
+    """Report how many components another sample of the same size would show again."""
+    statement = "number of leading components that are separated from sampling noise"
+    reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
+    if figures.separated is None:
+        return does_not_apply("sampling", statement, reference, figures.sampling)
+    count = float(figures.separated)
+    return reported("sampling", statement, reference, count, figures.sampling)
 
 
 def certificate_of(
@@ -318,7 +383,10 @@ def certificate_of(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on a problem; the arguments are those of `measure`."""
+    """Return the certificate of weights on a problem; `title` says what is certified.
+
+    The other arguments are those of `lucidae.dropout.verifier.measure`.
+    """
     check_problem(problem, weights)
     weights = Weights(*(like(part, problem.cross) for part in weights))
     figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, reported=reported)
@@ -329,7 +397,7 @@ def certificate_of(
 def _explained(
     figures: DropoutFigures, problem: LinearProblem, weights: Weights, tolerance: float
 ) -> DropoutFigures:
-    """Add the words of `classify` to a saddle of tied weights; the figures stay as they are."""
+    """Add the sentence of `classify` if tied weights are at a saddle; no figure changes."""
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):
         return figures
@@ -369,7 +437,8 @@ def certify_weights(
     Parameters
     ----------
     U : array of shape (d1, r)
-        Outgoing weights; of a torch model, the weight of the second linear layer.
+        Outgoing weights of the r hidden units; of a torch model, the weight of the second linear
+        layer.
     V : array of shape (d2, r) or None
         Incoming weights; of a torch model, the transposed weight of the first linear layer.
         None for tied weights.
@@ -382,7 +451,8 @@ def certify_weights(
     tied : bool, default=False
         Whether both layers share U.
     matrix : array-like of shape (d1, d2), optional
-        M, instead of data: white inputs with y = Mx, or the matrix that UVᵀ factorises.
+        Instead of data, the matrix M of white inputs x with targets y = Mx, or the matrix that
+        UVᵀ factorises.
     fit_intercept : bool, default=True
         Whether the network has biases, so that it is judged on centred data.
     sample_weight : array-like of shape (n,), optional
@@ -404,7 +474,8 @@ def certify_weights(
     """
     strength = strength_of(dropout)
     check_number(tolerance, "tolerance", low=0.0, open_low=True)
-    tied = tied or V is None
+    fit_intercept = check_flag(fit_intercept, "fit_intercept")
+    tied = check_flag(tied, "tied") or V is None
     weights = Weights(_layer(U, "U"), _layer(U if tied else V, "V"))
     check_hidden_units(*weights)
     if (X is None) == (matrix is None):
@@ -428,22 +499,21 @@ def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the problem of a matrix M, checked and in double precision."""
+    """Return the problem of factorising a matrix, which is checked, in double precision."""
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
 
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
-    """Return the moments of (X, Y), or of an autoencoder of X."""
+    """Return the problem of predicting Y from X, or X itself if Y is None."""
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
-        if isinstance(found, LinearProblem):
-            return found
+        if isinstance(found, BlockProblem):
+            return found.problem
         X, Y, sample_weight = found
     X = check_rows(X)
-    if Y is None:
-        moment = SecondMoment.of(X, sample_weight)
-        return LinearProblem.autoencoder(moment, centered=fit_intercept)
     weights = check_weights(sample_weight, X)
+    if Y is None:
+        return LinearProblem.autoencoder(SecondMoment.of(X, weights), centered=fit_intercept)
     moment = joint_moment(X, Y, weights)
     return row_problem(X, Y, weights, moment, centered=fit_intercept)

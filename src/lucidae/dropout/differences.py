@@ -1,4 +1,4 @@
-"""Gradient of the expected dropout loss by a plain formula, and its Hessian by differences.
+"""The expected dropout loss by plain formulas, its Hessian by differences, and a descent on it.
 
 The verifier uses them in place of `lucidae.dropout.objectives` and `lucidae.dropout.landscape`,
 with which they share no code.
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+from scipy.optimize import minimize
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 Matrix = np.ndarray[Any, Any]
@@ -22,18 +23,29 @@ MOST_WEIGHTS = 20_000
 """Between `DENSE` and this number of weights the curvature is measured by Lanczos, where the gap
 does not already show that the weights are optimal."""
 
+PERTURBATION = 1e-2
+"""Size of the random step with which a descent leaves the given weights, relative to that of the
+optimal weights: a saddle has no gradient to follow."""
+
+DESCENT_WORK = 4e9
+"""Floating point operations after which a descent is given up: a few seconds."""
+
+FEW_WEIGHTS = 2000
+"""Up to this number of weights a descent is also tried from random starts."""
+
 
 class Slope(NamedTuple):
-    """The gradient of f in white coordinates as a function of flat weights, and the point.
+    """Value and gradient of the expected dropout loss as functions of flat weights, and a point.
 
     Attributes
     ----------
     cross, inputs, strength, tied
-        E[yxᵀ], E[xxᵀ] (None for the identity), λ, and whether both layers share the weights.
+        E[yxᵀ], E[xxᵀ] (None for the identity), the strength λ of dropout, and whether both layers
+        share their weights.
     point : array
-        The weights, flattened.
+        The weights U and V (tied: U alone), flattened and joined.
     shapes : tuple
-        (d₁, d₂, r).
+        (d₁, d₂, r), the numbers of outputs, inputs and hidden units.
     """
 
     cross: Matrix
@@ -48,18 +60,32 @@ class Slope(NamedTuple):
         """‖E[yxᵀ]‖, the scale of the Hessian."""
         return float(np.linalg.norm(self.cross)) or 1.0
 
-    def __call__(self, flat: Matrix) -> Matrix:
-        """Return the gradient at flat weights; leading axes are allowed."""
+    def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:
+        """Return U and V of flat weights; leading axes are allowed."""
         outputs, features, width = self.shapes
         stack = flat.shape[:-1]
         U = flat[..., : outputs * width].reshape(*stack, outputs, width)
-        V = U if self.tied else flat[..., outputs * width :].reshape(*stack, features, width)
+        if self.tied:
+            return U, U
+        return U, flat[..., outputs * width :].reshape(*stack, features, width)
+
+    def value(self, flat: Matrix) -> float:
+        """Return the loss at flat weights, less E‖y‖²."""
+        U, V = self._layers(flat)
+        seen = V if self.inputs is None else self.inputs @ V
+        fitted = ((U.T @ U) * (V.T @ seen)).sum() - 2 * (U * (self.cross @ V)).sum()
+        return float(fitted + self.strength * (U**2).sum(axis=0) @ (V * seen).sum(axis=0))
+
+    def __call__(self, flat: Matrix) -> Matrix:
+        """Return the gradient at flat weights; leading axes are allowed."""
+        U, V = self._layers(flat)
+        stack = flat.shape[:-1]
         seen = V if self.inputs is None else self.inputs @ V
         outgoing = (U**2).sum(axis=-2, keepdims=True)
         incoming = (V * seen).sum(axis=-2, keepdims=True)
         residual = U @ V.swapaxes(-1, -2)
         through = residual if self.inputs is None else residual @ self.inputs
-        # With E = UVᵀC − E[yxᵀ] the gradients of the loss are 2EV and 2EᵀU.
+        # With E = UVᵀC − E[yxᵀ] and C = E[xxᵀ] the gradients of the loss are 2EV and 2EᵀU.
         error = through - self.cross
         on_left = 2 * (error @ V + self.strength * U * incoming)
         on_right = 2 * (error.swapaxes(-1, -2) @ U + self.strength * seen * outgoing)
@@ -86,7 +112,24 @@ class Slope(NamedTuple):
 def smallest_curvature(
     slope: Slope, stationarity: float, level: float, optimal: bool
 ) -> tuple[float | None, str]:
-    """Return the smallest eigenvalue of the Hessian relative to its scale, and a sentence."""
+    """Return the smallest eigenvalue of the Hessian relative to its scale, and a sentence.
+
+    Parameters
+    ----------
+    slope : Slope
+        The loss and the point.
+    stationarity, level : float
+        Relative norm of the gradient, and the largest one at which a point counts as critical.
+    optimal : bool
+        Whether the gap already shows that the point is a global minimum.
+
+    Returns
+    -------
+    curvature : float or None
+        None if it was not measured.
+    reason : str
+        Why it was not measured, or where to find the eigenvector.
+    """
     size = len(slope.point)
     if stationarity > level:
         return None, "Not measured: the gradient does not vanish, so this is not a critical point."
@@ -131,3 +174,29 @@ def _lanczos(slope: Slope) -> float:
     except ArpackError:
         return math.nan
     return float(values[0]) - shift
+
+
+def decrease(slope: Slope) -> float:
+    """Return by how much L-BFGS from the point decreases the loss: zero or more.
+
+    The first start is the point itself, moved by a small random step, from which a descent leaves
+    a saddle; small networks are also started at random weights. Whatever it finds is a proof that
+    the point is not a minimum; if it finds nothing, nothing is proved.
+    """
+    outputs, features, width = slope.shapes
+    rng, size = np.random.default_rng(0), len(slope.point)
+    typical = math.sqrt(slope.size / max(outputs, features))
+    noise = rng.standard_normal((4, size))
+    starts = [slope.point + PERTURBATION * typical * noise[0]]
+    if size <= FEW_WEIGHTS:
+        starts += list(0.5 * typical * noise[1:])
+    work = 4.0 * max(outputs, features) ** 2 * (width + features)
+    steps = int(np.clip(DESCENT_WORK / work / len(starts), 5, 500))
+    options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-9}
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [
+            minimize(slope.value, start, jac=slope, method="L-BFGS-B", options=options).fun
+            for start in starts
+        ]
+    here = slope.value(slope.point)
+    return max(here - float(np.nanmin([*found, here])), 0.0)

@@ -120,7 +120,7 @@ def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Ar
 
 
 def level_diagonal(gram: Matrix) -> Matrix:
-    """Return orthogonal T with a constant diagonal of TᵀGT, by Givens rotations in O(r²).
+    """Return an orthogonal T for which TᵀGT has a constant diagonal, by Givens rotations in O(r²).
 
     The trace is invariant, so the constant is the mean of the diagonal. As long as the diagonal
     is not constant its smallest entry lies below the mean and its largest above it; by continuity
@@ -171,7 +171,7 @@ def _rotated(first: Matrix, second: Matrix, cosine: float, sine: float) -> tuple
 
 
 def level_by_eigenvectors(gram: Matrix) -> Matrix:
-    """Return T by Mianjy et al. 2018, Algorithm 2, with one eigendecomposition for each column.
+    """Return T of Mianjy et al. 2018, Algorithm 2, by one eigendecomposition for each column.
 
     The normalised sum of the n orthonormal eigenvectors of G has the Rayleigh quotient Σλᵢ/n, the
     mean of the diagonal. It becomes the next column of T, and the recursion continues with G
@@ -198,7 +198,7 @@ def _basis_from(unit: Matrix) -> Matrix:
 
 
 def level_by_hadamard(gram: Matrix) -> Matrix:
-    """Return T = V_G Z, with the eigenvectors V_G of G and the normalised Hadamard matrix Z.
+    """Return T = V_G Z for the eigenvectors V_G of a Gram matrix G and a Hadamard matrix Z.
 
     All entries of Z have magnitude 1/√r, so ZᵀΛZ has the diagonal Σλᵢ/r for every diagonal Λ
     (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).

@@ -1,6 +1,7 @@
 """The loss landscape of dropout: critical points, strict saddles and negative curvature.
 
-The tied problem is f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ (Mianjy et al. 2018, Problem 4) with M symmetric.
+The tied problem is to minimise f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ for a symmetric target M and the
+strength λ of dropout (Mianjy et al. 2018, Problem 4).
 The docstring of `lucidae.dropout.theory` proves that all its local minima are global; the three
 directions of negative curvature of that proof are the functions in `ESCAPES`.
 """
@@ -55,7 +56,7 @@ __all__ = [
 Matrix = np.ndarray[Any, Any]
 
 MOST_POINTS = 100_000
-"""More index sets than this are not enumerated."""
+"""Largest number of sets of eigenvectors that `equalized_critical_points` enumerates."""
 
 DENSE = 300
 """The Hessian is formed as a matrix up to this number of weights."""
@@ -77,21 +78,21 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """The result of `classify`.
+    """The kind of a point of the tied landscape, and how to leave it.
 
     Parameters
     ----------
     kind : Kind
         Global minimum, strict saddle (equalized or not) or not critical.
     gap : float
-        f(U) minus the global minimum.
+        Loss f(U) minus the global minimum.
     stationarity : float
         Norm of the gradient, relative to its scale.
     curvature : float
-        ⟨Z, HZ⟩ / ‖Z‖² along `direction`; negative at a strict saddle, 0 at a minimum.
+        Second derivative of f along `direction`; negative at a strict saddle, 0 at a minimum.
     direction : array of shape (d, r)
-        Z of unit norm along which f decreases: the negative gradient where it is not zero, a
-        direction of negative curvature at a saddle; zero at a minimum.
+        Direction of unit norm along which f decreases: the negative gradient where it is not
+        zero, a direction of negative curvature at a saddle; zero at a minimum.
     reason : str
         One sentence that says why, in terms of the proof.
     """
@@ -125,7 +126,7 @@ def classify(
     M : array of shape (d, d)
         The target; only its symmetric part matters.
     strength : float
-        λ.
+        Strength λ = dropout / (1 − dropout) of dropout.
     tolerance : float, default=1e-6
         Gap relative to E‖y‖² up to which the point counts as a global minimum.
     critical : float, optional
@@ -154,7 +155,7 @@ def classify(
     stationarity = scalar(objective.tied_stationarity(factor))
     if gap <= tolerance * objective.problem.energy:
         no_direction = zeros_like_shape(factor.shape, factor)
-        reason = "The value equals the global minimum of Theorem 2.4."
+        reason = "The loss equals the global minimum (Mianjy et al. 2018, Theorem 2.4)."
         return Classification(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, no_direction, reason)
     if stationarity > (tolerance if critical is None else critical):
         downhill = _unit(-objective.tied_gradient(factor))
@@ -180,7 +181,7 @@ def _saddle(
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return the directions of the proof that exist at `factor`, of unit norm, by name."""
+    """Return the directions of the proof in `lucidae.dropout.theory` that exist at U, by name."""
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
 
@@ -243,7 +244,7 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
 
 
 def _rank(singular_values: Array, factor: Array) -> int:
-    """Count singular values above √ε: they are the square roots of the eigenvalues of UUᵀ."""
+    """Return how many singular values of U exceed √ε: square roots of the eigenvalues of UUᵀ."""
     xp = namespace(singular_values)
     level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
     return int(xp.sum(xp.astype(singular_values > level, xp.int64)))
@@ -274,9 +275,9 @@ class CriticalPoint:
     Parameters
     ----------
     eigenvectors : tuple of int
-        E, the indices of the eigenvectors of M that span the range of U; 0 is the leading one.
+        Indices of the eigenvectors of M that span the range of U; 0 is the leading one.
     value : float
-        f.
+        The loss f(U).
     index : int
         Number of negative eigenvalues of the Hessian; 0 for a minimum.
     factor : array of shape (d, r)
@@ -304,9 +305,9 @@ def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[Crit
     M : array of shape (d, d)
         The target; only its symmetric part matters.
     strength : float
-        λ.
+        Strength λ = dropout / (1 − dropout) of dropout.
     width : int
-        r.
+        Number r of hidden units.
 
     Returns
     -------
@@ -455,9 +456,9 @@ def scalar_surface(
     Parameters
     ----------
     target : float, default=2.0
-        The scalar m.
+        The scalar target m.
     strength : float, default=0.5
-        λ.
+        Strength λ = dropout / (1 − dropout) of dropout.
     extent : float, optional
         The weights run from −extent to extent; 1.5 √|m| by default.
     points : int, default=101
@@ -485,7 +486,7 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return (±u, ±u) with u² = m/(2 + λ): both units have half of the shrunk target."""
+    """Return the minima (±u, ±u) with u² = m/(2 + λ), for target m and strength λ of dropout."""
     if target <= 0:
         return np.zeros((1, 2))
     if strength == 0:

@@ -21,7 +21,9 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    as_double,
     as_float,
+    beside,
     device,
     diagonal,
     eigh_descending,
@@ -35,29 +37,33 @@ from lucidae.arrays import (
     scalar,
     squared_norm,
     svd_thin,
+    to_numpy,
     where_set,
 )
-from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem, Weights
 from lucidae.moments import SecondMoment
 
 BLOCK_ROWS = 16_384
-"""Rows that are joined to [x | y] at a time, so that a large X is never copied as a whole."""
+"""Number of rows [x | y] that are joined at a time, so that a large X is never copied whole."""
 
 RANGE_FACTOR = 10.0
-"""Eigenvalues of C below RANGE_FACTOR · d₂ · ε times the largest count as zero: rounding errors of
-the second moment have this size in directions outside the range of the inputs."""
+"""Eigenvalues of the second moment C below RANGE_FACTOR · d₂ · ε times the largest count as zero:
+its rounding errors have this size in directions outside the range of the d₂ inputs."""
 
 
 CONDITION = 1e6
 """Condition number of C above which its eigendecomposition is not accurate enough. The error of
 M is about CONDITION · ε = 2e-10 there, far below the gap of 1e-6 that certificates allow."""
 
+LARGEST_ENTRY = 1e150
+"""Entries of y above this overflow when they are squared and summed."""
+
 ROOT_ROWS = 4096
 """Rows that are factorised at a time; at least twice as many as there are columns are taken."""
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the moment of [X | Y]; sparse X stays sparse.
+    """Return the moment of the rows of [X | Y], X and Y side by side; a sparse X stays sparse.
 
     Examples
     --------
@@ -68,9 +74,36 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one y per row.")
+    if largest(Y) > LARGEST_ENTRY:
+        raise ValueError(
+            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}. "
+            "Divide y by a constant first."
+        )
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)
-    return reduce(SecondMoment.merge, blocks)
+    moment = reduce(SecondMoment.merge, blocks)
+    _refuse_underflow(moment, X, Y)
+    return moment
+
+
+def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
+    """Raise an error if a column varies, but its squares are too small for double precision.
+
+    `SecondMoment` tests the sum over all columns, beside which one column may vanish.
+    """
+    tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
+    mean = to_numpy(moment.mean)
+    for column in tiny:
+        inside = column < X.shape[1]
+        values = X[:, [column]] if inside else Y[:, column - X.shape[1]]
+        values = to_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
+        size = float(np.abs(values).max())
+        if np.abs(np.float64(values) - mean[column]).max() > 1e-15 * size:
+            name = f"column {column} of X" if inside else "y"
+            raise ValueError(
+                f"the squares of {name} underflow double precision: its largest entry is "
+                f"{size:.3g}. Multiply it by a constant first."
+            )
 
 
 def as_columns(Y: Any) -> Array:
@@ -86,8 +119,10 @@ def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
         columns = scipy.sparse.csr_array(Y[rows])
         joined = scipy.sparse.hstack([X[rows].astype(np.float64), columns], format="csr")
         return SecondMoment.of(joined, part)
-    xp = namespace(X)
-    return SecondMoment.of(xp.concat([X[rows, :], like(Y[rows, :], X)], axis=1), part)
+    xp, inputs, outputs = namespace(X), X[rows, :], beside(Y[rows, :], X)
+    if inputs.dtype != outputs.dtype:  # a target in float64 keeps its digits beside float32 inputs
+        inputs, outputs = as_double(inputs), as_double(outputs)
+    return SecondMoment.of(xp.concat([inputs, outputs], axis=1), part)
 
 
 def row_problem(
@@ -98,7 +133,18 @@ def row_problem(
     *,
     centered: bool,
 ) -> LinearProblem:
-    """Return the problem of rows [x | y], with `row_root` where their moment is ill-conditioned.
+    """Return the problem of rows [x | y], with their triangular factor if it is ill-conditioned.
+
+    Parameters
+    ----------
+    X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
+        Inputs and outputs.
+    weights : array of shape (n,) or None
+        Frequencies of the rows.
+    moment : SecondMoment
+        Moment of the rows [x | y].
+    centered : bool
+        Whether the rows are centred at their mean.
 
     Examples
     --------
@@ -146,6 +192,7 @@ def _joined(X: Any, Y: Array, rows: slice, moment: SecondMoment) -> Array:
 
 
 def _weighted(rows: Array, weights: Array) -> Array:
+    """Return rows times the square roots of their weights."""
     return rows * namespace(rows).sqrt(weights)[:, None]
 
 
@@ -178,7 +225,7 @@ class Whitened:
     Parameters
     ----------
     matrix : array of shape (d1, q)
-        M, where q is the rank of C.
+        The least-squares map M in white coordinates, where q is the rank of C = E[xxᵀ].
     lift : array of shape (d2, q) or None
         B with x' = Bᵀx white and V = BV'; None where the inputs are white already.
     lower : array of shape (d2, q) or None
@@ -255,7 +302,7 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
 
 def _in_range(lift: Array, lower: Array) -> Array:
-    """Return B projected on the range of C = LLᵀ, so that the weights are zero outside it.
+    """Return B projected on the range of C = LLᵀ, outside of which the weights are then zero.
 
     Dividing by standard deviations moves the range of a singular C; CB stays as it is.
     """
@@ -305,10 +352,10 @@ def input_range(inputs: Array) -> tuple[Array, Array]:
 
 
 def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return the autoencoder's problem, y = x, with the singular value decomposition of its M.
+    """Return the autoencoder's problem in white coordinates, with the decomposition of its map M.
 
-    M = E[xxᵀ]B = QΛ^½: its left singular vectors are the eigenvectors of C, its singular values
-    the standard deviations, so that one eigendecomposition is enough.
+    With C = E[xxᵀ] = QΛQᵀ the map is M = QΛ^½: its left singular vectors are the eigenvectors of
+    C, its singular values the standard deviations, so that one eigendecomposition is enough.
     """
     scales, directions = input_range(inputs)
     matrix = directions * scales
@@ -317,8 +364,10 @@ def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Arra
 
 
 def _nonzero(scales: Array) -> Array:
+    """Return standard deviations by which one can divide: 1 in place of 0."""
     return where_set(scales, scales == 0, 1.0)
 
 
 def _floor(problem: LinearProblem, matrix: Array) -> float:
+    """Return E‖y‖² − ‖M‖², the loss of least squares."""
     return max(problem.energy - scalar(squared_norm(matrix)), 0.0)

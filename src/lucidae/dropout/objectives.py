@@ -1,13 +1,14 @@
 """The expected dropout loss with its gradient and Hessian, and the gradient of the sampled loss.
 
-The network is x ↦ U Vᵀx with U of shape (d₁, r) and V of shape (d₂, r). In training a hidden unit
-is kept with probability θ and rescaled by 1/θ; λ = (1 − θ)/θ is the strength of dropout. All
-functions accept leading batch axes on the weights.
+The network x ↦ U Vᵀx has d₂ inputs, r hidden units and d₁ outputs: U has shape (d₁, r) and V has
+shape (d₂, r). In training a hidden unit is kept with probability θ and rescaled by 1/θ;
+λ = (1 − θ)/θ is the strength of dropout. All functions accept leading batch axes on the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -47,25 +48,32 @@ def check_hidden_units(left: Array, right: Array) -> None:
         )
 
 
+SMALLEST_ENERGY = 1e-280
+"""A sum of squares below this has lost digits to underflow."""
+
 WHITE = 1e-8
 """Inputs are white where no entry of their second moment differs more from the identity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearProblem:
-    """The three moments of the data on which the expected loss depends.
+    """The moments of inputs x and outputs y on which the expected loss depends.
 
     Parameters
     ----------
     cross : array of shape (d1, d2)
         E[y xᵀ].
     inputs : array of shape (d2, d2) or None
-        C = E[x xᵀ]; None stands for the identity, the white inputs of the paper.
+        C = E[x xᵀ]; None means the identity, the white inputs of Mianjy et al. 2018.
     energy : float
         E‖y‖².
     root : array of shape (k, d2 + d1), optional
         F with FᵀF = E[(x, y)(x, y)ᵀ], a triangular factor of the rows. The condition number of F
         is the square root of that of the moment, so it is given where C is ill-conditioned.
+    outputs : array of shape (d1, d1), optional
+        E[y yᵀ]; None where y is x itself or a matrix was given.
+    n_rows : float, optional
+        Number of rows, less one if they were centred at their mean; None if a matrix was given.
 
     Examples
     --------
@@ -79,11 +87,13 @@ class LinearProblem:
     inputs: Array | None
     energy: float
     root: Array | None = None
+    outputs: Array | None = None
+    n_rows: float | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Array) -> Self:
-        """Return the problem of the paper: white inputs and y = Mx, or the factorisation of M."""
-        return cls(matrix, None, scalar(squared_norm(matrix)))
+        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M."""
+        return cls(matrix, None, _checked_energy(matrix))
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
@@ -93,6 +103,7 @@ class LinearProblem:
             second[n_features:, :n_features],
             second[:n_features, :n_features],
             scalar(trace(outputs)),
+            outputs=outputs,
         )
 
     @classmethod
@@ -109,13 +120,14 @@ class LinearProblem:
         Centred rows correspond to a network with a bias in both layers: the optimal biases
         remove the means of the hidden units and of the outputs.
         """
-        return replace(cls.from_second(_second(moment, centered), n_features), root=root)
+        problem = cls.from_second(_second(moment, centered), n_features)
+        return replace(problem, root=root, n_rows=moment.weight - centered)
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
         """Return the problem whose target is the input itself."""
         second = _second(moment, centered)
-        return cls(second, second, scalar(trace(second)))
+        return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
     @property
     def is_white(self) -> bool:
@@ -125,8 +137,23 @@ class LinearProblem:
         return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
-        """Return C V."""
+        """Return C V for incoming weights V."""
         return right if self.inputs is None else self.inputs @ right
+
+
+def _checked_energy(matrix: Array) -> float:
+    """Return ‖M‖²; a matrix whose squares leave the range of double precision is an error."""
+    with np.errstate(over="ignore", under="ignore"):
+        energy = scalar(squared_norm(matrix))
+    size = largest(matrix)
+    if not math.isfinite(energy) or (energy < SMALLEST_ENERGY and size > 0):
+        leaves = "overflow" if size > 1.0 else "underflow"
+        change = "Divide" if size > 1.0 else "Multiply"
+        raise ValueError(
+            f"the squares of the matrix {leaves} double precision: its largest entry is "
+            f"{size:.3g}. {change} the matrix by a constant first."
+        )
+    return energy
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:
@@ -200,7 +227,7 @@ class DropoutObjective:
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return (∂f/∂U, ∂f/∂V)."""
+        """Return the gradient with respect to U and V."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
@@ -235,7 +262,7 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def tied_value(self, factor: Array) -> Array:
-        """Return f(U, U) (Mianjy et al. 2018, Problem 4)."""
+        """Return the loss f(U, U) of tied weights (Mianjy et al. 2018, Problem 4)."""
         return self.value(Weights(factor, factor))
 
     def tied_gradient(self, factor: Array) -> Array:
@@ -252,19 +279,24 @@ class DropoutObjective:
 
     def stationarity(self, weights: Weights) -> Array:
         """Return ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖): dimensionless, about 1 at a small random start."""
-        slope = self.gradient(weights)
-        steepness = squared_norm(slope.left) + squared_norm(slope.right)
-        size = squared_norm(weights.left) + squared_norm(weights.right)
-        scale = 4 * squared_norm(self.problem.cross) * size
-        xp = namespace(size)
-        return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
+        return self._relative(self.gradient(weights), weights, 2.0)
 
     def tied_stationarity(self, factor: Array) -> Array:
         """Return ‖∇f‖ / (4‖E[yxᵀ]‖ ‖U‖) for tied weights; both layers add to the gradient."""
-        steepness = squared_norm(self.tied_gradient(factor))
-        scale = 16 * squared_norm(self.problem.cross) * squared_norm(factor)
-        xp = namespace(scale)
-        return xp.sqrt(steepness / xp.where(scale > 0, scale, xp.ones_like(scale)))
+        return self._relative((self.tied_gradient(factor),), (factor,), 4.0)
+
+    def _relative(self, slope: Sequence[Array], point: Sequence[Array], factor: float) -> Array:
+        """Return the norm of a gradient relative to `factor` times ‖E[yxᵀ]‖ times that of a point.
+
+        The gradient is divided first: its square would overflow for outputs beyond 1e100.
+        """
+        top = largest(self.problem.cross)
+        size = top * scalar(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0
+        steepness = sum(squared_norm(part / size) for part in slope)
+        length = sum(squared_norm(part) for part in point)
+        xp = namespace(length)
+        scale = factor * xp.sqrt(xp.where(length > 0, length, xp.ones_like(length)))
+        return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
     def _through_root(self, right: Array) -> Array:
         """Return F_x V, whose squared columns are vᵢᵀC vᵢ without the square of F."""
@@ -279,13 +311,13 @@ class DropoutObjective:
 
 
 def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) -> Array:
-    """Draw Bernoulli(θ) masks by NumPy; θ is an array that broadcasts against `shape`."""
+    """Draw masks of zeros and ones by NumPy; `keep` broadcasts and is the probability of a one."""
     uniform = like(rng.random_sample(shape), keep)
     return namespace(keep).astype(uniform < keep, keep.dtype)
 
 
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the gradient of the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², b the masks.
+    """Return the gradient of the mean over rows of ‖y − U diag(b) Vᵀx / θ‖² with the masks b.
 
     Mianjy et al. 2018, eq. 1. Their Algorithm 1 steps along θ/2 times this gradient, because its
     update does not rescale the factor that is propagated back; see `paper_direction`.

@@ -27,12 +27,14 @@ from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
 from lucidae.io.models import saved_as
+from lucidae.iteration import Below, iterate
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_integer
 
 __all__ = [
     "SELECTIONS",
     "CrossValidation",
+    "DropoutChoice",
     "RegularizationPath",
     "cross_validate",
     "fold_moments",
@@ -42,7 +44,7 @@ __all__ = [
 Vector = np.ndarray[Any, Any]
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
-"""Strengths λ that cross-validation compares: zero, then twenty per decade."""
+"""Strengths dropout/(1 − dropout) that cross-validation compares: zero, then twenty per decade."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,9 +56,9 @@ class RegularizationPath:
     dropout : ndarray of shape (n,)
         Probabilities of dropping a unit.
     rank : ndarray of int, shape (n,)
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold : ndarray of shape (n,)
-        α, the amount by which each singular value is reduced.
+        Amount by which each singular value is reduced.
     error : ndarray of shape (n,)
         E‖y − UVᵀx‖² of the optimal network, without dropout.
     objective : ndarray of shape (n,)
@@ -83,9 +85,9 @@ def regularization_path(
     problem : LinearProblem
         Moments of the data.
     width : int
-        r.
+        Number r of hidden units.
     dropouts : sequence of float, optional
-        Rates in [0, 1); by default a grid that is equally spaced in log λ.
+        Rates in [0, 1); by default a grid on which log(dropout/(1 − dropout)) is equally spaced.
 
     Returns
     -------
@@ -121,7 +123,7 @@ def regularization_path(
 
 
 def _loss_of(values: Array, shrunk: Array, total: float) -> float:
-    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)²."""
+    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)² for shrunk singular values ŝ of M."""
     xp = namespace(values)
     remainder = max(total - scalar(xp.sum(values * values)), 0.0)
     return remainder + scalar(xp.sum((values - shrunk) ** 2))
@@ -170,6 +172,14 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found:
 """Rules that choose the dropout rate from the held-out errors, by name."""
 
 
+class DropoutChoice(NamedTuple):
+    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen."""
+
+    moment: SecondMoment
+    dropout: float
+    cv: CrossValidation | None
+
+
 def cross_validate(
     folds: Sequence[MomentFold],
     n_features: int,
@@ -177,18 +187,50 @@ def cross_validate(
     *,
     centered: bool = True,
     strengths: Vector = GRID,
+    callbacks: Sequence[Callable[..., Any]] = (),
 ) -> CrossValidation:
     """Return the held-out error of every strength, from one decomposition per fold.
 
     Only the moments of the folds are needed, which take one pass over the rows; after that the
     cost does not depend on the number of rows, and little on the number of strengths.
+
+    Parameters
+    ----------
+    folds : sequence of MomentFold
+        Moments of the training and the held-out rows [x | y] of every fold.
+    n_features, width : int
+        Number of features of x, and of hidden units.
+    centered : bool, default=True
+        Whether the network has an intercept.
+    strengths : array, optional
+        Strengths of dropout that are compared.
+    callbacks : sequence of callables
+        As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
+        folds that are left.
     """
-    errors = [_fold_errors(fold, n_features, width, centered, strengths) for fold in folds]
+    errors = _of_each(
+        lambda fold: _fold_errors(fold, n_features, width, centered, strengths), folds, callbacks
+    )
     return CrossValidation(
         strengths / (1.0 + strengths),
         np.array(errors),
         np.array([fold.held_out.weight for fold in folds]),
     )
+
+
+def _of_each(
+    function: Callable[[Any], Any], items: Sequence[Any], callbacks: Sequence[Callable[..., Any]]
+) -> list[Any]:
+    """Return the function of every item; the callbacks show the progress."""
+    nothing: tuple[Any, ...] = ()
+    solution = iterate(
+        lambda done: (*done, function(items[len(done)])),
+        nothing,
+        stop=Below(lambda done: float(len(items) - len(done)), 0.0),
+        limit=len(items),
+        callbacks=callbacks,
+    )
+    return list(solution.value)
 
 
 def _fold_errors(
@@ -221,23 +263,70 @@ class Folds(NamedTuple):
     total: SecondMoment | None
 
 
-def fold_moments(X: Any, Y: Array, weights: Array | None, cv: Any) -> Folds:
+def fold_moments(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    callbacks: Sequence[Callable[..., Any]] = (),
+) -> Folds:
     """Return the moments of every fold's training and held-out rows.
 
     If the held-out rows partition the data, as in k-fold cross-validation, one pass over the rows
     is enough: the moment of the training rows of a fold is the merge of the other folds' moments.
     """
     n_rows = X.shape[0]
-    splits = list(check_cv(cv, classifier=False).split(np.empty((n_rows, 1))))
+    splits = _checked_splits(cv, n_rows, weights)
     partition = _is_partition(splits, n_rows)
     if len(splits) < 2 and partition:
         raise ValueError(f"cv={cv!r} was given, expected at least two folds.")
-    held_out = [_moment(X, Y, weights, test) for _, test in splits]
+
+    def moment(rows: Vector) -> SecondMoment:
+        return _moment(X, Y, weights, rows)
+
+    held_out = _of_each(moment, [test for _, test in splits], callbacks)
     if partition:
         folds = _complementary_folds(held_out)
         return Folds(folds, folds[0].held_out.merge(folds[0].training))
-    training = [_moment(X, Y, weights, train) for train, _ in splits]
+    training = _of_each(moment, [train for train, _ in splits], callbacks)
     return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
+
+
+def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
+    """Return the folds of `cv` as pairs of row numbers; each part has rows of positive weight."""
+    splitter = check_cv(cv, classifier=False)
+    splits = [
+        tuple(_row_numbers(part, n_rows, number) for part in split)
+        for number, split in enumerate(splitter.split(np.empty((n_rows, 1))))
+    ]
+    if not splits:
+        raise ValueError(f"cv={cv!r} was given, expected at least one fold.")
+    for number, (train, test) in enumerate(splits):
+        for rows, use in ((train, "trains on"), (test, "holds out")):
+            heavy = len(rows) if weights is None else to_numpy(weights)[rows].sum()
+            if not heavy > 0:
+                why = "no rows" if len(rows) == 0 else "only rows of weight zero"
+                raise ValueError(
+                    f"fold {number} of cv={cv!r} {use} {why}. Remove the rows of weight zero, or "
+                    "shuffle: cv=KFold(5, shuffle=True)."
+                )
+    return splits  # type: ignore[return-value]
+
+
+def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
+    """Return the row numbers of a fold, which may be given as a mask."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape == (n_rows,):
+        return np.flatnonzero(rows)
+    if rows.size == 0:
+        return np.empty(0, dtype=int)
+    whole = rows.ndim == 1 and rows.dtype.kind in "iu"
+    if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
+        raise ValueError(
+            f"fold {number} of cv contains {rows!r}, expected the numbers of rows, from 0 to "
+            f"{n_rows - 1}."
+        )
+    return np.asarray(rows % n_rows)
 
 
 def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""White coordinates for the verifier, by pivoted triangular factorisations.
+"""The problem of the verifier in white coordinates, by pivoted triangular factorisations.
 
 The solver whitens by an eigendecomposition or a singular value decomposition
 (`lucidae.dropout.moments`); nothing of that is used here.
@@ -14,8 +14,8 @@ import scipy.linalg
 import scipy.sparse
 
 from lucidae.arrays import Array, like, namespace, scalar, squared_norm, to_numpy
-from lucidae.dropout.figures import EPSILON
-from lucidae.dropout.objectives import Weights
+from lucidae.dropout.figures import EPSILON, ReportedAttributes
+from lucidae.dropout.objectives import LinearProblem, Weights
 
 Matrix = np.ndarray[Any, Any]
 
@@ -26,21 +26,107 @@ RANGE_FACTOR = 10.0
 """Standardised inputs have m features of variance one. A pivot of their Cholesky factorisation
 below RANGE_FACTOR · m · ε is a rounding error of the moment."""
 
+LARGEST_WEIGHT = 1e70
+"""Largest weight in units of the data: its fourth power, of which the loss consists, is finite."""
 
 ROWS = 4096
-"""Rows that `row_objective` converts to double precision at a time."""
+"""Number of rows that `row_objective` converts to double precision at a time."""
 
 SPARSE_ROWS = 128
-"""Sparse rows that `row_objective` makes dense at a time."""
+"""Number of sparse rows that `row_objective` makes dense at a time."""
+
+
+class DataUnits(NamedTuple):
+    """Units of inputs and outputs, which are powers of four.
+
+    Divided by them, the moments are of the order of one, so that no product of them overflows;
+    the division is exact, and so is that by their square roots.
+    """
+
+    inputs: float
+    outputs: float
+
+    @classmethod
+    def of(cls, data: Moments) -> DataUnits:
+        """Return units of the size of the largest standard deviation of x, and of √E‖y‖²."""
+        variance = 1.0 if data.inputs is None else float(np.diag(data.inputs).max(initial=0.0))
+        return cls(_power_of_four(math.sqrt(variance)), _power_of_four(math.sqrt(data.energy)))
+
+    def weights(self, left: Matrix, right: Matrix, *, tied: bool) -> tuple[Matrix, Matrix]:
+        """Return U and V in these units; tied layers stay equal."""
+        if tied:
+            factor = math.sqrt(self.inputs) / math.sqrt(self.outputs)
+            left, right = left * factor, right * factor
+        else:
+            root = math.sqrt(self.outputs)
+            left, right = left / root, right / root * self.inputs
+        size = max(float(np.abs(part).max(initial=0.0)) for part in (left, right))
+        if not size <= LARGEST_WEIGHT:
+            raise ValueError(
+                f"the weights are {size:.1g} times as large as the data require, so that their "
+                "loss overflows double precision: they do not belong to these data."
+            )
+        return left, right
+
+    def reported(self, given: ReportedAttributes) -> ReportedAttributes:
+        """Return the attributes of an estimator in these units."""
+
+        def divided(values: Any, *units: float) -> Any:
+            if values is None:
+                return None
+            values = host(values)
+            for unit in units:
+                values = values / unit
+            return values
+
+        a, b = self
+        rows = None if given.rows is None else (given.rows[0] / b / b, given.rows[1] / b / b)
+        return given._replace(
+            objective=given.objective / b / b,
+            threshold=given.threshold / b,
+            singular_values=divided(given.singular_values, b),
+            coef=divided(given.coef, b, 1.0 / a),
+            output_bias=divided(given.output_bias, b),
+            output_bias_error=divided(given.output_bias_error, b),
+            mean_shift=divided(given.mean_shift, a),
+            rows=rows,
+        )
+
+
+def _power_of_four(size: float) -> float:
+    """Return the power of four next to a positive size; 1 for zero."""
+    return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
 
 
 class Moments(NamedTuple):
-    """The problem on the host: E[yxᵀ], E[xxᵀ], E‖y‖², and F with FᵀF = E[(x, y)(x, y)ᵀ]."""
+    """The problem on the host: the fields of `LinearProblem` as NumPy arrays."""
 
     cross: Matrix
     inputs: Matrix | None
     energy: float
     root: Matrix | None
+    outputs: Matrix | None
+    n_rows: float | None
+
+    @classmethod
+    def of(cls, problem: LinearProblem) -> Moments:
+        """Return the moments of a problem, from any library and device."""
+        arrays = (problem.inputs, problem.root, problem.outputs)
+        inputs, root, outputs = (None if part is None else host(part) for part in arrays)
+        energy = float(problem.energy)
+        return cls(host(problem.cross), inputs, energy, root, outputs, problem.n_rows)
+
+    def in_units(self, units: DataUnits) -> Moments:
+        """Return the moments of x and y divided by their units."""
+        a, b = units
+        columns = np.repeat([a, b], self.cross.shape[::-1])
+        return self._replace(
+            cross=self.cross / a / b,
+            inputs=None if self.inputs is None else self.inputs / a / a,
+            energy=self.energy / b / b,
+            root=None if self.root is None else self.root / columns,
+            outputs=None if self.outputs is None else self.outputs / b / b,
+        )
 
     @property
     def white(self) -> bool:
@@ -51,12 +137,16 @@ class Moments(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """The problem in white coordinates, V' = `lower` V, and what was lost on the way.
+    """The problem in white coordinates x' with C = E[xxᵀ] = RᵀR, and bounds on its errors.
 
     Attributes
     ----------
-    matrix, lower, floor
-        M, R and E‖y‖² − ‖M‖².
+    matrix : array of shape (d1, q)
+        The least-squares map M = E[yx'ᵀ].
+    lower : array of shape (q, d2) or None
+        R, so that V' = RV; None where the inputs are white.
+    floor : float
+        E‖y‖² − ‖M‖², the loss of least squares.
     undecided : float
         Bound on the error of the minimum.
     blur : float
@@ -78,13 +168,83 @@ class Reduced(NamedTuple):
     inconsistency: float
 
 
+class Product(NamedTuple):
+    """The singular value decomposition of UV'ᵀ."""
+
+    left: Matrix
+    values: Matrix
+    right: Matrix
+
+
+class Optimum(NamedTuple):
+    """The minimum of the loss over all products of rank at most r, and how it is attained.
+
+    Attributes
+    ----------
+    value, threshold, rank
+        The minimum, the threshold α by which singular values are reduced, and the rank of the
+        optimal product.
+    singular_values, tail, spectrum
+        The first r + 1 singular values of M, the sum of squares of those after the first r, and
+        all of them.
+    product : array
+        The optimal product UV'ᵀ.
+    """
+
+    value: float
+    threshold: float
+    rank: int
+    singular_values: Matrix
+    tail: float
+    product: Matrix
+    spectrum: Matrix
+
+
+class Case(NamedTuple):
+    """Everything that the figures of one network are computed from.
+
+    `optimum` is the minimum of f; where it is not known, it is None, and `bound` is the minimum
+    for separate layers, which bounds f from below.
+    """
+
+    units: DataUnits
+    data: Moments
+    reduced: Reduced
+    left: Matrix
+    right: Matrix
+    inner: Matrix
+    product: Product
+    target: Matrix
+    optimum: Optimum | None
+    bound: Optimum
+    strength: float
+    tied: bool
+    white: bool
+
+    @property
+    def width(self) -> int:
+        """The number r of hidden units."""
+        return int(self.left.shape[1])
+
+    @property
+    def scale(self) -> float:
+        """E‖y‖², or 1 where the targets do not vary."""
+        return self.data.energy if self.data.energy > 0 else 1.0
+
+    @property
+    def uncertainty(self) -> float:
+        """A bound on the error of a singular value sᵢ − α of the optimal product."""
+        noise = (sum(self.target.shape) + 10) * EPSILON
+        return noise * float(self.bound.singular_values.max(initial=0.0)) + self.reduced.blur
+
+
 def host(values: Any) -> Matrix:
     """Return an array of any library as a NumPy array in double precision."""
     return np.asarray(to_numpy(values), dtype=np.float64)
 
 
 def reduce_inputs(data: Moments) -> Reduced:
-    """Reduce the problem to white inputs."""
+    """Return the problem in white coordinates, from the rows' factor F where there is one."""
     if data.root is not None:
         return _reduce_rows(data, data.root)
     if data.inputs is None:
@@ -183,7 +343,7 @@ def _condition(triangle: Matrix) -> float:
 
 
 def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: Matrix) -> float:
-    """Return the largest difference of FᵀF from the moment, in units of standard deviations."""
+    """Return the largest difference between FᵀF and the moment, in units of standard deviations."""
     assert data.inputs is not None
     size = math.sqrt(data.energy) if data.energy > 0 else 1.0
     on_inputs = (inward.T @ inward - data.inputs) / np.outer(deviations, deviations)
@@ -192,10 +352,18 @@ def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: M
     return max(*(float(np.abs(part).max()) for part in (on_inputs, on_cross)), abs(on_outputs))
 
 
+def relative_distance(given: Matrix, expected: Matrix) -> float:
+    """Return the relative distance of an array from the expected one."""
+    if given.shape != expected.shape:
+        return math.inf
+    size = float(np.linalg.norm(expected)) or 1.0
+    return float(np.linalg.norm(given - expected)) / size
+
+
 def row_objective(
     X: Any, Y: Any, sample_weight: Array | None, weights: Weights, strength: float, centered: bool
 ) -> tuple[float, float]:
-    """Return f of the weights measured on the rows, and a bound on its rounding error.
+    """Return the expected dropout loss measured on the rows, and a bound on its rounding error.
 
     One pass finds the means, another the residuals and the hidden units of every row. No moment
     is involved, so that a wrong moment is noticed.
@@ -207,9 +375,9 @@ def row_objective(
     sample_weight : array of shape (n,), optional
         Frequencies of the rows.
     weights : Weights
-        U and V.
+        Outgoing weights U and incoming weights V.
     strength : float
-        λ.
+        The strength λ of dropout.
     centered : bool
         Whether inputs and outputs are centred at their means.
 
@@ -217,26 +385,56 @@ def row_objective(
     -------
     value, error : float
     """
+    ref = weights.left
+    total = float(X.shape[0])
+    if sample_weight is not None:
+        total = scalar(namespace(ref).sum(like(sample_weight, ref)))
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite for absurd weights
+        return _summed(X, Y, sample_weight, weights, strength, centered, total)
+
+
+def _summed(
+    X: Any,
+    Y: Any,
+    sample_weight: Array | None,
+    weights: Weights,
+    strength: float,
+    centered: bool,
+    total: float,
+) -> tuple[float, float]:
+    """Return the loss and its error from two passes over the rows of the given total weight."""
     left, right = weights
     xp = namespace(left)
-    total = (
-        float(X.shape[0]) if sample_weight is None else scalar(xp.sum(like(sample_weight, left)))
-    )
-    centers = [0.0 * left[:, 0], 0.0 * right[:, 0]]
-    if centered:
-        for x, y, w in _row_blocks(X, Y, sample_weight, left):
-            centers = [
-                centers[0] + xp.sum(w * y, axis=0) / total,
-                centers[1] + xp.sum(w * x, axis=0) / total,
-            ]
+    first, means = _centers(X, Y, sample_weight, weights, total, centered)
     loss, spread, inputs, incoming = 0.0, 0.0, 0.0, 0.0 * left[0, :]
     for x, y, w in _row_blocks(X, Y, sample_weight, left):
-        x, y, w = x - centers[1], y - centers[0], w / total
+        x, y, w = (x - first[0]) - means[0], (y - first[1]) - means[1], w / total
         hidden = x @ right
         loss += scalar(squared_norm(xp.sqrt(w) * (y - hidden @ left.mT)))
         incoming = incoming + xp.sum(w * hidden * hidden, axis=0)
         spread, inputs = spread + scalar(xp.sum(w * y * y)), inputs + scalar(xp.sum(w * x * x))
     return _with_error(loss, spread, inputs, host(incoming), host(left), host(right), strength)
+
+
+def _centers(
+    X: Any, Y: Any, sample_weight: Array | None, weights: Weights, total: float, centered: bool
+) -> tuple[list[Array], list[Array]]:
+    """Return the first row (x, y), and the mean of all rows minus it; zeros without centring.
+
+    Both are subtracted one after the other: their sum would round the mean, which matters where
+    the mean is much larger than the standard deviation.
+    """
+    left, right = weights
+    xp, first = namespace(left), [0.0 * right[:, 0], 0.0 * left[:, 0]]
+    means = [1.0 * part for part in first]
+    if not centered:
+        return first, means
+    for number, (x, y, w) in enumerate(_row_blocks(X, Y, sample_weight, left)):
+        if number == 0:
+            first = [x[0, :], y[0, :]]
+        for index, part in enumerate((x, y)):
+            means[index] = means[index] + xp.sum(w * (part - first[index]), axis=0) / total
+    return first, means
 
 
 def _row_blocks(X: Any, Y: Any, sample_weight: Array | None, ref: Array) -> Any:
@@ -263,11 +461,15 @@ def _with_error(
     right: Matrix,
     strength: float,
 ) -> tuple[float, float]:
-    """Return f and its error; a hidden unit is wrong by at most d₂ · ε · ‖x‖‖vᵢ‖."""
+    """Return the loss and a bound on its error.
+
+    The value of a hidden unit, vᵢᵀx with d₂ terms, is wrong by at most d₂ · ε · ‖x‖‖vᵢ‖.
+    """
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
     value = loss + strength * float(outgoing @ incoming)
-    hidden = math.sqrt(inputs) * np.sqrt((right**2).sum(axis=0))
+    top = float(np.abs(right).max(initial=0.0)) or 1.0  # squares of V itself may overflow
+    hidden = math.sqrt(inputs) * top * np.sqrt(((right / top) ** 2).sum(axis=0))
     residual = math.sqrt(outputs) + float(np.sqrt(outgoing) @ hidden)
     error = 2 * math.sqrt(loss) * residual + noise * residual**2
     error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))

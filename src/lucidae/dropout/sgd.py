@@ -8,7 +8,7 @@ for all of them. Examples come from a population (`GaussianSource`) or from the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,13 +22,12 @@ from lucidae.dropout.objectives import (
     LinearProblem,
     Weights,
     draw_masks,
-    paper_direction,
     sampled_gradient,
     shared_direction,
 )
 from lucidae.dropout.theory import checked_dropout
 from lucidae.iteration import Below, Solution, iterate
-from lucidae.validation import check_choice, check_number
+from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["SCHEDULES", "DropoutStep", "GaussianSource", "Runs", "SampleSource", "descend"]
 
@@ -36,7 +35,7 @@ Rng = np.random.RandomState
 Schedule = Callable[[Array, int], Array]
 
 TINY = 1e-150
-"""Replaces ‖M‖ where M is zero, so that the first weights and the rate are defined."""
+"""Replaces the norm of a target matrix that is zero, so that first weights and rate are defined."""
 
 RATE = 0.25
 """Fraction of the largest stable rate that "auto" takes."""
@@ -126,7 +125,7 @@ class Runs(NamedTuple):
     right : array of shape (n_runs, d2, r)
         V of every run.
     keep : array of shape (n_runs,)
-        θ, the probability of keeping a hidden unit.
+        Probability of keeping a hidden unit.
     time : array of shape (n_runs,)
         Number of steps so far.
     """
@@ -143,7 +142,7 @@ class Runs(NamedTuple):
 
     @property
     def strength(self) -> Array:
-        """λ of every run."""
+        """Strength of dropout of every run."""
         return (1.0 - self.keep) / self.keep
 
 
@@ -165,9 +164,10 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return small random weights for every run, in proportion to √(θ‖M‖)."""
+    """Return small random weights for every run, in proportion to those of the optimum."""
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
-    # The optimal weights are of order √‖M‖ and shrink with √θ = (1 + λ)^-½; so does the start.
+    # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
+    # the probability of keeping a unit; so does the start.
     size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
     left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
     right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
@@ -201,9 +201,9 @@ def spectral_bound(matrix: Array) -> float:
 
 def checked_rate(learning_rate: float | str) -> float | None:
     """Return a positive learning rate, or None for "auto"."""
-    if learning_rate == "auto":
+    if isinstance(learning_rate, str) and learning_rate == "auto":
         return None
-    return check_number(learning_rate, "learning_rate", low=0.0, open_low=True)
+    return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
 
 
 def stable_rates(
@@ -211,12 +211,12 @@ def stable_rates(
 ) -> Array:
     """Return learning rates at which dropout SGD is stable, for white inputs and target M.
 
-    The Hessian of f at the optimum is of order ‖M‖, less by √(1 + λ) since the weights shrink as
-    λ grows. The Hessian of the loss on a batch of b examples exceeds its mean: the squared length
-    of the input contributes d₂/b, and the masks contribute r(1 + λ)/b. The part of the outputs
-    that no network explains adds gradient noise in proportion to its size, so where it is larger
-    than ‖M‖ it sets the scale. `RATE` was tuned on inputs of 1 to 80 dimensions with λ from 0 to
-    100.
+    The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ), since the weights shrink as
+    the strength λ of dropout grows. The Hessian of the loss on a batch of b examples exceeds its
+    mean: the squared length of the d₂ inputs contributes d₂/b, and the masks of the r hidden units
+    contribute r(1 + λ)/b. The part of the outputs that no network explains adds gradient noise in
+    proportion to its size, so where it is larger than ‖M‖ it sets the scale. `RATE` was tuned on
+    inputs of 1 to 80 dimensions with λ from 0 to 100.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -225,12 +225,12 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 of a constant rate."""
+    """Return 1 for every run: the rate does not decrease."""
     return 0.0 * time + 1.0
 
 
 def inverse_time(time: Array, limit: int) -> Array:
-    """Return 1/(1 + 10 t/T), the classical decay under which the gradient noise averages out."""
+    """Return 1/(1 + 10 t/T) at step t of T, a decay under which the gradient noise averages out."""
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 
@@ -327,10 +327,10 @@ def descend(
     noise: float = 0.0,
     learning_rate: float | str = "auto",
     schedule: str = "linear",
-    exact_gradient: bool = True,
+    direction: Callable[..., Weights] = sampled_gradient,
     tied: bool = False,
     start: Weights | None = None,
-    record_weights: bool = False,
+    record: Mapping[str, Callable[[Runs], Array]] | None = None,
     batch_size: int = 32,
     limit: int = 2000,
     tolerance: float = 1e-3,
@@ -351,7 +351,7 @@ def descend(
     dropouts : sequence of float
         Probability of dropping a unit, for each run.
     width : int
-        r.
+        Number r of hidden units.
     rng : RandomState
         Draws starts, examples and masks.
     noise : float, default=0.0
@@ -361,15 +361,16 @@ def descend(
     schedule : {"linear", "inverse", "constant"}
         How the rate decreases. With a constant rate the weights fluctuate about the optimum; they
         converge to it only if the rate decreases to zero.
-    exact_gradient : bool, default=True
-        Whether to step along the gradient of the sampled loss, or along the paper's direction,
-        which is θ/2 times as long.
+    direction : callable
+        `lucidae.dropout.objectives.sampled_gradient`, or `paper_direction` for the step of
+        Mianjy et al. 2018, Algorithm 1, which is θ/2 times as long, θ the probability of keeping a
+        unit.
     tied : bool, default=False
         Whether both layers share their weights; M must be square.
     start : Weights, optional
         First weights of every run, (n_runs, d, r) each, in place of random ones.
-    record_weights : bool, default=False
-        Whether the history records U ("left") and V ("right") too.
+    record : mapping of str to callable, optional
+        Further quantities for the history, each a function of `Runs`.
     batch_size, limit : int
         Examples per step, and number of steps.
     tolerance : float
@@ -393,6 +394,7 @@ def descend(
     >>> float(solution.history["objective"][-1, 0]).__round__(1)
     1.3
     """
+    width = check_integer(width, "width", low=1)
     dropped = like(np.array([checked_dropout(p) for p in dropouts]), matrix)
     runs = first_runs(start, rng, matrix, 1.0 - dropped, width, init_scale)
     runs = _tied_runs(runs) if tied else runs
@@ -402,7 +404,6 @@ def descend(
         if rate is None
         else 0.0 * runs.keep + rate
     )
-    direction = sampled_gradient if exact_gradient else paper_direction
     problem = LinearProblem(matrix, None, scalar(squared_norm(matrix)) + noise * noise)
     step = DropoutStep(
         source,
@@ -414,19 +415,17 @@ def descend(
         rng,
     )
     monitor = Monitor(problem, tied)
-    record: dict[str, Callable[[Runs], Array]] = {
+    figures = {
         "objective": monitor.objective,
         "importance_variance": monitor.importance_variance,
     }
-    if record_weights:
-        record |= {"left": lambda runs: runs.left, "right": lambda runs: runs.right}
     return iterate(
         step,
         runs,
         stop=Below(monitor.distance, tolerance),
         limit=limit,
         check_every=check_every,
-        record=record,
+        record=figures | dict(record or {}),
         record_at=record_at,
         callbacks=callbacks,
         size=max(*matrix.shape, width),

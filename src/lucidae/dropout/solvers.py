@@ -11,6 +11,7 @@ from typing import Any
 
 from lucidae.arrays import (
     Array,
+    as_double,
     eigh_descending,
     namespace,
     scalar,
@@ -24,6 +25,7 @@ from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.io.models import saved_as
+from lucidae.validation import check_integer, check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
 
@@ -37,8 +39,8 @@ TIE = 1e-9
 """Relative difference below which two singular values count as equal."""
 
 FAINTEST = 1e-3
-"""Smallest ratio sᵨ/s₁ for which the Gram matrix is accurate enough: its eigenvalues are squares,
-so a singular vector of relative size 1e-3 loses three digits."""
+"""Smallest singular value, relative to the largest, for which the Gram matrix is accurate enough:
+its eigenvalues are squares, so a singular vector of relative size 1e-3 loses three digits."""
 
 
 def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
@@ -60,16 +62,16 @@ class ExactSolution:
     weights : Weights
         U and V for the original inputs, jointly equalized in the metric of the inputs.
     rank : int
-        ρ, the rank of the optimal product.
+        Rank ρ of the optimal product U Vᵀ.
     threshold : float
-        α, the amount by which dropout reduces each of the first ρ singular values.
+        Amount α by which dropout reduces each of the first ρ singular values.
     singular_values : array of shape (min(r, d1, q),)
-        Leading singular values of M, before shrinking.
+        Leading singular values of the least-squares map in white coordinates, before shrinking;
+        q is the rank of the inputs.
     value : float
         The minimum.
     next_singular_value : float
-        s_{r+1}, the first singular value that a network of width r cannot have; 0 if there is
-        none.
+        The first singular value that a network of this width cannot have; 0 if there is none.
     """
 
     weights: Weights
@@ -81,7 +83,10 @@ class ExactSolution:
 
     @property
     def unique(self) -> bool:
-        """Whether the optimal product is unique: it is not if ρ = r and s_r = s_{r+1}."""
+        """Whether the optimal product is unique.
+
+        It is not if it has the full rank r and the singular values r and r + 1 are equal.
+        """
         width = self.weights.left.shape[1]
         if self.rank < width:
             return True
@@ -97,9 +102,14 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     problem : LinearProblem
         Moments of the data.
     strength : float
-        λ, zero or more; zero gives reduced-rank least squares.
+        Strength λ = dropout / (1 − dropout) of dropout, zero or more; zero gives reduced-rank
+        least squares.
     width : int
-        r, any number of hidden units: below, equal to or above the rank.
+        Number r of hidden units, at least one: below, equal to or above the rank.
+
+    Returns
+    -------
+    ExactSolution
 
     Examples
     --------
@@ -108,6 +118,7 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     >>> solution.rank, solution.threshold, solution.value
     (2, 1.25, 6.25)
     """
+    strength, width = _checked(strength, width)
     white = whiten(problem)
     return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
 
@@ -137,10 +148,23 @@ def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> Ex
 
 
 def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
-    """Return the tied optimum: U minimising ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴.
+    """Return the weights U of the given width that minimise ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴, both layers tied.
 
     UUᵀ is symmetric and positive semidefinite, so only the positive eigenvalues of the symmetric
     part of M can be approximated; the rest of M adds a constant to the loss.
+
+    Parameters
+    ----------
+    matrix : array of shape (d, d)
+        The target M, for white inputs.
+    strength : float
+        Strength λ = dropout / (1 − dropout) of dropout, zero or more.
+    width : int
+        Number of hidden units, at least one.
+
+    Returns
+    -------
+    ExactSolution
 
     Examples
     --------
@@ -149,6 +173,10 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     >>> solution.rank, solution.value
     (1, 1.0)
     """
+    strength, width = _checked(strength, width)
+    matrix = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"matrix has shape {tuple(matrix.shape)}: tied weights need a square one.")
     symmetric = (matrix + matrix.mT) / 2
     eigenvalues, vectors = eigh_descending(symmetric)
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
@@ -168,6 +196,11 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
         value,
         _value_after(positive, width),
     )
+
+
+def _checked(strength: Any, width: Any) -> tuple[float, int]:
+    """Return a strength of zero or more and a width of at least one; others are an error."""
+    return check_number(strength, "strength", low=0.0), check_integer(width, "width", low=1)
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
@@ -213,4 +246,5 @@ def _signs(vectors: Array) -> Array:
 
 
 def _value_after(values: Array, width: int) -> float:
+    """Return the singular value after the first `width` ones; 0 if there is none."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

@@ -35,7 +35,7 @@ Steps 1, 2a and 2b are the directions that `lucidae.dropout.landscape.classify` 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lucidae.arrays import (
     Array,
@@ -51,7 +51,7 @@ from lucidae.validation import check_number
 
 
 def strength_of(dropout: float) -> float:
-    """Return λ = p / (1 − p) for the probability p of dropping a hidden unit.
+    """Return the strength λ = p / (1 − p) of dropout for the probability p of dropping a unit.
 
     Examples
     --------
@@ -62,22 +62,16 @@ def strength_of(dropout: float) -> float:
     return dropped / (1.0 - dropped)
 
 
-def checked_dropout(dropout: float) -> float:
-    """Return a probability in [0, 1) as a float; anything else is an error."""
-    try:
-        dropped = check_number(dropout, "dropout", low=0.0, high=1.0)
-    except ValueError:
-        dropped = 1.0
-    if dropped == 1.0:
-        raise ValueError(
-            f"dropout={dropout!r} was given, expected a probability in [0, 1); if every unit is "
-            "dropped, the network is constant."
-        )
-    return dropped
+def checked_dropout(dropout: Any, others: str = "") -> float:
+    """Return a probability in [0, 1) as a float; anything else is an error.
+
+    `others` continues the error with what the caller accepts beside it: ``" or 'cv'"``.
+    """
+    return check_number(dropout, "dropout", low=0.0, high=1.0, open_high=True, others=others)
 
 
 def dropout_of(strength: float) -> float:
-    """Return p = λ / (1 + λ), the inverse of `strength_of`."""
+    """Return the probability λ / (1 + λ) of dropping a unit, the inverse of `strength_of`."""
     return strength / (1.0 + strength)
 
 
@@ -102,9 +96,9 @@ class Shrinkage(NamedTuple):
 def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     """Shrink descending singular values as dropout does (Mianjy et al. 2018, Algorithm 3).
 
-    ρ is the largest j ≤ r with r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ), the paper's condition written without
-    cancellation, so that it is accurate also as λ → ∞. Singular values below `rank_tolerance`
-    count as zero.
+    With strength λ and width r, the rank ρ of the optimum is the largest j ≤ r for which
+    r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the paper's condition written without cancellation, so that
+    it is accurate also as λ → ∞. Singular values below `rank_tolerance` count as zero.
 
     Examples
     --------
@@ -130,7 +124,7 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
 
 
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
-    """Return ρ, the number of nonzero singular values of the optimal product."""
+    """Return the number of nonzero singular values of the optimal product."""
     xp = namespace(singular_values)
     candidates = singular_values[:width]
     if candidates.shape[0] == 0:
@@ -142,14 +136,17 @@ def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
 
 
 def _excess(candidates: Array) -> Array:
-    """Return Σ_{i≤j} (sᵢ − sⱼ) for every j, as a sum of non-negative terms."""
+    """Return Σ_{i≤j} (sᵢ − sⱼ) for every j, as a sum of non-negative terms without cancellation."""
     xp = namespace(candidates)
     gaps = xp.concat([0.0 * candidates[:1], candidates[:-1] - candidates[1:]])
     return xp.cumulative_sum(arange_like(candidates) * gaps)
 
 
 def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
-    """Return size · ε · s₁, below which a singular value is a rounding error."""
+    """Return the level size · ε · s₁ below which a singular value is a rounding error.
+
+    s₁ is the largest singular value and ε the rounding unit of its dtype.
+    """
     size = max(singular_values.shape[0], 10) if size is None else size
     return size * machine_epsilon(singular_values) * largest(singular_values[:1])
 
@@ -157,8 +154,8 @@ def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
 def breakpoints(singular_values: Array, width: int) -> Array:
     """Return the strengths from which on the rank of the optimum is below 1, 2, …, r.
 
-    The rank is at least j if and only if λ < λⱼ = r sⱼ / Σ_{i≤j} (sᵢ − sⱼ); infinite where the
-    leading singular values are equal.
+    With r hidden units the rank is at least j if and only if the strength of dropout is below
+    r sⱼ / Σ_{i≤j} (sᵢ − sⱼ), which is infinite where the leading singular values are equal.
 
     Examples
     --------
@@ -177,14 +174,16 @@ def breakpoints(singular_values: Array, width: int) -> Array:
 def optimal_value(
     singular_values: Array, strength: float, width: int, total: float | None = None
 ) -> float:
-    """Return min ‖M − UVᵀ‖² + λψ₂² = λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
+    """Return the minimum of ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² over all U and V of the given width.
+
+    With the rank ρ of the optimum it is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
 
     Parameters
     ----------
     singular_values : array
         Singular values of M, descending: all of them, or at least the first `width`.
     strength, width
-        λ and r.
+        The strength λ of dropout and the number r of hidden units.
     total : float, optional
         ‖M‖², needed if only the leading singular values are given.
 
@@ -222,7 +221,7 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
 
 
 def code_map(right: Array, strength: float) -> Array:
-    """Return V(VᵀV + λ diag‖vᵢ‖²)⁺, which maps rows m to their optimal codes under dropout.
+    """Return the matrix V(VᵀV + λ diag‖vᵢ‖²)⁺ that maps rows to their optimal codes under dropout.
 
     Let V = WD with unit columns W and D = diag‖vᵢ‖. Then the map is W(WᵀW + λI)⁺D⁻¹, and from the
     singular values w of W it has the gains w/(w² + λ). This is accurate also for λ → 0 and for a V

@@ -1,27 +1,42 @@
 """Figures of dropout weights, computed from the weights and the data alone.
 
-Nothing here calls the solver, its closed forms or its whitening: every formula that both need
-stands a second time, by another route. The solver whitens the inputs by an eigendecomposition and
-decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
+Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
+implemented a second time, in another way. The solver whitens the inputs by an eigendecomposition
+and decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
 factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
 bisection, and derivatives from finite differences that are exact for polynomials of degree four.
 
-Notation: with C = E[xxᵀ] = RᵀR, V' = RV and M = E[yxᵀ]R⁻¹ the expected dropout loss is
-f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖².
+Notation: U and V are the outgoing and incoming weights of the r hidden units, λ is the strength of
+dropout and C = E[xxᵀ] = RᵀR. With V' = RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected
+dropout loss is f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of
+least squares. s₁ ≥ s₂ ≥ … are the singular values of M. All of it is computed in units in which
+inputs and outputs are of the order of one (`lucidae.dropout.reduction.DataUnits`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from lucidae.dropout.differences import Slope, smallest_curvature
+from lucidae.dropout.attributes import worst_attribute
+from lucidae.dropout.differences import Slope, decrease, smallest_curvature
 from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
+from lucidae.dropout.noise import separated_from_noise
 from lucidae.dropout.objectives import LinearProblem, Weights
-from lucidae.dropout.reduction import RANGE_FACTOR, Moments, Reduced, host, reduce_inputs
+from lucidae.dropout.reduction import (
+    Case,
+    DataUnits,
+    Moments,
+    Optimum,
+    Product,
+    Reduced,
+    host,
+    reduce_inputs,
+    relative_distance,
+)
 
 Matrix = np.ndarray[Any, Any]
 
@@ -29,56 +44,9 @@ CERTIFIED = 1e-6
 """Gap to the optimum, relative to E‖y‖², up to which weights count as optimal. Distances are
 compared with its square root, since the gap is quadratic in them."""
 
-CLEAR = 1e3
-"""The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
-by this factor."""
-
 BAND = 3.0
 """The rank is not judged where a singular value of the optimal product lies within this factor of
 the level that separates zero from nonzero."""
-
-
-class _Product(NamedTuple):
-    """The singular value decomposition of UV'ᵀ."""
-
-    left: Matrix
-    values: Matrix
-    right: Matrix
-
-
-class _Optimum(NamedTuple):
-    """The minimum over all products of rank at most r, and all its numbers."""
-
-    value: float
-    threshold: float
-    rank: int
-    singular_values: Matrix
-    tail: float
-    product: Matrix
-
-
-class _Case(NamedTuple):
-    """Everything that the figures of one network are computed from."""
-
-    data: Moments
-    reduced: Reduced
-    left: Matrix
-    right: Matrix
-    inner: Matrix
-    product: _Product
-    target: Matrix
-    optimum: _Optimum | None
-    strength: float
-    tied: bool
-
-    @property
-    def width(self) -> int:
-        return int(self.left.shape[1])
-
-    @property
-    def scale(self) -> float:
-        """E‖y‖², or 1 where the targets do not vary."""
-        return self.data.energy if self.data.energy > 0 else 1.0
 
 
 def measure(
@@ -97,9 +65,9 @@ def measure(
     problem : LinearProblem
         Moments of the data, and the triangular factor of the rows where there is one.
     weights : Weights
-        U and V, for the inputs of the problem.
+        Outgoing weights U and incoming weights V, for the inputs of the problem.
     strength : float
-        λ.
+        The strength λ of dropout.
     tied : bool, default=False
         Whether both layers share their weights.
     tolerance : float, default=1e-6
@@ -116,65 +84,97 @@ def measure(
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
     undecided = case.reduced.undecided / case.scale
     stationarity, slope = _stationarity(case)
-    optimal = _is_optimal(value, optimum, tolerance * case.scale, undecided <= tolerance)
+    optimal = _is_optimal(value, case.bound, tolerance * case.scale, undecided <= tolerance)
     curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
-    attributes = _attributes(reported, value, case)
-    ideal = np.empty(0) if optimum is None else _shrunk(optimum)
-    rank = _count(case.product.values, level)
-    known = optimum is not None
+    attributes = worst_attribute(reported, value, value_error, case)
+    rank, band = _count(case.product.values, level), _rank_band(case, level)
+    known, squared = optimum is not None, case.units.outputs**2
+    separation = separated_from_noise(
+        case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
+    )
     return DropoutFigures(
         strength=strength,
         width=case.width,
         tied=tied,
-        value=value,
-        optimum=None if optimum is None else optimum.value,
-        energy=case.data.energy,
+        value=value * squared,
+        optimum=None if optimum is None else optimum.value * squared,
+        energy=case.data.energy * squared,
         stationarity=stationarity,
         relative_variance=_relative_variance(scores),
         path_excess=_path_excess(scores, case.product.values),
         rank=rank,
-        optimal_rank=_count(ideal, level) if known else None,
+        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level),
         product_distance=_distance(case, tolerance * case.scale),
         curvature=curvature,
         reason=reason,
         paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
-        white=case.data.white,
-        rank_band=(_count(ideal, BAND * level), _count(ideal, level / BAND))
-        if known
-        else (None, None),
+        white=case.white,
+        rank_band=band,
         subgradient=_subgradient(case, rank) if known else None,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
         gap_error=value_error / case.scale + undecided,
         error=_inner_error(case),
+        optimum_error=_optimum_error(case),
         undecided=undecided,
         condition=case.reduced.condition,
         dropped=case.reduced.dropped,
         from_rows=case.data.root is not None,
         inconsistency=case.reduced.inconsistency,
+        lower_bound=None if known else case.bound.value * squared,
+        reached=None if known or optimal else (value - _decrease(slope, case)) * squared,
+        separated=separation.number,
+        sampling=separation.sentence,
+        precision=EPSILON if reported is None else reported.precision,
         evidence=_evidence(value, scores, case),
     )
 
 
-def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> _Case:
+def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
     """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
-    root = None if problem.root is None else host(problem.root)
-    inputs = None if problem.inputs is None else host(problem.inputs)
-    data = Moments(host(problem.cross), inputs, float(problem.energy), root)
-    left, right = host(weights.left), host(weights.right)
-    known = not tied or data.white
+    given = Moments.of(problem)
+    units = DataUnits.of(given)
+    data, white = given.in_units(units), given.white
+    left, right = units.weights(host(weights.left), host(weights.right), tied=tied)
     # Tied layers share their coordinates, so white inputs must not be reduced a second time.
-    plain = tied and known
+    plain = tied and white
     reduced = reduce_inputs(data._replace(inputs=None, root=None) if plain else data)
     inner = right if reduced.lower is None else reduced.lower @ right
     target = (reduced.matrix + reduced.matrix.T) / 2 if plain else reduced.matrix
-    optimum = _minimum(target, reduced, strength, left.shape[1], tied) if known else None
+    bound = _minimum(target, reduced, strength, left.shape[1], plain)
+    optimum = None if tied and not white else bound
     product = _decomposed(left, inner)
-    return _Case(data, reduced, left, right, inner, product, target, optimum, strength, tied)
+    return Case(
+        units,
+        data,
+        reduced,
+        left,
+        right,
+        inner,
+        product,
+        target,
+        optimum,
+        bound,
+        strength,
+        tied,
+        white,
+    )
 
 
-def _is_optimal(value: float, optimum: _Optimum | None, allowed: float, decided: bool) -> bool:
-    return optimum is not None and decided and abs(value - optimum.value) <= allowed
+def _decrease(slope: Slope, case: Case) -> float:
+    """Return by how much a descent from the weights decreases f."""
+    # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
+    return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
+
+
+def _residual(case: Case) -> Matrix | None:
+    """Return the second moment of the residuals of least squares; None for an autoencoder."""
+    matrix, outputs = case.reduced.matrix, case.data.outputs
+    return None if outputs is None else outputs - matrix @ matrix.T
+
+
+def _is_optimal(value: float, bound: Optimum, allowed: float, decided: bool) -> bool:
+    return decided and abs(value - bound.value) <= allowed
 
 
 def _value(
@@ -214,12 +214,12 @@ def _value(
     return value, noise * sum_of_sizes, np.sqrt(outgoing * np.clip(incoming, 0.0, None))
 
 
-def _decomposed(left: Matrix, inner: Matrix) -> _Product:
+def _decomposed(left: Matrix, inner: Matrix) -> Product:
     """Return the singular value decomposition of UV'ᵀ from those of two triangular factors."""
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
     P, values, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False, lapack_driver="gesvd")
-    return _Product(first @ P, values, second @ Qt.T)
+    return Product(first @ P, values, second @ Qt.T)
 
 
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
@@ -228,7 +228,7 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
     return values[::-1], vectors[:, ::-1]
 
 
-def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> _Optimum:
+def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
     """Return the minimum of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus the floor.
 
     It bounds f from below, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r. With α = (λ/r)Σ(sᵢ − α)₊ over the r
@@ -262,7 +262,7 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
     value = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed + reduced.floor
     if strength > 0:
         value += width * threshold**2 / strength
-    return _Optimum(value, threshold, rank, values[: width + 1], tail, product)
+    return Optimum(value, threshold, rank, values[: width + 1], tail, product, values)
 
 
 def _threshold(leading: Matrix, strength: float, width: int) -> float:
@@ -277,7 +277,7 @@ def _threshold(leading: Matrix, strength: float, width: int) -> float:
     return low if strength > 0 else 0.0
 
 
-def _shrunk(optimum: _Optimum) -> Matrix:
+def _shrunk(optimum: Optimum) -> Matrix:
     """Return the nonzero singular values of the optimal product."""
     return optimum.singular_values[: optimum.rank] - optimum.threshold
 
@@ -288,7 +288,27 @@ def _count(values: Matrix, level: float) -> int:
     return int((values > level * largest).sum()) if largest > 0 else 0
 
 
-def _distance(case: _Case, allowed: float) -> float | None:
+def _optimum_error(case: Case) -> float:
+    """Return a bound on the relative error of the optimal product."""
+    top = float(_shrunk(case.bound).max(initial=0.0))
+    return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
+
+
+def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
+    """Return the smallest and the largest rank of the optimal product that are possible."""
+    optimum = case.optimum
+    if optimum is None:
+        return None, None
+    # Differences sᵢ − α of the removed singular values are negative, but perhaps by rounding only.
+    shrunk = optimum.singular_values[: case.width] - optimum.threshold
+    doubt, top = case.uncertainty, max(float(shrunk.max(initial=0.0)), 0.0)
+    if top == 0.0:
+        return 0, 0
+    lowest = int((shrunk - doubt > BAND * level * (top + doubt)).sum())
+    return lowest, int((shrunk + doubt > level / BAND * (top - doubt)).sum())
+
+
+def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − best‖ / ‖best‖; None where two products reach the minimum within tolerance."""
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -297,10 +317,10 @@ def _distance(case: _Case, allowed: float) -> float | None:
         last, following = optimum.singular_values[width - 1 : width + 1]
         if last**2 - following**2 <= allowed:
             return None
-    return _relative(case.left @ case.inner.T, optimum.product)
+    return relative_distance(case.left @ case.inner.T, optimum.product)
 
 
-def _subgradient(case: _Case, rank: int) -> float:
+def _subgradient(case: Case, rank: int) -> float:
     """Return by how much the product violates its optimality conditions, relative to √E‖y‖².
 
     With X = PΣQᵀ, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0
@@ -331,7 +351,7 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
     return float(scipy.linalg.eigh(symmetric, eigvals_only=True, subset_by_index=[last, last])[0])
 
 
-def _stationarity(case: _Case) -> tuple[float, Slope]:
+def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient, and the gradient itself.
 
     Separate layers are brought to white coordinates, and each unit to ‖uᵢ‖ = ‖v'ᵢ‖ where both are
@@ -374,7 +394,7 @@ def _path_excess(scores: Matrix, values: Matrix) -> float:
     return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0
 
 
-def _inner_error(case: _Case) -> float:
+def _inner_error(case: Case) -> float:
     """Return a bound on the relative errors of ‖v'ᵢ‖ and M, which figures of both share."""
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
@@ -398,104 +418,28 @@ def _paper_bound(target: Matrix, width: int) -> float:
     return width * float(values[width - 1]) / excess if excess > 0 else math.inf
 
 
-def _attributes(
-    reported: ReportedAttributes | None, value: float, case: _Case
-) -> tuple[float, float] | None:
-    """Return the largest relative difference of reported attributes from the data, and its error.
-
-    The reported α and ρ are also compared with the singular values of the data:
-    s_{ρ+1} ≤ α < s_ρ, or ρ = r.
-    """
-    optimum, scale, width = case.optimum, case.scale, case.width
-    if reported is None or optimum is None:
-        return None
-    layers = (case.left, case.right)
-    values = optimum.singular_values
-    top = float(values.max(initial=0.0)) or 1.0
-    given = host(reported.singular_values)
-    count = min(len(given), len(values))
-    # Singular values outside the range of the inputs may be given as zeros or left out.
-    others = [float(part.max(initial=0.0)) for part in (given[count:], values[count:width])]
-    rank, threshold = reported.rank, float(reported.threshold)
-    following = float(values[rank]) if rank < min(len(values), width) else 0.0
-    last = float(values[rank - 1]) if 0 < rank <= len(values) else math.inf
-    last = -math.inf if rank > min(len(values), width) else last
-    differences = [
-        abs(reported.objective - value) / scale,
-        abs(threshold - optimum.threshold) / top,
-        float(np.abs(given[:count] - values[:count]).max(initial=0.0)) / top,
-        max(others) / top,
-        (following - threshold) / top if rank < width else 0.0,
-        (threshold - last) / top,
-        math.inf if len(given) > width else 0.0,
-        _outside_range(case),
-    ]
-    error = 8 * reported.precision + case.reduced.blur / top + case.reduced.undecided / scale
-    if reported.rows is not None:
-        differences.append(abs(reported.rows[0] - value) / scale)
-        error += reported.rows[1] / scale
-    if reported.layers is not None:
-        differences += [_relative(host(a), b) for a, b in zip(reported.layers, layers, strict=True)]
-    if reported.coef is not None:
-        product = layers[0] @ layers[1].T
-        coef, mean = host(reported.coef).reshape(product.shape), host(reported.mean)
-        differences.append(_relative(coef, product))
-        center, output_center = mean[: product.shape[1]], mean[product.shape[1] :]
-        bias = output_center - coef @ center
-        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        away = np.abs(host(reported.intercept).reshape(-1) - bias)
-        differences.append(float(away.max()) / math.sqrt(scale))
-        terms = (len(center) + 8) * max(reported.precision, EPSILON)
-        error = max(error, terms * float(sizes.max()) / math.sqrt(scale))
-    return max(differences), error
-
-
-def _outside_range(case: _Case) -> float:
-    """Return the share of V outside the range of the inputs, on which the loss does not depend.
-
-    The estimators return the weights of smallest norm, which have no such share. Where the range
-    is not clearly separated from what was dropped, it is not measured.
-    """
-    lower, right = case.reduced.lower, case.right
-    if lower is None or lower.shape[0] in (0, lower.shape[1]):
-        return 0.0
-    condition = case.reduced.condition
-    spread = condition if case.data.root is None else math.sqrt(condition)
-    if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
-        return 0.0
-    basis, _ = scipy.linalg.qr(lower.T, mode="economic")
-    return _relative(basis @ (basis.T @ right), right)
-
-
-def _relative(given: Matrix, expected: Matrix) -> float:
-    """Return the relative distance of an array from the expected one."""
-    if given.shape != expected.shape:
-        return math.inf
-    size = float(np.linalg.norm(expected)) or 1.0
-    return float(np.linalg.norm(given - expected)) / size
-
-
-def _evidence(value: float, scores: Matrix, case: _Case) -> dict[str, Any]:
+def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
     """Return the numbers from which a reader can compute the figures again."""
-    reduced, optimum = case.reduced, case.optimum
+    reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,
         "width": case.width,
-        "energy": case.data.energy,
-        "value": value,
-        "importance": scores,
-        "product_singular_values": case.product.values,
-        "floor": reduced.floor,
-        "target_squared_norm": float((reduced.matrix**2).sum()),
+        "energy": case.data.energy * unit**2,
+        "value": value * unit**2,
+        "importance": scores * unit,
+        "product_singular_values": case.product.values * unit,
+        "floor": reduced.floor * unit**2,
+        "target_squared_norm": float((reduced.matrix**2).sum()) * unit**2,
         "condition": reduced.condition,
         "dropped_directions": reduced.dropped,
+        "n_rows": case.data.n_rows,
     }
     if optimum is None:
-        return found
+        return found | {"lower_bound": case.bound.value * unit**2}
     return found | {
-        "bound": optimum.value,
-        "singular_values": optimum.singular_values,
-        "threshold": optimum.threshold,
+        "bound": optimum.value * unit**2,
+        "singular_values": optimum.singular_values * unit,
+        "threshold": optimum.threshold * unit,
         "rank": optimum.rank,
-        "tail": optimum.tail,
+        "tail": optimum.tail * unit**2,
     }

@@ -1,7 +1,17 @@
 """The figures and tables of the three papers as declared experiments with verdicts."""
 
 from lucidae.experiments.catalogue import NAMES, experiment, experiments
-from lucidae.experiments.declaration import Cell, Curve, Experiment, Results, Scale, Work, work
+from lucidae.experiments.declaration import (
+    Cell,
+    Curve,
+    Experiment,
+    Results,
+    Scale,
+    Statement,
+    Work,
+    own,
+    work,
+)
 from lucidae.experiments.engine import run
 from lucidae.experiments.store import Store
 
@@ -12,10 +22,12 @@ __all__ = [
     "Experiment",
     "Results",
     "Scale",
+    "Statement",
     "Store",
     "Work",
     "experiment",
     "experiments",
+    "own",
     "run",
     "work",
 ]

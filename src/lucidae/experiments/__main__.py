@@ -1,7 +1,7 @@
 """Run experiments without the `cli` extra: ``python -m lucidae.experiments run NAME…``.
 
 This command is meant for machines with an accelerator and few packages: it prints plain lines of
-progress and writes no HTML page. The finished cells can be packed into one file and read on another
+progress and writes no HTML page. The finished runs can be packed into one file and read on another
 machine, which then writes the page.
 """
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from lucidae.experiments.catalogue import NAMES, experiments
 from lucidae.experiments.declaration import SCALES
-from lucidae.experiments.engine import Tick
+from lucidae.experiments.engine import Tick, count
+from lucidae.experiments.outcomes import Counts
 from lucidae.experiments.reproduce import Reproduction, cells_of, reproduce
 from lucidae.experiments.store import Store
 
@@ -26,7 +27,8 @@ PAUSE = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: all claims hold. 1: a claim fails. 2: an error. 3: the time limit was reached.
+    0: every claim of the papers that was judged was seen, and every finding of our own holds.
+    1: one was not seen or does not hold. 2: an error. 3: the time limit was reached.
 
     Examples
     --------
@@ -47,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     lister = commands.add_parser("list", help="list the experiments, one per line")
     lister.set_defaults(command=_list)
-    runner = commands.add_parser("run", help="measure the missing cells, then judge the claims")
+    runner = commands.add_parser("run", help="measure what is missing, then judge the statements")
     runner.add_argument(
         "names", nargs="*", metavar="NAME", help="name of an experiment; default: all"
     )
@@ -68,9 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         default=[],
-        help="read packed cells from this file first",
+        help="read finished runs from this packed file first",
     )
-    runner.add_argument("--pack", type=Path, help="write all finished cells to this file")
+    runner.add_argument("--pack", type=Path, help="write all finished runs to this file")
     runner.set_defaults(command=_run)
     return parser
 
@@ -84,7 +86,7 @@ def _list(_: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     store = Store(options.out / "cells")
     for packed in options.take:
-        print(f"{store.unpack(packed)} cells read from {packed}")
+        print(f"{count(store.unpack(packed))} read from {packed}")
     done = reproduce(
         options.names,
         scale=options.scale,
@@ -98,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     if options.pack is not None:
         cells = cells_of(experiments(), options.scale)
-        print(f"{store.pack(options.pack, cells)} cells packed into {options.pack}")
+        print(f"{count(store.pack(options.pack, cells))} packed into {options.pack}")
     _print_verdicts(done)
     return done.exit_code
 
@@ -106,7 +108,9 @@ def _run(options: argparse.Namespace) -> int:
 def _print_verdicts(done: Reproduction) -> None:
     for outcome in done.outcomes:
         print(f"\n{outcome.experiment.name}, {outcome.results.seconds:.1f} s of work")
-        print(outcome.verdicts.summary())
+        print(outcome.summary())
+    if done.outcomes:
+        print(f"\nIn all: {Counts.of(done.outcomes)}")
     print(f"\n{done.tally}")
     if done.waiting:
         print(f"Not complete: {', '.join(done.waiting)}. Run the command again to continue.")
@@ -124,7 +128,7 @@ class _PlainLines:
             return
         self.due = now + PAUSE
         left = "" if tick.seconds_left is None else f", about {tick.seconds_left:.0f} s left"
-        print(f"{tick.done} of {tick.total} cells{left}", flush=True)
+        print(f"{tick.done} of {count(tick.total)}{left}", flush=True)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def spectrum(name: str, device: str = "cpu") -> Spectrum:
 
 
 def _spaced(_values: Matrix, k: int, low: float, high: float) -> Matrix:
-    """Return λ with √λ equally spaced. Bao et al. 2020, Appendix H."""
+    """Return penalties whose square roots are equally spaced (Bao et al. 2020, Appendix H)."""
     return np.linspace(low, high, k) ** 2
 
 
@@ -114,7 +114,7 @@ def _uniform(_values: Matrix, k: int, value: float) -> Matrix:
 
 
 def _paper(values: Matrix, k: int) -> Matrix:
-    """Return the minimiser of Bao et al. 2020, eq. 16 (Figure 5)."""
+    """Return the penalties that minimise the bound of Bao et al. 2020, eq. 16 (Figure 5)."""
     return paper_penalties(values[:k])
 
 

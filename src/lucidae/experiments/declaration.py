@@ -1,9 +1,13 @@
-"""The parts of an experiment: cells of work, curves, and the claims that are judged on them.
+"""The parts of an experiment: runs, curves, and the statements that are judged on them.
 
-A cell is one small computation, identified by its work (a name and a version) and its exact
-settings. An experiment lists its cells at each scale. The engine measures them in any order and on
-any machine, the experiment turns the measured arrays into curves, and the claims read figures from
-the curves.
+An experiment consists of many small computations, which are called cells in this package: one
+training run, or one method on one problem size. A cell is identified by the function that measures
+it (its `Work`, with a name and a version) and by its exact settings. An experiment lists its cells
+at each scale. The engine measures them in any order and on any machine, the experiment turns the
+measured arrays into curves, and verdicts compare figures of the curves with bounds.
+
+An experiment states what its paper claims, and what was found here beyond the paper, as
+`Statement`. Each scale says by which verdicts each statement is judged, or why it cannot be.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -34,10 +39,13 @@ __all__ = [
     "Scale",
     "Setting",
     "Settings",
+    "Statement",
+    "VerdictKind",
     "Work",
     "grid",
     "listed",
     "on_processor",
+    "own",
     "work",
 ]
 
@@ -52,7 +60,7 @@ WORK_NAME = re.compile(r"[a-z][a-z0-9._-]*/[1-9][0-9]*")
 
 
 class Work:
-    """A measuring function under a stable name and a version; made by the decorator `work`.
+    """A function that measures cells, with a stable name and a version; see the decorator `work`.
 
     Finished cells are stored under the name and the version, so that the function can move to
     another module, and so that results of an older version of the computation are not used again.
@@ -99,7 +107,7 @@ class Work:
 
 
 def work(identifier: str) -> Callable[[Measure], Work]:
-    """Give a measuring function its stable name and version.
+    """Give a function that measures cells its stable name and version.
 
     Increase the version when the function computes something else: cells of earlier versions
     then count as not done.
@@ -130,7 +138,7 @@ def on_processor(measure: Callable[[Settings], Arrays]) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One piece of work, identified by its exact settings.
+    """One small computation of an experiment, such as one training run, with its exact settings.
 
     Parameters
     ----------
@@ -262,6 +270,13 @@ class Results:
 class Curve:
     """A measured quantity along a grid of epochs, sizes or strengths.
 
+    Parameters
+    ----------
+    x, y : array-like of shape (n,)
+        The grid, and the quantity at its points.
+    along : str, default=""
+        Name of the grid in statements, such as ``"epoch"`` (at epoch 100) or ``"r ="`` (at r = 5).
+
     Examples
     --------
     >>> Curve([1, 10, 100], [0.9, 0.5, 0.1]).y[-1]
@@ -270,6 +285,7 @@ class Curve:
 
     x: Any
     y: Any
+    along: str = ""
 
     def __post_init__(self) -> None:
         for name in ("x", "y"):
@@ -299,26 +315,71 @@ class Setting(Protocol):
 
 
 class Verdict(Protocol):
-    """A claim with its tolerance, to be judged on the curves."""
+    """A comparison of a measured figure with a bound."""
 
     def judge(self, curves: Curves, reference: str) -> Any:
-        """Return the claim with its measured figure."""
+        """Return a `Claim` with the measured figure and whether it satisfies the bound."""
+
+
+class VerdictKind(StrEnum):
+    """VerdictKind of a verdict: on a claim of the paper, on a finding of our own, or none."""
+
+    PAPER = "the paper's claim"
+    OWN = "our own finding"
+    REPORTED = "reported"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One sentence that an experiment confirms or refutes.
+
+    Parameters
+    ----------
+    words : str
+        The sentence.
+    kind : VerdictKind, default=VerdictKind.PAPER
+        Whether the paper claims it, or it was found here beyond the paper.
+
+    Examples
+    --------
+    >>> Statement("The uniform penalty does not find the principal axes.").kind.value
+    "the paper's claim"
+    """
+
+    words: str
+    kind: VerdictKind = VerdictKind.PAPER
+
+    def __post_init__(self) -> None:
+        if self.kind is VerdictKind.REPORTED:
+            raise ValueError("a reported figure has no verdict, so it is not a statement.")
+
+
+def own(words: str) -> Statement:
+    """Return a statement of our own, which the paper does not make."""
+    return Statement(words, VerdictKind.OWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A setting and the claims that are judged on it.
+    """A setting, and the verdicts on the statements of the experiment at this scale.
 
     Parameters
     ----------
     setting : Setting
         The cells and curves at this scale.
-    expect : tuple of Verdict
-        The claims, with tolerances that suit the scale.
+    expect : mapping of str to tuple of Verdict
+        For the name of each statement the verdicts that all have to hold, with tolerances that
+        suit the scale.
+    reported : tuple of Verdict, default=()
+        Figures that are reported without a verdict.
+    unjudged : mapping of str to str, default={}
+        For statements that cannot be judged at this scale, the reason in a sentence.
     """
 
     setting: Setting
-    expect: tuple[Any, ...]
+    expect: Mapping[str, tuple[Any, ...]]
+    reported: tuple[Any, ...] = ()
+    unjudged: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,18 +414,23 @@ class Drawing:
 class Experiment:
     """A figure or table of a paper, as a declaration.
 
+    Every statement is judged at every scale, or the scale says why it cannot be; the constructor
+    refuses anything else.
+
     Parameters
     ----------
     name : str
         Its name on the command line.
     title : str
-        Title of its chapter.
+        Title of its chapter; names the subject, not the result.
     reference : str
         Authors, year and figure.
     shows : str
         Description in one line, for lists of experiments.
-    claim : str
-        What the paper says, in one or two sentences.
+    about : str
+        What is measured, in one or two sentences, without its result.
+    statements : mapping of str to Statement
+        What the paper claims, and what was found here beyond it, by a short name.
     scales : mapping of {"smoke", "paper"} to Scale
         The work and the verdicts at each scale.
     draw : callable
@@ -375,9 +441,20 @@ class Experiment:
     title: str
     reference: str
     shows: str
-    claim: str
+    about: str
+    statements: Mapping[str, Statement]
     scales: Mapping[str, Scale]
     draw: Callable[[Any], Sequence[Any]]
+
+    def __post_init__(self) -> None:
+        for scale, chosen in self.scales.items():
+            treated = [*chosen.expect, *chosen.unjudged]
+            if sorted(treated) != sorted(self.statements) or not all(chosen.expect.values()):
+                raise ValueError(
+                    f"{self.name} at {scale} scale treats the statements {sorted(treated)}, "
+                    f"expected each of {sorted(self.statements)} once: give its verdicts, or the "
+                    "reason why it cannot be judged at this scale."
+                )
 
     def at(self, scale: str) -> Scale:
         """Return the experiment at a scale."""

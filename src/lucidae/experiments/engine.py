@@ -1,13 +1,17 @@
-"""Measure the cells that are not done yet, on all cores or on an accelerator.
+"""Measure the runs of experiments that are not done yet, on all cores or on an accelerator.
 
-Every finished cell is stored immediately, so that a run that is killed at any moment can be
-continued. On the processor each cell is measured by itself with one BLAS thread, in as many
-processes as there are cores, and its numbers do not depend on which other cells were missing. On
-an accelerator the cells that belong together are measured at once.
+A run is a `Cell` of `lucidae.experiments.declaration`. Every finished cell is stored immediately,
+so that a command that is killed at any moment can be continued. On the processor each cell is
+measured by itself with one BLAS thread, in as many processes as there are cores, and its numbers do
+not depend on which other cells were missing. On an accelerator the cells that belong together are
+measured at once.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +31,13 @@ from lucidae.experiments.device import cores, is_accelerator, machine, reference
 from lucidae.experiments.store import Store
 from lucidae.validation import check_integer, check_number
 
-__all__ = ["Tally", "Tick", "duration", "run"]
+__all__ = ["Tally", "Tick", "count", "duration", "run"]
 
 ACCELERATED = 0.01
 """Share of a cell's cost that an accelerator is assumed to need until its pace is measured."""
+
+WATCH_SECONDS = 0.5
+"""Time between two tests of a worker whether its parent process is still there."""
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -38,7 +45,7 @@ Report = Callable[["Tick"], None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Progress of a run.
+    """Progress of `run`: how many cells are done, and the time left.
 
     Parameters
     ----------
@@ -55,7 +62,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of cells of a run.
+    """Numbers of cells that one call of `run` measured, reused and left.
 
     Parameters
     ----------
@@ -78,7 +85,7 @@ class Tally:
     def __str__(self) -> str:
         """Return the numbers as a sentence, with one more line where cells were outdated."""
         line = (
-            f"{self.measured} cells measured, {self.reused} reused, {self.left} left, "
+            f"{count(self.measured)} measured, {self.reused} reused, {self.left} left, "
             f"in {self.seconds:.1f} s"
         )
         return line if not self.outdated else f"{line}\n{self.note}"
@@ -89,7 +96,7 @@ class Tally:
         if not self.outdated:
             return ""
         return (
-            f"{self.outdated} cells had been measured by an earlier version of the computation; "
+            f"{count(self.outdated)} had been measured by an earlier version of the computation; "
             "these results were not used."
         )
 
@@ -104,7 +111,7 @@ def run(
     seconds: float | None = None,
     report: Report | None = None,
 ) -> Tally:
-    """Measure the cells that the store does not hold.
+    """Measure the cells that are not in the store yet.
 
     Parameters
     ----------
@@ -221,20 +228,60 @@ def _at_once(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
     tasks = (
-        joblib.delayed(_numbered)(number, group, folder, device)
+        joblib.delayed(_numbered)(number, group, folder, device, os.getpid())
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
-    inner = {} if clock.threads else {"inner_max_num_threads": 1}
-    backend = "threading" if clock.threads else "loky"
-    with joblib.parallel_config(backend=backend, n_jobs=clock.workers, verbose=0, **inner):
+    with _threads(clock.workers) if clock.threads else _processes(clock.workers):
         # A task is taken only when a worker is free, so that the budget is tested at that moment.
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
             yield groups[number], seconds
 
 
-def _numbered(number: int, group: Group, folder: Path, device: str) -> tuple[int, float]:
+def _threads(workers: int) -> AbstractContextManager[Any]:
+    context: AbstractContextManager[Any] = joblib.parallel_config("threading", n_jobs=workers)
+    return context
+
+
+def _processes(workers: int) -> AbstractContextManager[Any]:
+    """Use processes that end with this one, even before their first task."""
+    settings = {"n_jobs": workers, "verbose": 0, "inner_max_num_threads": 1}
+    watch = {"initializer": end_with, "initargs": (os.getpid(),)}
+    try:
+        context: AbstractContextManager[Any] = joblib.parallel_config("loky", **settings, **watch)
+    except TypeError:  # joblib < 1.5 has no initializer: workers watch from their first task on
+        context = joblib.parallel_config("loky", **settings)
+    return context
+
+
+@functools.cache
+def end_with(parent: int) -> None:
+    """End this process soon after its parent process, which may be killed, has ended.
+
+    A worker would otherwise finish its task, which may take minutes, and then wait for the next
+    one. When the parent of a process ends, the process is given another parent (not on Windows,
+    where workers end some minutes after they became idle).
+
+    Parameters
+    ----------
+    parent : int
+        Identifier of the parent process.
+    """
+    if os.getpid() != parent:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)  # nothing is lost: finished cells are stored, and files are written atomically
+
+
+def _numbered(
+    number: int, group: Group, folder: Path, device: str, parent: int
+) -> tuple[int, float]:
+    end_with(parent)
     return number, measure_and_store(group, folder, device)
 
 
@@ -284,3 +331,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(cells: int) -> str:
+    """Return a number of cells in words for readers, who know them as runs.
+
+    Examples
+    --------
+    >>> count(1), count(2)
+    ('1 run', '2 runs')
+    """
+    return f"{cells} run{'' if cells == 1 else 's'}"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucidae.certificate import Claim
-from lucidae.experiments.engine import duration
-from lucidae.experiments.verdicts import Outcome
+from lucidae.experiments.declaration import VerdictKind
+from lucidae.experiments.engine import count, duration
+from lucidae.experiments.outcomes import WORDS, Judgement, Outcome
+from lucidae.experiments.verdicts import measured
 from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Plot
 from lucidae.report.style import LIGHT
@@ -20,7 +22,12 @@ LARGEST_FIGURE = 1_000_000
 
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _DIGITS = re.compile(r"(\.\d\d)\d+")
-MARKS = {True: "holds", False: "**fails**", None: "reported"}
+INTRODUCTION = """# Results
+
+Results of `lucidae reproduce`, with their settings and machines. Each page has three kinds of
+verdict: a claim of the paper was *seen* or *not seen*, a finding of our own *holds* or *does not
+hold*, and a figure that is only *reported* has no verdict.
+"""
 
 
 def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
@@ -43,8 +50,7 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
         _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
     titles = {path.stem: _title(path) for path in sorted(folder.glob("*.md"))}
     lines = [f"* [{name}]({name}.md): {title}" for name, title in titles.items() if name != "index"]
-    intro = "# Results\n\nResults of `lucidae reproduce`, with their settings and machines.\n"
-    return _write(folder / "index.md", "\n".join([intro, *lines, ""]))
+    return _write(folder / "index.md", "\n".join([INTRODUCTION, *lines, ""]))
 
 
 def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
@@ -81,29 +87,43 @@ def standalone(svg: str) -> str:
 def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
     experiment = outcome.experiment
     images = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
-    claims = [_row(claim) for claim in outcome.verdicts.claims]
     versions = outcome.to_dict()["versions"]
     return "\n".join(
         [
             f"# {experiment.title}\n",
             f"`{experiment.name}`, {outcome.scale} scale. {experiment.reference}.\n",
-            f"{experiment.claim}\n",
+            f"{experiment.about}\n",
+            f"{outcome.counts}.\n",
+            *(f"* {one.prose}" for one in outcome.judgements),
+            "",
             *images,
-            "| claim | measured | verdict |\n|---|---|---|",
-            *claims,
+            "| statement | measured | verdict |\n|---|---|---|",
+            *(row for one in outcome.judgements for row in _rows(one)),
+            *(_row(claim, VerdictKind.REPORTED.value) for claim in outcome.reported),
             "\n| setting | |\n|---|---|",
             *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
             f"| machine | {'; '.join(outcome.machines)} |",
-            f"| work | {len(outcome.results.cells)} cells, {duration(outcome.results.seconds)} |",
+            f"| work | {count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} |",
             f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",
             "",
         ]
     )
 
 
-def _row(claim: Claim) -> str:
-    measured = "" if claim.value is None else f"{claim.value:.4g}"
-    return f"| {claim.statement} | {measured} | {MARKS[claim.holds]} |"
+def _rows(judgement: Judgement) -> list[str]:
+    kind = judgement.statement.kind.value
+    if not judgement.claims:
+        return [f"| {judgement.statement.words} | | {kind}: {judgement.verdict} |"]
+    return [_row(claim, f"{kind}: {_verdict(judgement, claim)}") for claim in judgement.claims]
+
+
+def _verdict(judgement: Judgement, claim: Claim) -> str:
+    words = WORDS[judgement.statement.kind, bool(claim.holds)]
+    return words if claim.holds else f"**{words}**"
+
+
+def _row(claim: Claim, verdict: str) -> str:
+    return f"| {claim.statement} | {measured(claim)} | {verdict} |"
 
 
 def _title(path: Path) -> str:

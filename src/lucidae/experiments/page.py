@@ -1,4 +1,4 @@
-"""One self-contained HTML page with the claims, settings, figures and verdicts."""
+"""One self-contained HTML page with the statements, figures, verdicts and settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from lucidae.certificate import Certificate, Claim
-from lucidae.experiments.engine import duration
-from lucidae.experiments.verdicts import Outcome
+from lucidae.experiments.declaration import VerdictKind
+from lucidae.experiments.engine import count, duration
+from lucidae.experiments.outcomes import MARKS, Counts, Outcome
+from lucidae.experiments.verdicts import measured
 from lucidae.io.atomic import atomic_path
 from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
 from lucidae.report.page import Chapter, fill_page
@@ -17,37 +18,74 @@ from lucidae.report.page import Chapter, fill_page
 __all__ = ["write_page"]
 
 LEAD = (
-    "The figures and tables of three papers on autoencoders whose optimum is known, reproduced: "
-    "what each paper claims, the setting of the experiment, and what was measured."
+    "Figures and tables of three papers on autoencoders whose optimum is known, measured again: "
+    "what each paper claims, whether this run shows it, and the setting of the experiment."
 )
-
-MARKS = {True: ("✓", "green", "holds"), False: ("✗", "orange", "fails"), None: ("–", "muted", "")}
+LEGEND = (
+    "✓ means that a claim of the paper was seen, or that a finding of our own holds; ✗ that it was "
+    "not seen or does not hold; – that a figure is reported without a verdict, or that a statement "
+    "cannot be judged at this scale. Claims of the papers and our own findings are counted "
+    "separately."
+)
+COLOURS = {True: "green", False: "orange", None: "muted"}
+REFUTED = {
+    VerdictKind.PAPER: "Claims of the papers that were not seen at this scale",
+    VerdictKind.OWN: "Findings of our own that do not hold at this scale",
+}
+HEADINGS = {
+    VerdictKind.PAPER: "What the paper claims",
+    VerdictKind.OWN: "What we found beyond the paper",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Table of claims: verdict, statement and measured figure."""
+    """Table of the verdicts of an outcome: statements by kind, each with its figures."""
 
-    verdicts: Certificate
+    outcome: Outcome
 
     def __str__(self) -> str:
-        return str(self.verdicts)
+        return str(self.outcome.counts)
 
     def _repr_html_(self) -> str:
-        rows = "".join(_row(claim) for claim in self.verdicts.claims)
-        head = "".join(f'<th scope="col">{name}</th>' for name in ("", "claim", "measured"))
+        rows = [row for kind in HEADINGS for row in self._of_kind(kind)]
+        if self.outcome.reported:
+            rows.append(_heading("Reported without a verdict"))
+            rows += [
+                _row(None, VerdictKind.REPORTED.value, claim.statement, measured(claim))
+                for claim in self.outcome.reported
+            ]
+        names = ("", "verdict", "statement", "measured")
+        head = "".join(f'<th scope="col">{name}</th>' for name in names)
         return (
             '<div class="scroll" tabindex="0"><table class="numbers">'
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
         )
 
+    def _of_kind(self, kind: VerdictKind) -> list[str]:
+        judgements = self.outcome.of_kind(kind)
+        rows = [_heading(HEADINGS[kind])] if judgements else []
+        for one in judgements:
+            rows.append(_row(one.holds, one.verdict, one.statement.words, one.why, strong=True))
+            rows += [
+                _row(claim.holds, "", claim.statement, measured(claim)) for claim in one.claims
+            ]
+        return rows
 
-def _row(claim: Claim) -> str:
-    mark, colour, word = MARKS[claim.holds]
-    measured = "" if claim.value is None else f"{claim.value:.4g}"
+
+def _heading(words: str) -> str:
+    return f'<tr><th colspan="4" scope="rowgroup" style="text-align:left">{words}</th></tr>'
+
+
+def _row(
+    holds: bool | None, verdict: str, statement: str, measured: str, strong: bool = False
+) -> str:
+    text = escape(statement)
+    wrap = 'style="white-space:normal"'
     return (
-        f'<tr><td style="color:var(--{colour})" title="{word}">{mark}</td>'
-        f'<td style="white-space:normal">{escape(claim.statement)}</td><td>{measured}</td></tr>'
+        f'<tr><td style="color:var(--{COLOURS[holds]})">{MARKS[holds]}</td><td>{verdict}</td>'
+        f"<td {wrap}>{f'<strong>{text}</strong>' if strong else text}</td>"
+        f"<td {wrap}>{escape(measured)}</td></tr>"
     )
 
 
@@ -70,59 +108,78 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
     Path
     """
     chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
-    title = f"The papers, reproduced at {outcomes[0].scale} scale"
+    title = f"Experiments of the papers at {outcomes[0].scale} scale"
     with atomic_path(target) as temporary:
         temporary.write_text(fill_page(title, LEAD, chapters, seconds), encoding="utf-8")
     return target
 
 
 def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
-    """Return the chapter with the number of claims that hold in each experiment."""
-    claims = [claim for outcome in outcomes for claim in outcome.verdicts.claims]
-    judged = [claim for claim in claims if claim.holds is not None]
-    held = sum(claim.holds is True for claim in judged)
-    rows = tuple(
-        (
-            outcome.experiment.name,
-            outcome.experiment.reference,
-            tally(outcome),
-            duration(outcome.results.seconds),
-        )
-        for outcome in outcomes
-    )
+    """Return the chapter with the numbers of verdicts of each kind, for each experiment."""
+    counts = Counts.of(outcomes)
+    rows = tuple(_counted(outcome) for outcome in outcomes)
+    names = ("experiment", "paper", "its claims", "our findings", "work")
     blocks: list[Block] = [
         Facts(
             (
                 (str(len(outcomes)), "experiments"),
-                (f"{held} of {len(judged)}", "claims hold"),
+                (f"{counts.seen} of {counts.claims}", "claims of the papers seen"),
+                (f"{counts.held} of {counts.findings}", "findings of our own hold"),
+                (str(counts.reported), "figures only reported"),
                 (duration(sum(outcome.results.seconds for outcome in outcomes)), "total work"),
             )
         ),
-        Grid(("experiment", "paper", "claims", "work"), rows),
+        Prose(LEGEND),
+        *_refuted(outcomes),
+        Grid(names, rows),
     ]
-    if held < len(judged):
-        blocks.insert(
-            1, Note("Some claims fail; the chapters of their experiments give the figures.")
+    if counts.unjudged:
+        blocks.append(
+            Prose(
+                f"{_statements(counts.unjudged)} cannot be judged at this scale; the chapters give "
+                "the reasons."
+            )
         )
     if note:
         blocks.append(Note(note))
     return Chapter("summary", "Summary", blocks)
 
 
-def tally(outcome: Outcome) -> str:
-    """Return the number of claims of an experiment that fail, in words."""
-    judged = [claim.holds for claim in outcome.verdicts.claims if claim.holds is not None]
-    return "all hold" if all(judged) else f"{judged.count(False)} of {len(judged)} FAIL"
+def _counted(outcome: Outcome) -> tuple[str, ...]:
+    counts = outcome.counts
+    paper = f"{counts.seen} of {counts.claims} seen" if counts.claims else "–"
+    ours = f"{counts.held} of {counts.findings} hold" if counts.findings else "–"
+    work = duration(outcome.results.seconds)
+    return outcome.experiment.name, outcome.experiment.reference, paper, ours, work
+
+
+def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
+    """Return a list of the statements that this run does not confirm, by kind."""
+    blocks: list[Block] = []
+    for kind, words in REFUTED.items():
+        found: list[Block] = [
+            Prose(f"{MARKS[False]} {outcome.experiment.name}: {one.statement.words}")
+            for outcome in outcomes
+            for one in outcome.of_kind(kind)
+            if one.holds is False
+        ]
+        blocks += [Note(f"{words}; the chapters give the figures:"), *found] if found else []
+    return blocks
+
+
+def _statements(count: int) -> str:
+    return "One statement" if count == 1 else f"{count} statements"
 
 
 def chapter(outcome: Outcome) -> Chapter:
-    """Return the chapter of one experiment: claim, figures, verdicts and setting."""
+    """Return the chapter of one experiment: statements with verdicts, figures and setting."""
     experiment = outcome.experiment
     machine = "; ".join(outcome.machines)
     blocks: list[Block] = [
-        Prose(f"{experiment.reference}. {experiment.claim}"),
+        Prose(f"{experiment.reference}. {experiment.about}"),
+        *(Prose(one.prose) for one in outcome.judgements),
         *experiment.draw(outcome),
-        Card("Verdicts", VerdictTable(outcome.verdicts)),
+        Card("Verdicts", VerdictTable(outcome)),
         Grid(("setting", ""), tuple(outcome.setting.facts().items())),
         Prose(
             f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
@@ -130,14 +187,3 @@ def chapter(outcome: Outcome) -> Chapter:
         ),
     ]
     return Chapter(experiment.name, experiment.title, blocks)
-
-
-def count(cells: int) -> str:
-    """Return a number of cells in words.
-
-    Examples
-    --------
-    >>> count(1), count(2)
-    ('1 cell', '2 cells')
-    """
-    return f"{cells} cell{'' if cells == 1 else 's'}"

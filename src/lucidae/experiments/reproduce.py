@@ -1,4 +1,4 @@
-"""Run experiments, judge their claims, and write page, numbers and verdicts."""
+"""Run experiments, judge their statements, and write page, numbers and verdicts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lucidae._version import __version__
 from lucidae.experiments.catalogue import experiments
 from lucidae.experiments.declaration import SCALES, Cell, Experiment
 from lucidae.experiments.engine import Tally, Tick, run
+from lucidae.experiments.outcomes import Outcome, judge
 from lucidae.experiments.store import Store
-from lucidae.experiments.verdicts import Outcome, judge
 from lucidae.io.atomic import atomic_path
 from lucidae.validation import check_choice
 
@@ -29,7 +29,7 @@ UNFINISHED = 3
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """Result of `reproduce`.
+    """What `reproduce` returns: outcomes, unfinished experiments, and the page.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ class Reproduction:
 
     @property
     def holds(self) -> bool:
-        """Whether every experiment is complete and no claim fails."""
+        """Whether every experiment is complete and confirms every statement that it judges."""
         return not self.waiting and all(outcome.holds for outcome in self.outcomes)
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a command: 0 if all claims hold, 1 if one fails, 3 if not complete."""
+        """Exit code: 0 if all statements are confirmed, 1 if one is not, 3 if not complete."""
         if self.waiting:
             return UNFINISHED
         return 0 if self.holds else 1
@@ -79,7 +79,7 @@ def reproduce(
     page: bool = True,
     notes: str | os.PathLike[str] | None = None,
 ) -> Reproduction:
-    """Run experiments, judge their claims, and write page, numbers and verdicts.
+    """Run experiments, judge their statements, and write page, numbers and verdicts.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Finished cells on disk: one file each, written atomically and verified whenever it is read."""
+"""Results of experiments on disk: one file per cell, written atomically and verified when read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,29 @@ from typing import Any
 import numpy as np
 
 from lucidae.experiments.declaration import Arrays, Cell, Measured, canonical, digest
-from lucidae.io.atomic import atomic_path, load_arrays, read_arrays, save_arrays
+from lucidae.io.atomic import (
+    atomic_path,
+    load_arrays,
+    open_member,
+    read_arrays,
+    reason_of,
+    require_size,
+    save_arrays,
+)
 
 __all__ = ["Store"]
 
 FORMAT = 1
+WHAT = "a stored result of an experiment"
+"""What a file of the store is called in error messages."""
 ABOUT = "about"
 """Name of the JSON text that is stored in the same file as the arrays."""
 
 LARGEST_MEMBER = 1 << 28
-"""Largest size of a stored cell in bytes; a packed file with a larger member is refused."""
+"""Largest size of one result in bytes; a packed file with a larger member is refused."""
+SMALL_MEMBER = 1 << 24
+EXPANSION = 100
+"""A member of a packed file above `SMALL_MEMBER` may claim this many times its compressed size."""
 
 WORKS_OF_0_1_0 = {
     "linear.landscape": "lucidae.experiments.lae_landscape:measure",
@@ -38,22 +51,24 @@ WORKS_OF_0_1_0 = {
     "sparsity.slice_minima": "lucidae.experiments.sparse_slices:count",
     "vae.comparison": "lucidae.nn.cell:measure",
 }
-"""Version 1 of each work as lucidae 0.1.0 stored it, under the path of its module."""
+"""Version 1 of each computation as lucidae 0.1.0 stored it, under the path of its module."""
 
 
 class Store:
-    """A folder of finished cells.
+    """A folder of results of experiments.
 
-    A cell is one ``.npz`` file named by the digest of its work and exact settings. The arrays and a
-    JSON text (settings, versions, machine, seconds) are written together and atomically, so that a
-    process that is killed at any moment leaves complete files only. A file that is damaged, or
-    whose content does not belong to its name, is ignored, and its cell counts as not done. A cell
-    that was measured by an earlier version of its work counts as not done, too.
+    An experiment consists of cells: a cell is one run of a computation (its `Work`) with fixed
+    settings, such as one seed and one learning rate. Its result is one ``.npz`` file, which is
+    named by a digest of the computation and the settings. The arrays and a JSON text (settings,
+    versions, machine, seconds) are written together and atomically, so that a process that is
+    killed at any moment leaves complete files only. A cell counts as not done if its file is
+    damaged, if the content does not belong to the name, or if an earlier version of the computation
+    has measured it.
 
     Parameters
     ----------
     folder : path-like
-        Folder of the cells; created when the first one is written.
+        Folder of the files; created when the first one is written.
 
     Examples
     --------
@@ -81,15 +96,15 @@ class Store:
         return self.folder / key[:2] / f"{key}.npz"
 
     def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
-        """Write a finished cell."""
+        """Write the result of a cell: its arrays, and facts `about` its run such as its seconds."""
         if ABOUT in arrays:
-            raise ValueError(f"the name {ABOUT!r} is reserved for the settings; rename the array.")
+            raise ValueError(f"The name {ABOUT!r} is reserved for the settings; rename the array.")
         subject = {"format": FORMAT, "cell": cell.description, **about}
         text = np.array(json.dumps(subject, sort_keys=True))
         save_arrays(self.path(cell), {**arrays, ABOUT: text})
 
     def load(self, cell: Cell) -> Measured | None:
-        """Return a finished cell, or None when it is absent, damaged or outdated."""
+        """Return the result of a cell, or None when it is absent, damaged or outdated."""
         found = self._find(cell, cell.work.version)
         return None if found is None else found[1]
 
@@ -98,7 +113,7 @@ class Store:
         return [cell for cell in unique(cells) if self.load(cell) is None]
 
     def outdated(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Return the cells that are done by an earlier version of their work only, each once."""
+        """Return the cells that only an earlier version of their computation has measured."""
         return [
             cell
             for cell in self.missing(cells)
@@ -106,13 +121,13 @@ class Store:
         ]
 
     def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
-        """Return the file and the content of a cell that a version of its work has measured."""
+        """Return the file and the result of a cell for one version of its computation."""
         for description in _descriptions(cell, version):
             path = self._path(description)
             try:
-                arrays = load_arrays(path, "a finished cell")
+                arrays = load_arrays(path, WHAT)
                 about = _about(arrays)
-            except (OSError, ValueError):
+            except (OSError, ValueError):  # absent or damaged
                 continue
             # The text inside decides, not the name of the file, which may have been changed.
             if about["cell"] == json.loads(canonical(description)):
@@ -121,7 +136,7 @@ class Store:
         return None
 
     def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
-        """Write the finished ones of `cells` to one zip file; return their number."""
+        """Write the results of those of `cells` that are done to one zip file; return how many."""
         found = (self._find(cell, cell.work.version) for cell in unique(cells))
         paths = [one[0] for one in found if one is not None]
         with (
@@ -133,33 +148,46 @@ class Store:
         return len(paths)
 
     def unpack(self, source: str | os.PathLike[str]) -> int:
-        """Read the cells of a packed file, each verified, into the store; return their number.
+        """Read the results of a packed file into the store and return how many there are.
 
-        The names of the members are ignored: the description inside a cell determines its file.
+        All of them are verified before the first one is written. The names of the members are
+        ignored: the description inside a result determines its file.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, or was not written by `pack`.
         """
-        count = 0
-        try:
-            with zipfile.ZipFile(source) as archive:
-                for member in archive.infolist():
-                    self._unpack_member(archive, member, source)
-                    count += 1
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"{os.fspath(source)!r} is not a packed store: {error}") from error
-        return count
+        name = os.fspath(source)
+        with Path(source).open("rb") as stream:
+            try:
+                archive = zipfile.ZipFile(stream)
+                for member in archive.infolist():  # all are verified before the first is stored
+                    _content(archive, member, name)
+            # zipfile raises many kinds of errors for damaged files; see `read_arrays`.
+            except Exception as error:
+                raise ValueError(
+                    f"{name!r} is not a packed store, or it is damaged: {reason_of(error)}."
+                ) from error
+            for member in archive.infolist():
+                self._write(*_content(archive, member, name))
+        return len(archive.infolist())
 
-    def _unpack_member(
-        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: Any
-    ) -> None:
-        name = f"{member.filename} in {os.fspath(source)}"
-        if member.file_size > LARGEST_MEMBER:
-            raise ValueError(
-                f"{name} has {member.file_size} bytes, expected at most {LARGEST_MEMBER} for a "
-                "cell."
-            )
-        content = archive.read(member)
-        about = _about(read_arrays(io.BytesIO(content), name, "a finished cell"))
-        with atomic_path(self._path(about["cell"])) as temporary:
+    def _write(self, about: Mapping[str, Any], content: bytes) -> None:
+        with atomic_path(self._path(about["cell"]), len(content)) as temporary:
             temporary.write_bytes(content)
+
+
+def _content(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
+) -> tuple[dict[str, Any], bytes]:
+    """Return the description and the bytes of one result of a packed file, verified."""
+    most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
+    require_size(member.file_size, most)
+    with open_member(archive, member) as entry:
+        content = entry.read()
+    arrays = read_arrays(io.BytesIO(content), f"{member.filename} in {name}", WHAT)
+    return _about(arrays), content
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
@@ -178,13 +206,16 @@ def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
 
 
 def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON text of a file; raise ValueError if it does not describe a cell."""
+    """Return the JSON text of a file as a dictionary; raise ValueError if it has other content."""
     try:
         about = json.loads(str(arrays[ABOUT]))
         cell = about["cell"]
-        known = about["format"] == FORMAT and "seconds" in about and {"work", "settings"} <= {*cell}
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"the file does not contain a finished cell: {error}") from error
+        known = about["format"] == FORMAT and isinstance(about["seconds"], int | float)
+        known = known and isinstance(cell["work"], str) and isinstance(cell["settings"], dict)
+        canonical(cell)  # also refuses what JSON cannot express, such as NaN
+    except Exception as error:  # any JSON text may be in the file, also one that is nested deeply
+        reason = reason_of(error)
+        raise ValueError(f"the file does not contain {WHAT}: {reason}.") from error
     if not known:
-        raise ValueError(f"the file has another format than {FORMAT}.")
+        raise ValueError(f"the file is not {WHAT} of format {FORMAT}.")
     return dict(about)

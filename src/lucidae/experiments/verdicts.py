@@ -1,23 +1,22 @@
-"""Verdicts: claims that are judged on measured curves, and the outcome of an experiment.
+"""Verdicts: comparisons of figures of measured curves with bounds.
 
-The attribute `at` of a claim says which figures of a curve it uses: a point of the grid, ``"end"``
-(the last point), ``"everywhere"`` (the least favourable point), ``"mean"``, or a pair (low, high)
-for the mean over that interval. A NaN never satisfies a claim.
+The attribute `at` of a verdict says which figures of a curve it uses: a point of the grid,
+``"end"`` (the last point), ``"everywhere"`` (the least favourable point), ``"mean"``, or a pair
+(low, high) for the mean over that interval. The attribute `says` names the figure as the drawing
+of the experiment does. A NaN never satisfies a verdict.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from lucidae.certificate import Certificate, Claim, reported
-from lucidae.experiments.declaration import Curve, Curves, Experiment, Results
-from lucidae.experiments.store import Store
-from lucidae.io.atomic import json_safe
+from lucidae.certificate import Claim, reported
+from lucidae.experiments.declaration import Curve, Curves
 
 __all__ = [
     "Agree",
@@ -26,14 +25,18 @@ __all__ = [
     "Between",
     "Falls",
     "Ordered",
-    "Outcome",
     "Outweighs",
     "Reported",
     "Sooner",
-    "judge",
+    "measured",
 ]
 
 Where = float | str | tuple[float, float]
+
+DIVERGED = "not finite: a run diverged"
+
+LARGEST_WHOLE = 1e7
+"""Size up to which whole numbers, such as epochs, are written with all digits."""
 
 
 def curve_named(curves: Curves, name: str) -> Curve:
@@ -46,7 +49,7 @@ def curve_named(curves: Curves, name: str) -> Curve:
 
 
 def figures(curves: Curves, name: str, at: Where) -> Any:
-    """Return the figures of a curve that a claim uses.
+    """Return the figures of a curve that a verdict uses.
 
     Examples
     --------
@@ -76,7 +79,7 @@ def figures(curves: Curves, name: str, at: Where) -> Any:
 
 
 def worst(values: Any, largest: bool) -> float:
-    """Return the largest or the smallest figure; NaN if one is NaN, so that the claim fails."""
+    """Return the largest or the smallest figure; NaN if one is NaN, so that the verdict fails."""
     return float(np.max(values) if largest else np.min(values))
 
 
@@ -85,23 +88,46 @@ def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
 
     Examples
     --------
-    >>> stated("success rate", "at least 0.9", Curve([1, 2], [1.0, 0.9]), (1, 2))
-    'success rate: at least 0.9 on average over 1 to 2'
+    >>> stated("success rate", "at least 0.9", Curve([1, 2], [1.0, 0.9], "r ="), (1, 2))
+    'success rate: at least 0.9 on average over r = 1 to 2'
     """
+    along = f"{curve.along} " if curve.along else ""
     if isinstance(at, tuple):
-        where = f"on average over {at[0]:g} to {at[1]:g}"
+        where = f"on average over {along}{at[0]:g} to {at[1]:g}"
+    elif at == "end":
+        where = f"at {along}{curve.x[-1]:g}" if curve.along else "at the end"
     elif isinstance(at, str):
-        where = {"end": "at the end", "mean": "on average"}.get(at, at)
+        where = {"mean": "on average"}.get(at, at)
     else:
-        where = f"at {at:g}"
+        where = f"at {along}{at:g}"
     if len(curve.x) == 1:
         where = ""  # a single figure has no grid
     return ": ".join(filter(None, [words, f"{bound} {where}".strip()]))
 
 
+def measured(claim: Claim) -> str:
+    """Return the measured figure of a claim in words.
+
+    Examples
+    --------
+    >>> from lucidae.certificate import Claim
+    >>> measured(Claim("loss", "the loss is small", "nobody", 0.25, 1.0, True))
+    '0.25'
+    >>> measured(Claim("loss", "the loss is small", "nobody", float("nan"), 1.0, False))
+    'not finite: a run diverged'
+    """
+    if claim.value is None:
+        return ""
+    if not math.isfinite(claim.value):
+        return claim.advice or DIVERGED
+    whole = claim.value == round(claim.value) and abs(claim.value) < LARGEST_WHOLE
+    figure = f"{claim.value:.0f}" if whole else f"{claim.value:.4g}"
+    return f"{figure} ({claim.advice})" if claim.advice else figure
+
+
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The curve is at most `bound`.
+    """Judge whether a curve is at most `bound`.
 
     Examples
     --------
@@ -125,7 +151,7 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The curve is at least `bound`."""
+    """Judge whether a curve is at least `bound`."""
 
     series: str
     bound: float
@@ -142,7 +168,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The curve lies between `low` and `high`."""
+    """Judge whether a curve lies between `low` and `high`, both included."""
 
     series: str
     low: float
@@ -159,14 +185,14 @@ class Between:
         holds = self.low <= value <= self.high
         curve, words = curves[self.series], self.says or self.series
         exact = self.low == self.high
-        bound = f"{self.low:g}" if exact else f"between {self.low:g} and {self.high:g}"
+        bound = f"exactly {self.low:g}" if exact else f"from {self.low:g} to {self.high:g}"
         statement = stated(words, bound, curve, self.at)
         return Claim(self.series, statement, reference, value, nearest, holds)
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """The curves are ordered, largest first: each exceeds the next by at least `margin`.
+    """Judge whether curves are ordered, largest first: each exceeds the next by `margin`.
 
     A negative margin allows for sampling noise.
     """
@@ -177,18 +203,19 @@ class Ordered:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the smallest gap with the margin."""
+        """Compare the smallest difference with the margin."""
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
         name, curve = " ≥ ".join(self.series), curves[self.series[0]]
-        bound = f"smallest difference at least {self.margin:g}"
+        smallest = "smallest difference" if len(self.series) > 2 else "difference"
+        bound = f"{smallest} at least {self.margin:g}"
         statement = stated(self.says or name, bound, curve, self.at)
         return Claim(name, statement, reference, value, self.margin, value >= self.margin)
 
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Two curves differ by at most `within`."""
+    """Judge whether two curves differ by at most `within`."""
 
     first: str
     second: str
@@ -209,7 +236,10 @@ class Agree:
 
 @dataclass(frozen=True, slots=True)
 class Outweighs:
-    """The first curve is at least `factor` times the second."""
+    """Judge whether the first curve is at least `factor` times the second.
+
+    Where the second curve is zero, the ratio is infinite, and any factor is reached.
+    """
 
     first: str
     second: str
@@ -226,12 +256,16 @@ class Outweighs:
         name = f"{self.first} / {self.second}"
         bound = f"ratio at least {self.factor:g}"
         statement = stated(self.says or name, bound, curves[self.first], self.at)
-        return Claim(name, statement, reference, value, self.factor, value >= self.factor)
+        remark = "the divisor is zero" if math.isinf(value) else ""
+        return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
 
 
 @dataclass(frozen=True, slots=True)
 class Falls:
-    """The curve increases by at most `slack` from one point to the next."""
+    """Judge whether a curve increases by at most `slack` from one point to the next.
+
+    A negative `slack` requires that it falls by at least that amount.
+    """
 
     series: str
     slack: float = 0.0
@@ -239,18 +273,20 @@ class Falls:
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Compare the largest increase with the slack."""
-        steps = np.diff(curve_named(curves, self.series).y)
+        curve = curve_named(curves, self.series)
+        steps = np.diff(curve.y)
         value = worst(steps, largest=True) if len(steps) else 0.0
-        statement = f"{self.says or self.series}: increases by at most {self.slack:g} per point"
+        bound = f"largest change from one point to the next at most {self.slack:g}"
+        statement = f"{self.says or self.series}: {bound}"
         return Claim(self.series, statement, reference, value, self.slack, value <= self.slack)
 
 
 @dataclass(frozen=True, slots=True)
 class Sooner:
-    """The first curve falls to `level` at least `factor` times sooner than the second.
+    """Judge whether a curve falls to `level` at least `factor` times sooner than another.
 
-    If the second curve does not fall to `level`, it counts as infinitely late; if the first curve
-    does not, the claim fails.
+    If the second curve does not fall to `level`, the end of its grid counts, and the ratio is a
+    lower bound; if the first curve does not, the verdict fails.
     """
 
     first: str
@@ -261,14 +297,20 @@ class Sooner:
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Compare the ratio of the two abscissae with the factor."""
-        early = arrival(curve_named(curves, self.first), self.level)
-        late = arrival(curve_named(curves, self.second), self.level)
-        value = math.nan if math.isinf(early) else late / max(early, 1e-300)
+        first, second = (curve_named(curves, name) for name in (self.first, self.second))
+        early, late = arrival(first, self.level), arrival(second, self.level)
+        remark = ""
+        if math.isinf(early):
+            value, remark = math.nan, f"{self.level:g} was not reached"
+        elif math.isinf(late):
+            value = float(second.x[-1]) / max(early, 1e-300)
+            remark = f"a lower bound: the second did not reach {self.level:g}"
+        else:
+            value = late / max(early, 1e-300)
         name = f"{self.first} before {self.second}"
-        statement = (
-            f"{self.says or name}: falls to {self.level:g} at least {self.factor:g} times sooner"
-        )
-        return Claim(name, statement, reference, value, self.factor, value >= self.factor)
+        bound = f"falls to {self.level:g} at least {self.factor:g} times sooner"
+        statement = f"{self.says or name}: {bound}"
+        return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
 
 
 def arrival(curve: Curve, level: float) -> float:
@@ -285,7 +327,7 @@ def arrival(curve: Curve, level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A figure that is reported without a verdict."""
+    """Report a figure without a verdict."""
 
     series: str
     at: Where = "end"
@@ -296,79 +338,3 @@ class Reported:
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The measured curves and verdicts of an experiment whose cells are all done.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        The declaration.
-    scale : str
-        ``"smoke"`` or ``"paper"``.
-    results : Results
-        The finished cells.
-    curves : mapping of str to Curve
-        The curves on which the claims were judged.
-    verdicts : Certificate
-        The claims with their measured figures.
-    """
-
-    experiment: Experiment
-    scale: str
-    results: Results = field(repr=False)
-    curves: Curves = field(repr=False)
-    verdicts: Certificate = field(repr=False)
-
-    @property
-    def setting(self) -> Any:
-        """The setting of the experiment at this scale."""
-        return self.experiment.at(self.scale).setting
-
-    @property
-    def holds(self) -> bool:
-        """Whether no claim fails."""
-        return all(claim.holds is not False for claim in self.verdicts.claims)
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        """The machines that measured the cells."""
-        return tuple(sorted({str(cell.about["machine"]) for cell in self.results}))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values: the setting, the machines, the time and every claim."""
-        return {
-            "name": self.experiment.name,
-            "reference": self.experiment.reference,
-            "scale": self.scale,
-            "setting": dict(self.setting.facts()),
-            "holds": self.holds,
-            "claims": [claim.to_dict() for claim in self.verdicts.claims],
-            "cells": len(self.results.cells),
-            "seconds": round(self.results.seconds, 3),
-            "machines": list(self.machines),
-            "versions": _versions(self.results),
-        }
-
-
-def judge(experiment: Experiment, scale: str, store: Store) -> Outcome | None:
-    """Judge an experiment on the cells in a store; None while some are not done."""
-    chosen = experiment.at(scale)
-    found = [store.load(cell) for cell in chosen.setting.cells()]
-    measured = tuple(cell for cell in found if cell is not None)
-    if len(measured) < len(found):
-        return None
-    results = Results(measured)
-    curves = chosen.setting.curves(results)
-    claims = tuple(verdict.judge(curves, experiment.reference) for verdict in chosen.expect)
-    title = f"{experiment.reference}: reproduction"
-    return Outcome(experiment, scale, results, curves, Certificate(title, claims))
-
-
-def _versions(results: Results) -> dict[str, Any]:
-    """Return the package versions of the last cell."""
-    return {
-        name: json_safe(value) for name, value in dict(results.cells[-1].about["versions"]).items()
-    }

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-import lzma
+import errno
 import math
 import os
-import tokenize
+import shutil
+import stat
 import uuid
 import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+__all__ = [
+    "atomic_path",
+    "json_safe",
+    "load_arrays",
+    "open_member",
+    "read_arrays",
+    "read_member",
+    "save_arrays",
+    "size_in_words",
+]
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a file system without room, of a used-up quota, and of a file that is too large."""
+
+EXPANSION = 200
+"""A compressed file may claim this many times its own size."""
+
+SMALL = 1 << 28
+"""A compressed file may always claim this many bytes (256 MiB)."""
 
 
 def json_safe(value: Any) -> Any:
@@ -34,28 +56,25 @@ def json_safe(value: Any) -> Any:
     return value
 
 
-_DAMAGE = (
-    ValueError,
-    OSError,
-    EOFError,
-    KeyError,
-    RuntimeError,  # raised by zipfile for encryption and for an unknown compression
-    SyntaxError,  # raised by NumPy for a damaged header of an array
-    MemoryError,
-    lzma.LZMAError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What NumPy and zipfile raise for a damaged file."""
-
-
 @contextmanager
-def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iterator[Path]:
     """Yield a temporary path next to `target`, which it replaces only if the block succeeds.
 
     A reader finds the old file or the new one, never an incomplete one, also if the process is
-    killed.
+    killed. As with `open`, a symbolic link stays and its file is replaced, an existing file keeps
+    its mode, a new one gets the mode that the user's umask gives, and a read-only file is refused.
+
+    Parameters
+    ----------
+    target : path-like
+        The file to be written; its folder is created.
+    size : int, optional
+        The number of bytes that will be written, for the error message of a full disk.
+
+    Yields
+    ------
+    Path
+        A file with the suffix of `target`.
 
     Examples
     --------
@@ -66,21 +85,89 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     >>> (folder / "note.txt").read_text()
     'whole'
     """
-    destination = Path(target)
+    destination = Path(os.path.realpath(target))
+    mode = _mode_to_keep(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}{destination.suffix}")
-    temporary.touch(exist_ok=False)
+    # The name does not repeat that of the target, which may be as long as the system allows.
+    suffix = destination.suffix if len(destination.suffix) <= 16 else ""
+    temporary = destination.with_name(f".{uuid.uuid4().hex}{suffix}")
     try:
+        temporary.touch(exist_ok=False)
         yield temporary
         _flush_to_disk(temporary)
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(destination)
+    except Exception as error:
+        if _is_without_room(error):
+            raise _without_room(destination, temporary, size) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _mode_to_keep(destination: Path) -> int | None:
+    """Return the mode of an existing file, None if there is none; refuse what cannot be replaced.
+
+    Replacing a file needs no permission to write to it, so this permission is tested here.
+    """
+    try:
+        found = destination.stat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "This is a folder, expected a file", str(destination))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "This is not a regular file", str(destination))
+    if not os.access(destination, os.W_OK):
+        raise PermissionError(errno.EACCES, "The file may not be changed", str(destination))
+    return stat.S_IMODE(found.st_mode)
 
 
 def _flush_to_disk(path: Path) -> None:
     with path.open("r+b") as stream:
         os.fsync(stream.fileno())
+
+
+def _is_without_room(error: BaseException | None) -> bool:
+    """Tell whether an error, or one during whose handling it was raised, is due to a full disk."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _without_room(destination: Path, temporary: Path, size: int | None) -> OSError:
+    written = temporary.stat().st_size if temporary.exists() else 0
+    free = shutil.disk_usage(destination.parent).free + written  # what was written is removed
+    if size is None:
+        needed = f"more than {size_in_words(written)} are needed"
+    else:
+        missing = size_in_words(max(size - free, 0))
+        needed = f"{size_in_words(size)} are needed, {missing} more than there are"
+    return OSError(
+        errno.ENOSPC,
+        f"The disk has no room for this file: {needed}, and {size_in_words(free)} are free. Delete "
+        "other files, or write to another disk",
+        str(destination),
+    )
+
+
+def size_in_words(count: int) -> str:
+    """Return a number of bytes with a unit.
+
+    Examples
+    --------
+    >>> size_in_words(100), size_in_words(4_200_000)
+    ('100 bytes', '4.2 MB')
+    """
+    if count >= 10**15:
+        return "more than 1000 TB"
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count} bytes"
 
 
 def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
@@ -90,11 +177,12 @@ def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> No
             raise ValueError(
                 f"{name} contains Python objects; only arrays of numbers and text can be written."
             )
-    with atomic_path(target) as temporary, temporary.open("wb") as stream:
+    size = sum(np.asarray(values).nbytes for values in arrays.values())
+    with atomic_path(target, size) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)
 
 
-def load_arrays(source: str | os.PathLike[str], what: str) -> dict[str, np.ndarray[Any, Any]]:
+def load_arrays(source: str | os.PathLike[str], what: str) -> Arrays:
     """Read what `save_arrays` wrote; nothing in the file is executed.
 
     Parameters
@@ -115,67 +203,85 @@ def load_arrays(source: str | os.PathLike[str], what: str) -> dict[str, np.ndarr
         return read_arrays(stream, os.fspath(source), what)
 
 
-def read_arrays(stream: BinaryIO, name: str, what: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Read an open ``.npz`` file; `name` is its name in error messages."""
-    try:
-        return _named_arrays(stream)
-    except _DAMAGE as error:
-        # NumPy advises to allow pickle for every unknown format, which lucidae never does.
-        reason = (
-            "it has another format, or contains Python objects."
-            if "pickle" in str(error)
-            else str(error)
-        )
-        raise ValueError(f"{name!r} is not {what}, or it is damaged: {reason}") from error
+def read_arrays(stream: BinaryIO, name: str, what: str) -> Arrays:
+    """Read all arrays of an open ``.npz`` file; `name` is its name in error messages.
 
-
-def _named_arrays(stream: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:
-    _check_sizes(stream)
-    stored = np.load(stream, allow_pickle=False)
-    if not isinstance(stored, np.lib.npyio.NpzFile):
-        raise ValueError("it contains a single array without a name.")
-    with stored:
-        arrays = {name: stored[name] for name in stored.files}
-    if not all(isinstance(values, np.ndarray) for values in arrays.values()):
-        raise ValueError("some of its entries are not arrays.")
-    return arrays
-
-
-def _check_sizes(stream: BinaryIO) -> None:
-    """Refuse an archive whose arrays claim more memory than the file has bytes.
-
-    `save_arrays` does not compress, so the bytes on disk bound the memory that reading takes. The
-    header of an array states its shape; NumPy would allocate it before it reads the data.
+    `save_arrays` does not compress, so that the size of the file bounds the memory that reading
+    needs; a file that claims more is refused before its arrays are read.
     """
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    if not zipfile.is_zipfile(stream):
-        stream.seek(0)
-        return
-    stream.seek(0)
-    with zipfile.ZipFile(stream) as archive:
-        for member in archive.infolist():
-            with archive.open(member) as entry:
-                claimed = max(member.file_size, _claimed_bytes(entry))
-            if claimed > size:
-                raise ValueError(
-                    f"{member.filename} claims {claimed} bytes, but the file has only {size}; "
-                    "files of lucidae are not compressed."
-                )
-    stream.seek(0)
-
-
-def _claimed_bytes(entry: Any) -> int:
-    """Return the number of bytes of an array as its header states it; 0 for another member."""
     try:
-        version = np.lib.format.read_magic(entry)
-    except ValueError:
-        return 0
-    read = {
+        size = stream.seek(0, os.SEEK_END)
+        with zipfile.ZipFile(stream) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ValueError("it is compressed, which files of lucidae are not.")
+            require_size(sum(info.file_size for info in archive.infolist()), size)
+            return {
+                info.filename.removesuffix(".npy"): read_member(archive, info, size)
+                for info in archive.infolist()
+            }
+    # NumPy and zipfile raise more than ten kinds of errors for damaged files, among them
+    # MemoryError, SyntaxError and RecursionError: all of them mean that the file cannot be read.
+    except Exception as error:
+        raise ValueError(
+            f"{name!r} is not {what}, or it is damaged: {reason_of(error)}."
+        ) from error
+
+
+def open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
+    """Open a member of an archive that is stored as it is, or compressed by deflate.
+
+    The decoder of LZMA would reserve as much memory as the archive asks for.
+    """
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is compressed by another method than deflate")
+    return archive.open(info)
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Any:
+    """Read one array of an archive, if it claims at most `limit` bytes.
+
+    NumPy reserves the memory of an array before it reads the data, so the claim is tested first.
+    """
+    with open_member(archive, info) as entry:
+        require_size(max(info.file_size, claimed_bytes(entry)), limit)
+    with open_member(archive, info) as entry:
+        array = np.lib.format.read_array(entry, allow_pickle=False)
+        if entry.read(1):  # this also verifies the check sum, which zipfile does at the end
+            raise ValueError(f"{info.filename} contains more than its array")
+    return array
+
+
+def require_size(claimed: int, limit: int) -> None:
+    """Raise ValueError if a file claims to contain more bytes than it may."""
+    if claimed > limit:
+        raise ValueError(
+            f"it claims to contain {size_in_words(claimed)}, expected at most "
+            f"{size_in_words(limit)} for a file of this size"
+        )
+
+
+def claimed_bytes(entry: Any) -> int:
+    """Return the number of bytes of an array as the header of its NPY file states it."""
+    shape, dtype = array_header(entry)
+    return math.prod(shape) * max(dtype.itemsize, 1)
+
+
+def array_header(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the type of an array from the header of its NPY file."""
+    version = np.lib.format.read_magic(entry)
+    read: dict[tuple[int, int], Callable[[Any], Any]] = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     if version not in read:
-        raise ValueError(f"it contains an array of format {version}, which is not supported.")
+        raise ValueError(f"it contains an array of format {version}, which is not supported")
     shape, _, dtype = read[version](entry)
-    return math.prod(shape) * dtype.itemsize
+    return shape, dtype
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's message, without its full stop."""
+    if "pickle" in str(error) or "Object arrays" in str(error):
+        # NumPy advises to allow pickle for every unknown format, which lucidae never does.
+        return "it has another format, or contains Python objects"
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -3,13 +3,14 @@
 The header describes a tree of numbers, texts, lists and records, whose arrays are named entries of
 the file. A record has a stable tag (``lucidae.linear.fitted/1``: a name, and the version of its
 fields) instead of a module path, so that files stay readable when a class is moved or renamed.
-Reading creates only objects of types that were registered by `saved_as`, and executes no code from
-the file.
+Reading creates only objects of types that were registered by `saved_as` and of a short list of
+scikit-learn's types (`lucidae.io.scikit`), and executes no code from the file.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import json
 import os
@@ -19,6 +20,7 @@ from enum import Enum
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,9 +29,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from lucidae._version import __version__
 from lucidae.arrays import is_array, to_numpy
-from lucidae.io.atomic import load_arrays, save_arrays
+from lucidae.io.atomic import load_arrays, reason_of, save_arrays
+from lucidae.io.consistency import check_estimator, check_fields, check_shapes
+from lucidae.io.scikit import check_plain, scikit_kinds
 
-__all__ = ["load", "reads", "save", "saved_as"]
+__all__ = ["Source", "load", "reads", "save", "save_from", "saved_as", "source_of"]
 
 _FORMAT = 2
 _HEADER = "header"
@@ -44,9 +48,6 @@ _BUILDERS: dict[str, Callable[[Fields], Any]] = {}
 _MEMBERS: dict[str, type[Enum]] = {}
 
 _TAGS: dict[type, str] = {}
-
-_UNREADABLE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
-"""What a header with other content than `save` writes can raise."""
 
 _NAMES: dict[str, str] = {}
 """The name of the class that has each tag; a class that is defined again keeps its tag."""
@@ -118,15 +119,50 @@ def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], A
     return register
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The file to which a model was fitted by ``lucidae fit``.
+
+    Parameters
+    ----------
+    name : str
+        Its name without its folder.
+    place : str
+        A digest of its full path, so that a model that is passed on does not reveal folders.
+    """
+
+    name: str
+    place: str
+
+    @classmethod
+    def of(cls, file: str | os.PathLike[str]) -> Source:
+        """Return the source that describes a file."""
+        path = os.path.realpath(file)
+        return cls(Path(file).name, hashlib.sha256(path.encode()).hexdigest()[:16])
+
+    def is_of(self, file: str | os.PathLike[str]) -> bool:
+        """Return whether this source describes a file."""
+        return self == Source.of(file)
+
+
 def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator of this package to a file, completely or not at all.
+
+    A pipeline is written, too, if its other steps are scikit-learn's scalers, `SimpleImputer`,
+    `PCA`, or another type of `lucidae.io.scikit.KINDS`. Whatever `load` could not read is refused.
 
     Parameters
     ----------
     estimator : estimator
-        A fitted estimator of this package.
+        A fitted estimator of this package, or a pipeline.
     path : path
         The file; its name usually ends in ``.npz``.
+
+    Raises
+    ------
+    ValueError
+        If the estimator contains something that cannot be written; the message names the
+        attribute.
 
     See Also
     --------
@@ -143,11 +179,43 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     >>> (lucidae.load(file).transform(X) == model.transform(X)).all()
     np.True_
     """
+    save_from(estimator, path, None)
+
+
+def save_from(
+    estimator: BaseEstimator, path: str | os.PathLike[str], source: Source | None
+) -> None:
+    """Write a fitted estimator as `save` does, with a note on the file to which it was fitted."""
+    owner = type(estimator).__name__
     check_is_fitted(estimator)
     arrays: dict[str, Any] = {}
-    tree = _describe(estimator, arrays, type(estimator).__name__)
+    try:
+        tree = _describe(estimator, arrays, owner)
+        text = json.dumps(tree)
+    except RecursionError:
+        raise ValueError(
+            f"{owner} contains itself, or is nested too deeply, and cannot be written to a file."
+        ) from None
+    try:
+        _fitted(_rebuild(json.loads(text), arrays), arrays)
+    except Exception as error:
+        raise ValueError(
+            f"This {owner} cannot be written to a file, because it could not be read back: "
+            f"{reason_of(error)}."
+        ) from error
     header = {"format": _FORMAT, "version": __version__, "estimator": tree}
+    if source is not None:
+        header["source"] = dataclasses.asdict(source)
     save_arrays(path, {_HEADER: np.array(json.dumps(header)), **arrays})
+
+
+def source_of(path: str | os.PathLike[str]) -> Source | None:
+    """Return the file to which a saved model was fitted; None if the model does not tell."""
+    try:
+        header = json.loads(str(load_arrays(path, "a saved estimator")[_HEADER]))
+        return Source(str(header["source"]["name"]), str(header["source"]["place"]))
+    except Exception:  # not a saved model, or one that `save` wrote
+        return None
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -178,14 +246,21 @@ def load(path: str | os.PathLike[str]) -> Any:
                 f"it has format {header['format']!r}, and this version of lucidae reads formats "
                 f"1 to {_FORMAT}: update lucidae."
             )
-        estimator = _rebuild(header["estimator"], arrays)
-        if not isinstance(estimator, BaseEstimator):
-            raise ValueError(f"it contains an object of type {type(estimator).__name__}.")
-        return estimator
-    except _UNREADABLE as error:
+        return _fitted(_rebuild(header["estimator"], arrays), arrays)
+    # A header with other content than `save` writes can raise almost anything.
+    except Exception as error:
         raise ValueError(
-            f"{os.fspath(path)!r} cannot be read as a saved estimator: {error}"
+            f"{os.fspath(path)!r} cannot be read as a saved estimator: {reason_of(error)}."
         ) from error
+
+
+def _fitted(estimator: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return what was built from a file if it is a fitted estimator that can be used."""
+    if not isinstance(estimator, BaseEstimator):
+        raise ValueError(f"it contains an object of type {type(estimator).__name__}.")
+    check_is_fitted(estimator)
+    check_estimator(estimator, sum(values.size for values in arrays.values()))
+    return estimator
 
 
 def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
@@ -193,24 +268,33 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
 
     `place` is the path of attributes that leads to the value, for error messages.
     """
+    if isinstance(value, Enum):  # before text: some enumerations are text, too
+        return {"member": _tag(type(value), place), "name": value.name}
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
     if isinstance(value, np.ndarray) and value.dtype == object:
         return {"names": _texts(value, place)}
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{place} is a masked array, which cannot be written to a file: fill it.")
+    if isinstance(value, np.dtype) and value.kind in "biuf":
+        return {"dtype": value.str}
     if is_array(value) or isinstance(value, np.generic):
         name = f"array{len(arrays)}"
         arrays[name] = to_numpy(value)
-        return {"array": name}
+        if arrays[name].dtype.hasobject:
+            raise ValueError(f"{place} contains Python objects, which cannot be written to a file.")
+        return {"array": name} | _layout(arrays[name])
     if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
         return {"random": _plain_state(value.bit_generator.state)}
-    if isinstance(value, Enum):
-        return {"member": _tag(type(value), place), "name": value.name}
     if isinstance(value, dict):
-        pairs = ((_describe(key, arrays, place), item) for key, item in value.items())
-        return {"map": [[key, _describe(item, arrays, f"{place}[{key!r}]")] for key, item in pairs]}
+        keys = [_describe(key, arrays, f"the key {key!r} of {place}") for key in value]
+        items = [_describe(item, arrays, f"{place}[{key!r}]") for key, item in value.items()]
+        return {"map": [list(pair) for pair in zip(keys, items, strict=True)]}
     if type(value) in (list, tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_describe(item, arrays, f"{place}[…]") for item in value]}
+        return {
+            kind: [_describe(item, arrays, f"{place}[{index}]") for index, item in enumerate(value)]
+        }
     tag = _tag(type(value), place)
     fields = {
         name: _describe(item, arrays, f"{place}.{name}") for name, item in _fields(value).items()
@@ -244,14 +328,26 @@ def _fields(value: Any) -> Fields:
 
 
 def _tag(kind: type, place: str) -> str:
-    if kind not in _TAGS:
+    if kind in _TAGS:
+        return _TAGS[kind]
+    for tag, scikit in scikit_kinds().items():
+        if kind is scikit:
+            return tag
+    parent = next((parent for parent in kind.__mro__ if parent in _TAGS), None)
+    if kind.__module__.startswith("sklearn."):
+        allowed = ", ".join(sorted(known.__name__ for known in scikit_kinds().values()))
         raise ValueError(
-            f"{place} is of the type {kind.__name__}, which cannot be written to a file: it was "
-            "not registered by lucidae.io.models.saved_as. Give the estimator plain values (an "
-            "integer as random_state, a number of folds as cv), register the type, or use "
-            "joblib.dump, whose files only this version of the software can read."
+            f"{place} is of scikit-learn's type {kind.__name__}, which lucidae.save does not "
+            f"write; of scikit-learn it writes {allowed}. Save the estimator of lucidae alone, or "
+            "use skops.io.dump or joblib.dump."
         )
-    return _TAGS[kind]
+    subclass = f", a subclass of {parent.__name__}" if parent is not None else ""
+    raise ValueError(
+        f"{place} is of the type {kind.__name__}{subclass}, which cannot be written to a file: it "
+        "was not registered by lucidae.io.models.saved_as. Give the estimator plain values (an "
+        "integer as random_state, a number of folds as cv), register the type, or use "
+        "joblib.dump, whose files only this version of the software can read."
+    )
 
 
 def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
@@ -259,7 +355,7 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
     if not isinstance(tree, dict):
         return tree
     if "array" in tree:
-        return _value(arrays[tree["array"]])
+        return _value(_checked_array(arrays[tree["array"]], tree))
     if "names" in tree:
         return np.array(tree["names"], dtype=object)
     if "list" in tree:
@@ -267,13 +363,44 @@ def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
     if "tuple" in tree:
         return tuple(_rebuild(item, arrays) for item in tree["tuple"])
     if "map" in tree:
-        return {_rebuild(key, arrays): _rebuild(item, arrays) for key, item in tree["map"]}
+        pairs = ((_rebuild(key, arrays), _rebuild(item, arrays)) for key, item in tree["map"])
+        return {key: _with_status(key, item) for key, item in pairs}
     if "random" in tree:
         return _generator(tree["random"])
+    if "dtype" in tree:
+        return _number_type(tree["dtype"])
     if "member" in tree:
         return _known(_MEMBERS, tree["member"])[tree["name"]]
-    fields = {name: _rebuild(item, arrays) for name, item in tree["fields"].items()}
-    return _known(_BUILDERS, tree["record"])(fields)
+    pairs = ((name, _rebuild(item, arrays)) for name, item in tree["fields"].items())
+    fields = {name: _with_status(name, item) for name, item in pairs}
+    tag = tree["record"]
+    if tag.startswith("sklearn.") and tag in scikit_kinds():
+        return _instance(scikit_kinds()[tag], None, fields)
+    return _known(_BUILDERS, tag)(fields)
+
+
+def _with_status(name: Any, value: Any) -> Any:
+    """Return a field; the status of a fit, which earlier versions wrote as text, as a `Status`."""
+    kind = _MEMBERS.get("lucidae.status/1")
+    if name in ("status", "status_") and isinstance(value, str) and kind is not None:
+        return kind(value)
+    return value
+
+
+def _layout(array: Any) -> dict[str, Any]:
+    """Return the shape and the type of an array, as the header states them."""
+    return {"shape": list(array.shape), "dtype": array.dtype.str}
+
+
+def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
+    """Return an array of a file if it is as the header states; older headers do not state it."""
+    stated = {name: tree[name] for name in ("shape", "dtype") if name in tree}
+    if stated and stated != _layout(array):
+        raise ValueError(
+            f"{tree['array']} has the shape {array.shape} and the type {array.dtype.str}, but the "
+            f"header states {stated}"
+        )
+    return array
 
 
 def _known(registered: Mapping[str, Any], name: str) -> Any:
@@ -294,13 +421,18 @@ def _instance(
     kind: type, brought_up_to_date: Callable[[Fields], Fields] | None, fields: Fields
 ) -> Any:
     fields = fields if brought_up_to_date is None else brought_up_to_date(fields)
+    check_fields(kind, fields)
+    made: Any
     if kind.__dictoffset__ == 0:  # named tuples, and dataclasses with slots
-        return kind(**fields)
+        made = kind(**fields)
+        check_shapes(_TAGS[kind], made)
+        return made
     hidden = [name for name in fields if callable(getattr(kind, name, None))]
     if hidden:
         raise ValueError(f"{hidden[0]!r} is a method of {kind.__name__}, not an attribute.")
-    made: Any = object.__new__(kind)
+    made = object.__new__(kind)
     made.__dict__.update(_defaults(kind) | fields)
+    check_plain(made)
     return made
 
 
@@ -321,6 +453,13 @@ def _plain_state(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _plain_state(item) for key, item in state.items()}
     return state if isinstance(state, str) else int(state)
+
+
+def _number_type(name: Any) -> np.dtype[Any]:
+    found = np.dtype(str(name))
+    if found.kind not in "biuf":
+        raise ValueError(f"{name!r} is not a type of numbers.")
+    return found
 
 
 def _generator(state: dict[str, Any]) -> np.random.Generator:

@@ -1,49 +1,95 @@
 """Tables of numbers in files: CSV, TSV, NPY, NPZ and Parquet (extra `cli`).
 
-Text and Parquet are read and written by pandas, NPY and NPZ by NumPy without pickle. Every problem
-with a file is a `ValueError` of one sentence that names the file.
+Text and Parquet are read by pandas, NPY and NPZ by NumPy without pickle. Every problem with a file
+is a `ValueError` of one sentence that names the file, and a file that claims to contain much more
+than its size allows is refused before it is read.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lucidae.io.atomic import atomic_path, save_arrays
+from lucidae.io.atomic import (
+    EXPANSION,
+    SMALL,
+    array_header,
+    claimed_bytes,
+    open_member,
+    read_member,
+    reason_of,
+    require_size,
+)
+from lucidae.io.text import MISSING, parse_number, read_frame
 
-__all__ = ["READERS", "Sheet", "Table", "read_table", "read_target", "write_sheet"]
+__all__ = [
+    "SUFFIXES",
+    "ReadOptions",
+    "Table",
+    "choose_columns",
+    "default_names",
+    "header_sentence",
+    "is_index",
+    "positions",
+    "read_table",
+    "read_target",
+    "readable_text",
+    "some",
+    "unique_names",
+]
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""Cells of a text file that stand for a missing value, in lower case."""
 PIXEL_NAME = re.compile(r"(pixel|pix|px)[ _]?\d+([x_]\d+)?", re.IGNORECASE)
 DATA_NAMES = ("X", "x", "data", "features")
 TARGET_NAMES = ("y", "Y", "target", "targets")
 """Names of the array to read from an archive with several tables, in order of preference."""
-# From version 3.1 on, pandas rounds numbers correctly by default.
-OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
-EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
-UNREADABLE = (
-    ValueError,
-    EOFError,
-    OSError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    zipfile.BadZipFile,
-)
-"""What NumPy raises for a file that is not in its format."""
+INDEX_NAMES = ("index", "level_0", "__index_level_0__")
+"""Names that pandas gives to the index of a data frame when it becomes a column."""
+ROW_INDEX = "it is the index of the rows"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read a table, where a file leaves it open.
+
+    Parameters
+    ----------
+    header : bool, optional
+        Whether the first line of a text file contains the names of the columns; by default this is
+        decided from the first lines (see `lucidae.io.text.has_header`).
+    columns : tuple of str, optional
+        The columns to read, by name or by 0-based index; by default all columns of numbers except
+        an index of the rows.
+    decimal : {".", ","}, optional
+        The decimal separator of a text file; by default it is decided from the first lines.
+    targets : tuple of str, optional
+        The columns to be explained by the others, by name or by 0-based index.
+
+    Examples
+    --------
+    >>> ReadOptions(columns=("height", "3")).header is None
+    True
+    """
+
+    header: bool | None = None
+    columns: tuple[str, ...] = ()
+    decimal: str | None = None
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"decimal={self.decimal!r} was given, expected '.' or ','.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +106,14 @@ class Table:
         One name per column.
     image_shape : tuple of int or None
         Height and width if every row is an image.
-    left_out : tuple of str
-        Names of the columns that were left out because not all their entries are numbers.
+    left_out : mapping of str to str
+        The columns of the file that were left out, and why.
     target : ndarray of shape (n_samples, n_targets) or None
         Responses to be explained by the columns.
     target_names : tuple of str
         One name per response.
+    header : str
+        What was taken as the header of a text file; empty for other files.
 
     Examples
     --------
@@ -80,19 +128,22 @@ class Table:
     values: Matrix
     columns: tuple[str, ...]
     image_shape: tuple[int, int] | None = None
-    left_out: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     target: Matrix | None = None
     target_names: tuple[str, ...] = ()
+    header: str = ""
+
+    @property
+    def reading(self) -> str:
+        """How the file was read, as one sentence; empty if nothing had to be decided."""
+        reasons = [f"{name} ({why})" for name, why in self.left_out.items()]
+        left_out = f"columns left out: {some(reasons)}" if reasons else ""
+        parts = [part for part in (self.header, left_out) if part]
+        return f"{self.name}: {'; '.join(parts)}." if parts else ""
 
     def with_target(self, names: Sequence[str]) -> Table:
-        """Return the table with the named columns as responses instead of features."""
-        unknown = [name for name in names if name not in self.columns]
-        if unknown:
-            known = ", ".join(self.columns[:12]) + (", …" if len(self.columns) > 12 else "")
-            raise ValueError(
-                f"{self.name!r} has no numeric column {unknown[0]!r}; its numeric columns are: "
-                f"{known}."
-            )
+        """Return the table with some columns as responses, given by name or by 0-based index."""
+        names = [self.columns[index] for index in self._positions(names)]
         if set(names) >= set(self.columns):
             raise ValueError(
                 f"Every column of {self.name!r} is a target, and none is left as a feature; "
@@ -108,14 +159,60 @@ class Table:
             target_names=tuple(name for name in self.columns if name in names),
         )
 
+    def _positions(self, names: Iterable[str]) -> list[int]:
+        """Return the positions of columns of numbers that are given by name or by index."""
+        unknown = [name for name in names if name in self.left_out]
+        if unknown:
+            raise ValueError(
+                f"{self.name!r} has no numeric column {unknown[0]!r}: "
+                f"{self.left_out[unknown[0]]}; its numeric columns are: {some(self.columns)}."
+            )
+        return positions(names, self.columns, self.name)
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+
+def positions(names: Iterable[str], columns: Sequence[str], file: str) -> list[int]:
+    """Return the positions of columns that are given by their name or by their 0-based index.
+
+    A column whose name is a number, such as 2020, is found by its name.
+
+    Examples
+    --------
+    >>> positions(["b", "0"], ["a", "b"], "my.csv")
+    [1, 0]
+    """
+    found = {name: index for index, name in enumerate(columns)}
+    for name in names:
+        if name not in found:
+            if not (name.isdecimal() and len(name) < 10 and int(name) < len(columns)):
+                raise ValueError(
+                    f"{file!r} has no numeric column {name!r}; its numeric columns are: "
+                    f"{some(columns)}, or 0 to {len(columns) - 1} by index."
+                )
+            found[name] = int(name)
+    return [found[name] for name in names]
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """Return the first names as text, and how many more there are.
+
+    Examples
+    --------
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
     r"""Read a file of numbers; every problem with it is a `ValueError` of one sentence.
 
     Parameters
     ----------
     path : path-like
         A file whose suffix is .csv, .tsv, .txt, .npy, .npz or .parquet.
+    options : ReadOptions, optional
+        Header, columns and decimal separator, if they are not to be decided from the file.
 
     Returns
     -------
@@ -128,30 +225,34 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     >>> path = Path(tempfile.mkdtemp()) / "heights.csv"
     >>> _ = path.write_text("name,cm,kg\nAda,170,60\nEmmy,165,55\n")
     >>> table = read_table(path)
-    >>> table.columns, table.left_out
-    (('cm', 'kg'), ('name',))
+    >>> table.columns
+    ('cm', 'kg')
+    >>> table.left_out
+    {'name': "'Ada' in row 0 is not a number"}
     """
-    return _read(Path(path), READERS)
+    return _read(Path(path), READERS, options or ReadOptions())
 
 
-def read_target(path: str | os.PathLike[str]) -> Table:
+def read_target(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
     """Read responses as `read_table` reads rows; a vector is one column.
 
     Of an NPZ archive with several tables, the one named ``y`` is read.
     """
-    return _read(Path(path), TARGET_READERS)
+    return _read(Path(path), TARGET_READERS, options or ReadOptions())
 
 
-def _read(file: Path, readers: Mapping[str, Callable[[Path], Table]]) -> Table:
+def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Table:
     if not file.is_file():
         raise ValueError(f"There is no file {str(file)!r}.")
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
-            f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
-            f"{', '.join(sorted(readers))}."
+            f"{file.name!r} has the suffix {file.suffix!r}, expected one of {', '.join(SUFFIXES)}."
         )
-    table = reader(file)
+    try:
+        table = reader(file, options)
+    except MemoryError:
+        raise ValueError(f"{file.name!r} is too large for the memory of this machine.") from None
     _require_finite_rows(table)
     return table
 
@@ -160,162 +261,208 @@ def _require_finite_rows(table: Table) -> None:
     rows, columns = table.values.shape
     if rows < 2 or columns < 1:
         raise ValueError(
-            f"{table.name!r} contains {rows} rows of {columns} numbers; at least two rows and one "
-            "column are needed."
+            f"{table.name!r} contains {rows} row{'s' if rows != 1 else ''} of {columns} numbers; "
+            "at least two rows and one column are needed."
         )
     bad = ~np.isfinite(table.values)
     if bad.any():
         row, column = np.argwhere(bad)[0]
+        number = f"{bad.sum()} missing or infinite value{'s' if bad.sum() > 1 else ''}"
         raise ValueError(
-            f"{table.name!r} has {bad.sum()} missing or infinite values, the first in row "
-            f"{row + 1}, column {table.columns[column]!r}; fill them or drop those rows first."
+            f"{table.name!r} has {number}, the first in row "
+            f"{row} (counted from 0), column {table.columns[column]!r}; fill them or drop those "
+            "rows first."
         )
 
 
-def _read_text(file: Path) -> Table:
+def _read_text(file: Path, options: ReadOptions) -> Table:
     """Read a CSV or TSV file; columns of text are left out, missing values are NaN."""
+    with readable_text(file):
+        return _parse_text(file, options)
+
+
+@contextmanager
+def readable_text(file: Path) -> Iterator[None]:
+    """Turn errors about the content of a text file into one sentence that names the file."""
     try:
-        return _parse_text(file)
+        yield
     except UnicodeDecodeError:
         raise ValueError(f"{file.name!r} is not text in UTF-8; save it as CSV in UTF-8.") from None
-    except csv.Error as error:
-        raise ValueError(f"{file.name!r} cannot be read as CSV: {_reason(error)}.") from None
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:  # csv.Error, and what pandas raises for binary data
+        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from error
 
 
-def _parse_text(file: Path) -> Table:
-    delimiter, first, skipped = _first_record(file)
-    has_header = not any(map(_is_number, first))
-    names = tuple(map(str.strip, first)) if has_header else default_names(len(first))
-    read = partial(
-        pd.read_csv,
-        file,
-        sep=delimiter,
-        header=None,
-        skiprows=skipped + has_header,
-        encoding="utf-8-sig",
-        skipinitialspace=True,
-        keep_default_na=False,
-        low_memory=False,
-    )
+def _parse_text(file: Path, options: ReadOptions) -> Table:
+    frame, layout = read_frame(file, options.header, options.decimal)
+    given = layout.first if layout.header else ("",) * len(layout.first)
+    index = 0 if layout.header and is_index(given[0], frame[0]) else None
+    names = unique_names(given)
+    table = _from_frame(file.name, frame.set_axis(names, axis=1), options, index, layout.decimal)
+    return replace(table, header=header_sentence(names if layout.header else ()))
+
+
+def header_sentence(names: Sequence[str]) -> str:
+    """Return what was taken as the header of a text file, whose names are given if there is one."""
+    if names:
+        return f"the first line is the header ({some(names, 6)})"
+    return "the file has no header, and its columns are numbered from 0"
+
+
+def is_index(name: str, column: Any) -> bool:
+    """Tell whether the first column of a file is the index that pandas or R wrote.
+
+    It has no name and distinct integers, or the name that pandas gives and counts the rows.
+    """
+    if not pd.api.types.is_numeric_dtype(column.dtype) or not len(column):
+        return False
+    values = column.to_numpy(np.float64)
+    if not np.all(values == np.floor(values)) or len(np.unique(values)) < len(values):
+        return False
+    counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
+    return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
+
+
+def unique_names(given: Sequence[str]) -> tuple[str, ...]:
+    """Return one name per column: its own, or its index; equal names are numbered as by pandas."""
+    used: dict[str, int] = {}
+    for index, name in enumerate(given):
+        plain = name or f"column {index}"
+        unique, repeats = plain, used.get(plain, 0)
+        while unique in used:
+            repeats += 1
+            unique = f"{plain}.{repeats}"
+        used[unique] = 0
+        used[plain] = repeats
+    return tuple(used)
+
+
+def _read_parquet(file: Path, options: ReadOptions) -> Table:
+    """Read the columns of numbers; missing values are NaN."""
     try:
-        frame = _parse_frame(read)
-    except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
-    except pd.errors.ParserError as error:
-        _refuse_ragged(file, delimiter, has_header)
-        raise ValueError(f"{file.name!r} cannot be read as CSV: {_reason(error)}.") from None
-    last = frame.iloc[:, -1]
-    if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
-        _refuse_ragged(file, delimiter, has_header)
-    if frame.shape[1] != len(names):
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("Reading Parquet needs pyarrow: pip install pyarrow") from None
+    try:
+        # Runs of equal values take almost no room in the file, but eight bytes each in memory.
+        footer = parquet.read_metadata(file)
+        require_size(8 * footer.num_rows * footer.num_columns, _limit(file))
+        frame = pd.read_parquet(file, engine="pyarrow")
+    except Exception as error:  # pyarrow raises many kinds of errors for damaged files
+        raise ValueError(f"{file.name!r} is not a Parquet file: {reason_of(error)}.") from error
+    index = None
+    if any(name is not None for name in frame.index.names):
+        index = 0
+        frame = frame.reset_index()
+    named = frame.set_axis(unique_names([str(name) for name in frame.columns]), axis=1)
+    return _from_frame(file.name, named, options, index)
+
+
+def _limit(file: Path) -> int:
+    """Return the number of bytes that a compressed file may claim to contain."""
+    return max(SMALL, EXPANSION * file.stat().st_size)
+
+
+def _from_frame(
+    file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
+) -> Table:
+    """Return the columns of numbers that are asked for; the others are left out, with a reason."""
+    names = tuple(frame.columns)
+    chosen = choose_columns(file, frame, options, index, decimal)
+    values = np.column_stack([_as_floats(frame.iloc[:, at]) for at in chosen.numeric])
+    columns = tuple(names[at] for at in chosen.numeric)
+    table = Table(file, values, columns, image_shape_from_names(columns), chosen.left_out)
+    return table.with_target([names[at] for at in chosen.targets]) if chosen.targets else table
+
+
+class ChosenColumns(NamedTuple):
+    """Positions of the columns of numbers to read and of the targets, and why others are not."""
+
+    numeric: list[int]
+    targets: list[int]
+    left_out: dict[str, str]
+
+
+def choose_columns(
+    file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
+) -> ChosenColumns:
+    """Return which columns of a frame are read.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file in messages.
+    frame : pandas data frame
+        Its rows, or the first of them; columns that are not of numbers contain text.
+    options : ReadOptions
+        The columns and targets that are asked for.
+    index : int or None
+        Position of a column that counts the rows; it is left out unless it is asked for.
+    decimal : {".", ","}, default="."
+        The decimal separator of the text.
+    """
+    names = tuple(frame.columns)
+    if not len(frame):
+        raise ValueError(f"{file!r} contains 0 rows; at least two rows are needed.")
+    wanted, targets = _wanted(options, names, file)
+    reasons = {at: _why_not(frame.iloc[:, at], decimal) for at in wanted}
+    numeric = [at for at in wanted if not reasons[at]]
+    refused = [at for at in (wanted if options.columns else targets) if reasons[at]]
+    if refused:
         raise ValueError(
-            f"{file.name!r} has {len(names)} names in its header but {frame.shape[1]} columns."
+            f"{file!r} has no numeric column {names[refused[0]]!r}: {reasons[refused[0]]}."
         )
-    return _from_frame(file.name, frame.set_axis(_unique(names), axis=1))
+    droppable = not options.columns and index not in targets and len(numeric) > 1
+    if index is not None and index in numeric and droppable:
+        numeric.remove(index)
+        reasons[index] = ROW_INDEX
+    if not numeric:
+        raise ValueError(
+            f"{file!r} has no numeric column: {names[0]!r} is left out because {reasons[0]}; at "
+            "least one column must contain only numbers."
+        )
+    return ChosenColumns(numeric, targets, {names[at]: why for at, why in reasons.items() if why})
 
 
-def _first_record(file: Path) -> tuple[str, list[str], int]:
-    """Return the delimiter, the first line's cells, and the number of blank lines before it."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        line = next((line for line in stream if line.strip()), "")
-        if not line:
-            raise ValueError(f"{file.name!r} is empty.")
-        delimiter = max(",;\t", key=line.count)
-        stream.seek(0)
-        for number, cells in enumerate(csv.reader(stream, delimiter=delimiter)):
-            if "".join(cells).strip() or len(cells) > 1:
-                return delimiter, cells, number
-    raise ValueError(f"{file.name!r} is empty.")
+def _wanted(
+    options: ReadOptions, names: Sequence[str], file: str
+) -> tuple[Sequence[int], list[int]]:
+    """Return the positions of the columns to read, each once, and those of the targets."""
+    targets = positions(options.targets, names, file)
+    if not options.columns:
+        return range(len(names)), targets
+    return [*dict.fromkeys([*positions(options.columns, names, file), *targets])], targets
 
 
-def _parse_frame(read: Callable[..., Any]) -> Any:
-    """Return the records as a frame whose columns of numbers are of type float64."""
-    spellings = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
-    frame = read(na_values=[*spellings, "NaN"], **EXACT)
-    # The cells themselves are needed where a column is not of numbers alone ("true" is text, not
-    # 1), and to tell a row of blank cells, which is dropped, from a row of missing values.
-    if all(dtype.kind in "iuf" for dtype in frame.dtypes) and not frame.isna().all(axis=1).any():
-        return frame.astype(np.float64)
-    return _parse_cells(read)
+def _why_not(column: Any, decimal: str) -> str:
+    """Return why a column cannot be used; empty if its entries are numbers."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return "" if column.notna().any() else "it has no entries"
+    for row, cell in enumerate(column):
+        if not isinstance(cell, str):
+            return f"its entries are of type {column.dtype}"
+        if not _is_number_or_missing(cell, decimal):
+            other = "," if decimal == "." else "."
+            hint = f"; --decimal {other} reads it" if _is_number(cell, other) else ""
+            return f"{_short(cell)} in row {row} is not a number{hint}"
+    return f"its entries are of type {column.dtype}"
 
 
-def _parse_cells(read: Callable[..., Any]) -> Any:
-    cells = read(dtype=object, na_filter=False).map(str.strip)
-    return cells[(cells != "").any(axis=1)].reset_index(drop=True).apply(_to_numbers)
-
-
-def _to_numbers(column: Any) -> Any:
-    """Convert a column of text to numbers if every cell that is not missing is a number."""
-    missing = column.map(str.lower).isin(MISSING)
+def _is_number(cell: str, decimal: str) -> bool:
     try:
-        return column.where(~missing, "nan").astype(np.float64)
-    except ValueError:
-        return column
-
-
-def _refuse_ragged(file: Path, delimiter: str, has_header: bool) -> None:
-    """Raise an error for the first record with another number of cells than the first line."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        records = csv.reader(stream, delimiter=delimiter)
-        lengths = [len(row) for row in records if any(map(str.strip, row))]
-    if has_header and len(set(lengths[1:])) == 1:
-        return  # a header of another length has an error of its own
-    for number, length in enumerate(lengths, start=1):
-        if length != lengths[0]:
-            raise ValueError(
-                f"{file.name!r}, line {number}: {length} cells, but the first line has "
-                f"{lengths[0]}."
-            )
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
+        parse_number(cell, decimal)
     except ValueError:
         return False
     return True
 
 
-def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Append its position to every name if two columns have the same one."""
-    if len(set(names)) == len(names):
-        return names
-    return tuple(f"{name} ({index + 1})" for index, name in enumerate(names))
+def _is_number_or_missing(cell: str, decimal: str) -> bool:
+    return cell.lower() in MISSING or _is_number(cell, decimal)
 
 
-def _read_parquet(file: Path) -> Table:
-    """Read the columns of numbers; missing values are NaN."""
-    try:
-        from pyarrow import ArrowException
-    except ImportError:
-        raise ValueError("Reading Parquet needs pyarrow: pip install pyarrow") from None
-    try:
-        frame = pd.read_parquet(file, engine="pyarrow")
-    except (ArrowException, OSError) as error:
-        raise ValueError(f"{file.name!r} is not a Parquet file: {_reason(error)}.") from None
-    if any(name is not None for name in frame.index.names):
-        frame = frame.reset_index()
-    return _from_frame(file.name, frame.set_axis(_unique(tuple(map(str, frame.columns))), axis=1))
-
-
-def _from_frame(file: str, frame: Any) -> Table:
-    """Return the columns of numbers with at least one value; the others are left out by name."""
-    numeric = {
-        name: column
-        for name, column in frame.items()
-        if pd.api.types.is_numeric_dtype(column.dtype) and column.notna().any()
-    }
-    if not numeric:
-        if len(frame.columns) and not len(frame):
-            raise ValueError(f"{file!r} contains 0 rows; at least two rows are needed.")
-        raise ValueError(
-            f"{file!r} has no numeric column; at least one column must contain only numbers, with "
-            "a point as decimal separator."
-        )
-    values = np.column_stack([_as_floats(column) for column in numeric.values()])
-    names = tuple(numeric)
-    left_out = tuple(name for name in frame.columns if name not in numeric)
-    return Table(file, values, names, image_shape_from_names(names), left_out)
+def _short(cell: str) -> str:
+    return repr(cell if len(cell) <= 30 else f"{cell[:29]}…")
 
 
 def _as_floats(column: Any) -> Matrix:
@@ -324,45 +471,60 @@ def _as_floats(column: Any) -> Matrix:
     return floats
 
 
-def _read_npy(file: Path, *, target: bool = False) -> Table:
+def _read_npy(file: Path, options: ReadOptions, *, target: bool = False) -> Table:
     """Read one array: rows and columns, or a stack of images; as a target, also a vector."""
+    if zipfile.is_zipfile(file):
+        raise ValueError(f"{file.name!r} is an NPZ archive; rename it to end in '.npz'.")
     try:
         with file.open("rb") as stream:
-            array = np.load(stream, allow_pickle=False)
-    except UNREADABLE as error:
+            require_size(claimed_bytes(stream), file.stat().st_size)
+            stream.seek(0)
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+    except Exception as error:  # see `lucidae.io.atomic.read_arrays`
         raise ValueError(
-            f"{file.name!r} is not an NPY file of numbers: {_reason(error)}."
-        ) from None
-    if isinstance(array, np.ndarray):
-        return _from_array(file.name, _as_columns(array) if target else array)
-    raise ValueError(f"{file.name!r} is an NPZ archive; rename it to end in '.npz'.")
+            f"{file.name!r} is not an NPY file of numbers: {reason_of(error)}."
+        ) from error
+    return _from_array(file.name, _as_columns(array) if target else array, options)
 
 
-def _read_npz(file: Path, *, target: bool = False) -> Table:
+def _read_npz(file: Path, options: ReadOptions, *, target: bool = False) -> Table:
     """Read the only table of an archive, or the one named X; as a target, the one named y."""
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except UNREADABLE as error:
+        with zipfile.ZipFile(file) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            axes = {name: _number_of_axes(archive, info) for name, info in members.items()}
+            name = _name_to_read(file.name, axes, target)
+            array = read_member(archive, members[name], _limit(file))
+    except ChoiceError:
+        raise
+    except Exception as error:  # see `lucidae.io.atomic.read_arrays`
         raise ValueError(
-            f"{file.name!r} is not an NPZ file of numbers: {_reason(error)}."
-        ) from None
-    if target:
-        arrays = {name: _as_columns(array) for name, array in arrays.items()}
+            f"{file.name!r} is not an NPZ file of numbers: {reason_of(error)}."
+        ) from error
+    return _from_array(file.name, _as_columns(array) if target else array, options)
+
+
+class ChoiceError(ValueError):
+    """An archive does not tell which of its arrays is the table."""
+
+
+def _number_of_axes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    with open_member(archive, info) as entry:
+        return len(array_header(entry)[0])
+
+
+def _name_to_read(file: str, axes: Mapping[str, int], target: bool) -> str:
+    """Return the name of the table, from the number of axes of each array of an archive."""
     preferred = TARGET_NAMES if target else DATA_NAMES
-    return _from_array(file.name, arrays[_name_to_read(file.name, arrays, preferred)])
-
-
-def _name_to_read(file: str, arrays: Mapping[str, Matrix], preferred: Sequence[str]) -> str:
-    tables = [name for name, array in arrays.items() if array.ndim >= 2]
+    tables = [name for name, number in axes.items() if number >= (1 if target else 2)]
     for name in preferred:
         if name in tables:
             return name
     if len(tables) == 1:
         return tables[0]
-    raise ValueError(
+    raise ChoiceError(
         f"{file!r} contains {len(tables)} tables among its arrays "
-        f"({', '.join(arrays) or 'none'}); expected exactly one, or one named {preferred[0]!r}."
+        f"({some([*axes]) or 'none'}); expected exactly one, or one named {preferred[0]!r}."
     )
 
 
@@ -370,7 +532,7 @@ def _as_columns(array: Matrix) -> Matrix:
     return array[:, None] if array.ndim == 1 else array
 
 
-def _from_array(name: str, array: Matrix) -> Table:
+def _from_array(name: str, array: Matrix, options: ReadOptions) -> Table:
     if array.ndim < 2:
         raise ValueError(
             f"{name!r} contains an array of shape {array.shape}; expected rows and columns, "
@@ -380,14 +542,19 @@ def _from_array(name: str, array: Matrix) -> Table:
         raise ValueError(f"{name!r} contains values of type {array.dtype}; expected real numbers.")
     shape = (int(array.shape[1]), int(array.shape[2])) if array.ndim == 3 else None
     values = array.reshape(len(array), int(np.prod(array.shape[1:])))
+    columns = default_names(values.shape[1])
+    wanted, targets = _wanted(options, columns, name)
+    if len(wanted) < len(columns):
+        values, shape = values[:, wanted], None
     if values.dtype not in (np.float32, np.float64):
         values = values.astype(np.float64)
-    return Table(name, values, default_names(values.shape[1]), shape)
+    table = Table(name, values, tuple(columns[at] for at in wanted), shape)
+    return table.with_target([columns[at] for at in targets]) if targets else table
 
 
 def default_names(number: int) -> tuple[str, ...]:
-    """Return names for columns that have none."""
-    return tuple(f"column {index + 1}" for index in range(number))
+    """Return names for columns that have none: their 0-based indices, as in ``support_``."""
+    return tuple(f"column {index}" for index in range(number))
 
 
 def image_shape_from_names(names: tuple[str, ...]) -> tuple[int, int] | None:
@@ -398,14 +565,8 @@ def image_shape_from_names(names: tuple[str, ...]) -> tuple[int, int] | None:
     return (side, side) if all(map(PIXEL_NAME.fullmatch, names)) else None
 
 
-def _reason(error: Exception) -> str:
-    """Return the first line of an error's message, without its full stop."""
-    if "pickle" in str(error):  # NumPy advises to allow it, which lucidae never does
-        return "it has another format, or contains Python objects"
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-READERS: dict[str, Callable[[Path], Table]] = {
+Reader = Callable[[Path, ReadOptions], Table]
+READERS: dict[str, Reader] = {
     ".csv": _read_text,
     ".tsv": _read_text,
     ".txt": _read_text,
@@ -418,95 +579,5 @@ TARGET_READERS = READERS | {
     ".npy": partial(_read_npy, target=True),
     ".npz": partial(_read_npz, target=True),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """Numbers with named columns, and with named rows if the rows are not samples.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows, n_columns)
-        The numbers.
-    columns : tuple of str
-        One name per column.
-    rows : tuple of str, optional
-        One name per row.
-    title : str, default=""
-        Heading of the column that contains the names of the rows.
-
-    Examples
-    --------
-    >>> Sheet(np.eye(2), ("a", "b"), ("first", "second"), "row").values.shape
-    (2, 2)
-    """
-
-    values: Matrix
-    columns: tuple[str, ...]
-    rows: tuple[str, ...] = ()
-    title: str = ""
-
-    def to_frame(self) -> Any:
-        """Return a pandas data frame whose first column contains the names of the rows, if any."""
-        frame = pd.DataFrame(self.values, columns=list(self.columns))
-        if self.rows:
-            frame.insert(0, self.title, list(self.rows), allow_duplicates=True)
-        return frame
-
-
-def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
-    r"""Write a sheet that `read_table` can read, in the format of files that end in `kind`.
-
-    Text gives CSV, Parquet gives Parquet, and arrays give NPZ with the numbers under ``X`` and the
-    names under ``columns`` and ``rows``. The file is written completely or not at all.
-
-    Parameters
-    ----------
-    prefix : Path
-        The path of the file without its suffix.
-    sheet : Sheet
-        What to write.
-    kind : str
-        A suffix, such as ``".csv"``.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> path = write_sheet(folder / "codes", Sheet(np.eye(2), ("a", "b")), ".txt")
-    >>> path.name, path.read_text().splitlines()
-    ('codes.csv', ['a,b', '1.0,0.0', '0.0,1.0'])
-    """
-    suffix, write = WRITERS.get(kind.lower(), (".csv", _write_text))
-    path = prefix.with_name(prefix.name + suffix)
-    write(path, sheet)
-    return path
-
-
-def _write_text(path: Path, sheet: Sheet) -> None:
-    with atomic_path(path) as temporary:
-        # pandas writes the shortest text that is read back as the same number.
-        sheet.to_frame().to_csv(temporary, index=False, lineterminator="\n")
-
-
-def _write_parquet(path: Path, sheet: Sheet) -> None:
-    with atomic_path(path) as temporary:
-        sheet.to_frame().to_parquet(temporary, engine="pyarrow", index=False)
-
-
-def _write_arrays(path: Path, sheet: Sheet) -> None:
-    names = {"rows": np.array(sheet.rows)} if sheet.rows else {}
-    save_arrays(path, {"X": sheet.values, "columns": np.array(sheet.columns), **names})
-
-
-WRITERS: dict[str, tuple[str, Callable[[Path, Sheet], None]]] = {
-    ".npy": (".npz", _write_arrays),
-    ".npz": (".npz", _write_arrays),
-    ".parquet": (".parquet", _write_parquet),
-}
-"""Suffix and writer of the output files, by the suffix of the input file."""
+SUFFIXES = tuple(sorted(READERS))
+"""Suffixes of the files that can be read."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
 
 SMALL_PROBLEM = 500
-"""Below this dimension one BLAS thread is faster than several."""
+"""Dimension of the matrices below which one BLAS thread is faster than several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
 
 
 class Ledger:
-    """Collects the results of a stack of problems as they finish, and restores their order."""
+    """Collect the results of a stack of problems as they finish, and restore their order."""
 
     def __init__(self, count: int) -> None:
         self.running = np.arange(count)
@@ -278,12 +279,32 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def limited_blas(size: int | None) -> AbstractContextManager[Any]:
-    """Limit BLAS to one thread if a problem of dimension `size` is small."""
-    if size is None or size >= SMALL_PROBLEM:
-        return nullcontext()
-    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limited
+_LIMITED = Lock()
+"""Held while BLAS is limited to one thread."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Limit BLAS to one thread, unless it is limited already by this or another Python thread.
+
+    Most BLAS libraries have one number of threads for the whole process. If each Python thread
+    stored and restored it by itself, one that enters while another is inside would store the limit
+    as the original number, and leave the process at one thread. So whoever comes first sets the
+    limit and restores the number, and the others change nothing.
+    """
+    if not _LIMITED.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _LIMITED.release()
+
+
+def limited_blas(size: int | None) -> AbstractContextManager[None]:
+    """Return a context in which BLAS has one thread if a problem of dimension `size` is small."""
+    return nullcontext() if size is None or size >= SMALL_PROBLEM else _one_thread()
 
 
 def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:

@@ -51,12 +51,12 @@ _ADVICE = {
     ),
     Status.ITERATION_LIMIT: (
         "Stopped at the limit of {n_iter} iterations with distance to optimality {distance:.3g}, "
-        "above the tolerance {tolerance:.3g}. Raise max_iter or tol; if the solver has a "
-        "learning rate, try learning_rate='auto'."
+        "above the tolerance {tolerance:.3g}. Raise max_iter, or tol if this accuracy is enough."
     ),
     Status.DIVERGED: (
-        "Diverged after {n_iter} iterations; the last finite state, at distance {distance:.3g}, "
-        "is returned. Lower the learning rate, or use learning_rate='auto'."
+        "Diverged after {n_iter} iterations. The result is the last state that had not diverged, "
+        "at distance to optimality {distance:.3g}. Lower the learning rate, if the solver has one, "
+        "or rescale the data."
     ),
     Status.STALLED: (
         "Stalled after {n_iter} iterations at distance to optimality {distance:.3g}, above the "

@@ -49,7 +49,7 @@ class Below:
 
 
 class Judge:
-    """Decides for each running problem how it ended: a Status, or None if it continues."""
+    """Decide for each running problem how it ended: by a Status, or None if it continues."""
 
     def __init__(self, stop: Below, count: int) -> None:
         self.stop = stop

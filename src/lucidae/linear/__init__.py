@@ -1,6 +1,7 @@
 """Linear autoencoders that recover the principal components (Bao et al. 2020)."""
 
 from lucidae.linear.certificate import certify_weights
+from lucidae.linear.components import certify_components
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.linear.methods import (
     METHODS,
@@ -59,6 +60,7 @@ __all__ = [
     "UntiedWeights",
     "VariationalWeights",
     "best_penalties",
+    "certify_components",
     "certify_weights",
     "epochs_to_alignment",
     "geometric_prior",

@@ -16,12 +16,12 @@ __all__ = ["FitBatchesMixin", "check_streamed", "draws_rows"]
 def draws_rows(options: Options, X: Any) -> bool:
     """Tell whether a fit to `X` needs the rows themselves and not only their moment."""
     shape: tuple[int, ...] = getattr(X, "shape", None) or ()
-    return options.route == "stochastic" or (len(shape) == 2 and shape[1] > EXACT_FEATURES)
+    return options.reads.batches or (len(shape) == 2 and shape[1] > EXACT_FEATURES)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
     """Refuse what cannot be fitted to data that are read once, in blocks."""
-    if options.route == "stochastic":
+    if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
             "but X is read in blocks: use solver='exact', give an array or a memory map, or call "

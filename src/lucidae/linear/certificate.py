@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +17,26 @@ from lucidae.certificate import (
     at_least,
     at_most,
     certifies,
+    check_settings,
     does_not_apply,
     reported,
+    undecided,
 )
 from lucidae.data import in_memory, rows_or_moment
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
+from lucidae.linear.objectives import (
+    ExpectedNestedDropout,
+    LinearVAE,
+    NonUniformL2,
+    Reconstruction,
+)
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.verified_spectrum import DENSE_FEATURES, data_of
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
+from lucidae.sampling import TURNED
 from lucidae.validation import check_rows, check_weights
 
 __all__ = ["LinearFigures", "certify_weights", "claims", "measure"]
@@ -34,7 +46,7 @@ Vector = np.ndarray[Any, Any]
 DISTANCE = 1e-3
 """Largest subspace and alignment distance that counts as recovered: a mean angle of 1.8°.
 
-For more than 500 latents it is half a latent, so that one wrong latent among many is noticed.
+With k > 500 latents it is 0.5/k, because one wrong latent among k gives a distance of 1/k.
 """
 
 GAP = 1e-6
@@ -59,7 +71,7 @@ A tolerance of 0 cannot be reached in float64, and a large one must not certify 
 """
 
 MOMENT = 1e-6
-"""Largest difference of the moment to the rows, in standard deviations: as accurate as the gap."""
+"""Largest difference of the second moment to its rows, in standard deviations: as for `GAP`."""
 
 ATTRIBUTES = 1e-9
 """Largest relative difference of fitted attributes: they are sums of at most m products."""
@@ -76,6 +88,7 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
         _balance_claim(figures),
         _nonzero_claim(figures),
         _eigengap_claim(figures),
+        _sampling_claim(figures),
         _conditioning_claim(figures),
         _epochs_claim(figures),
         _attributes_claim(figures),
@@ -86,10 +99,14 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
 _DEFINITIONS = "Bao et al. 2020, Definition"
 _KRYLOV = "Kuczyński & Woźniakowski 1992, failure probability 4e-9"
+_NO_NOISE = (
+    "No variance remains for the noise of the model, so the likelihood is not bounded and has no "
+    "maximum: choose n_components below the rank of the data."
+)
 
 
 def _judged(claim: Claim, figures: LinearFigures) -> Claim:
-    """Name what decided, or did not decide, a claim about a bounded figure."""
+    """Add to a claim about a figure that was only bounded how it was, or was not, decided."""
     if figures.leading.dense:
         return claim
     statement = claim.statement + " (bounds from residuals)"
@@ -113,9 +130,16 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
     reference, (value, error) = f"{_DEFINITIONS} 7.2", figures.leading.subspace
     k = figures.k
     if figures.leading.dense and not figures.leading.determined(k):
-        why = f"Eigenvalues {k} and {k + 1} are equal, so the subspace is not unique."
-        if figures.leading.values[k - 1] <= figures.leading.resolution():
-            why = f"Eigenvalue {k} is zero to rounding, so the subspace is not unique."
+        bound = figures.leading.resolution()
+        why = (
+            f"Eigenvalues {k} and {k + 1} differ by less than {bound:.1g}, within which rounding "
+            "errors decide: the principal subspace of these data is not unique."
+        )
+        if figures.leading.values[k - 1] <= bound:
+            why = (
+                f"Eigenvalue {k} is below {bound:.1g}, where the second moment in float64 has only "
+                "rounding errors: these data do not determine the last directions of the subspace."
+            )
         return Claim("subspace", statement, reference, value, advice=why, error=error)
     advice = _distance_advice(figures)
     claim = at_most("subspace", statement, reference, value, _allowed(k), advice, error=error)
@@ -136,7 +160,10 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     shared = leading.unidentifiable(k) if leading.dense else np.empty(0, dtype=int)
     identifiable = np.setdiff1d(np.arange(k), shared - 1)
     if not len(identifiable):
-        why = "No component is identifiable: all share an eigenvalue with a neighbour."
+        why = (
+            "Each of the leading eigenvalues equals a neighbour up to rounding, so these data "
+            "determine no principal direction."
+        )
         return does_not_apply("alignment", statement, reference, why)
     value, error = _mean_misalignment(figures, identifiable)
     advice = _distance_advice(figures)
@@ -145,12 +172,12 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     claim = _judged(claim, figures)
     if not len(shared):
         return claim
-    limit = f"Components {_listed(shared)} are not identifiable and were left out."
+    limit = f"{_components(shared)} not determined by these data and left out."
     return replace(claim, advice=f"{claim.advice} {limit}".strip())
 
 
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
-    """Return the alignment distance over the identifiable components, with its error."""
+    """Return the alignment distance over components with distinct eigenvalues, and its error."""
     leading = figures.leading
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
     mean = float(np.mean(found))
@@ -163,10 +190,23 @@ def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate
 def _distance_advice(figures: LinearFigures) -> str:
     zero = figures.zero_latents
     if not len(zero):
-        return "Train longer (max_iter), or use solver='exact'."
+        return _training_advice(figures)
     return (
         f"{_zero_sentence(figures)}; this alone gives a subspace distance of "
         f"{len(zero) / figures.k:.3g}. Lower l2, or use l2='auto' or method='rag'."
+    )
+
+
+def _training_advice(figures: LinearFigures) -> str:
+    """Return what to do about weights that are not optimal."""
+    if figures.from_elsewhere:
+        return (
+            "These weights are not optimal for these data: check that rows, method and penalties "
+            "are those of their training, and that the weights belong to centred rows."
+        )
+    return (
+        "Train longer (max_iter), or use solver='exact'. On other data than those of the fit, this "
+        "is expected."
     )
 
 
@@ -180,21 +220,22 @@ def _zero_sentence(figures: LinearFigures) -> str:
 
 def _order_claim(figures: LinearFigures) -> Claim:
     statement = "latents are in descending order of variance"
-    reference = "Bao et al. 2020, Theorem 3"
+    reference = "Bao et al. 2020, Theorems 3 and 5"
     if figures.rise is None:
         why = f"Method {figures.method.name!r} does not order its latents."
         return does_not_apply("order", statement, reference, why)
-    advice = "Train longer (max_iter), or sort the latents by variance."
+    advice = "Sort the latents by their variance."
+    if not figures.from_elsewhere:
+        advice = "Train longer (max_iter), or sort the latents by their variance."
     value, error = figures.rise
     return at_most("order", statement, reference, value, RISE, advice, error=error)
 
 
 def _stationarity_claim(figures: LinearFigures) -> Claim:
-    name, statement = "stationarity", "the weights are a fixed point of the rule"
-    reference = "Bao et al. 2020, Theorem 2"
+    name, statement = "stationarity", "the weights are a fixed point of the update rule"
+    reference = "definition of a stationary point"
     if figures.stationarity is None:
-        why = "No variance remains for the noise, so that the gradient has no digits."
-        return does_not_apply(name, statement, reference, why)
+        return undecided(name, statement, reference, _NO_NOISE)
     value, error = figures.stationarity
     return at_most(
         name,
@@ -202,31 +243,42 @@ def _stationarity_claim(figures: LinearFigures) -> Claim:
         reference,
         value,
         float(np.clip(10 * figures.tolerance, *STATIONARITY)),
-        "Train longer (max_iter), or use learning_rate='auto'.",
+        _training_advice(figures),
         error=error,
     )
 
 
+_MINIMA = {
+    Reconstruction: "Baldi & Hornik 1989",
+    NonUniformL2: "Bao et al. 2020, Theorem 3",
+    ExpectedNestedDropout: "Rippel et al. 2014; Bao et al. 2020, Section 5",
+    LinearVAE: "Tipping & Bishop 1999; Bao et al. 2020, Appendix F",
+}
+"""Where the global minimum of each objective is derived."""
+
+
 def _gap_claim(figures: LinearFigures) -> Claim:
-    statement, reference = figures.method.objective.gap_statement, "Bao et al. 2020, Theorem 3"
-    if figures.declared:
-        reference = "as declared by the objective"
+    objective = figures.method.objective
+    statement = objective.gap_statement
+    reference = _MINIMA.get(type(objective), "as declared by the objective")
     if figures.gap is None:
-        why = (
-            "The minimum of the objective is not known, or it is unbounded because no variance "
-            "remains for the noise."
-        )
-        return does_not_apply("gap", statement, reference, why)
+        why = _NO_NOISE
+        if figures.declared:
+            why = "The minimum of this objective is not known, so the gap cannot be computed."
+        return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:
-        advice = "The loss is below the minimum that theory gives: the weights or the data differ."
+        advice = (
+            "The loss is below the minimum that theory gives, which is impossible: the weights do "
+            "not belong to these data."
+        )
         return at_least("gap", statement, reference, value, -GAP, advice, error=error)
-    advice = "Train longer (max_iter), or use solver='exact'."
+    advice = _training_advice(figures)
     return at_most("gap", statement, reference, value, GAP, advice, error=error)
 
 
 def _balance_claim(figures: LinearFigures) -> Claim:
-    statement = "encoder and decoder are balanced, W₁W₁ᵀ = W₂ᵀW₂"
+    statement = "encoder W₁ and decoder W₂ are balanced, W₁W₁ᵀ = W₂ᵀW₂"
     reference = "Bao et al. 2020, Theorem 1"
     if figures.balance is None:
         why = "The optimum of this method does not determine the scale of a latent."
@@ -240,7 +292,7 @@ def _balance_claim(figures: LinearFigures) -> Claim:
 
 
 def _nonzero_claim(figures: LinearFigures) -> Claim:
-    name, statement = "nonzero_latents", "every penalty is below its eigenvalue, λ_k < σ_k²"
+    name, statement = "nonzero_latents", "every penalty is below the eigenvalue of its component"
     reference = "Bao et al. 2020, Theorem 2 (assumption)"
     if not figures.method.objective.has_penalties:
         return does_not_apply(name, statement, reference, "This method has no penalties.")
@@ -248,7 +300,8 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
     if not zero and len(figures.uncertain_latents):
         why = (
             f"Penalties {_listed(figures.uncertain_latents)} differ from their eigenvalues by less "
-            f"than the error of these, {figures.leading.error:.1g}."
+            f"than the rounding error of these, {figures.leading.error:.1g}. The assumption is one "
+            "about data and penalties; the other claims judge the fit without it."
         )
         return does_not_apply(name, statement, reference, why)
     advice = ""
@@ -261,7 +314,7 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
 
 
 def _eigengap_claim(figures: LinearFigures) -> Claim:
-    statement = "neighbouring eigenvalues differ, so the components are identifiable"
+    statement = "neighbouring eigenvalues differ, so these data determine each component"
     reference = "Bao et al. 2020, Section 2 (assumption)"
     if not figures.method.expected().aligns:
         why = f"Method {figures.method.name!r} does not promise axes."
@@ -271,38 +324,96 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
     gap, shared = float(np.min(leading.gaps(k))) / unit, leading.unidentifiable(k)
     bound = leading.resolution() / unit
     why = (
-        f"Components {_listed(shared)} share an eigenvalue with a neighbour, so they are not "
-        "identifiable from these data."
+        f"{_components(shared)} not determined by these data: the eigenvalue differs from the next "
+        "one, or from zero, by no more than rounding errors."
     )
     if not leading.dense and len(shared):
-        why = f"Not decided: the bounds do not separate the eigenvalues of {_listed(shared)}."
-        return Claim("eigengap", statement, reference, gap, bound, None, why)
+        why = (
+            "Not decided: the bounds on the eigenvalues do not separate those of components "
+            f"{_listed(shared)}."
+        )
+        known = gap if math.isfinite(gap) else None
+        return undecided("eigengap", statement, reference, why, known, bound)
     return at_least("eigengap", statement, reference, gap, bound, why)
+
+
+def _sampling_claim(figures: LinearFigures) -> Claim:
+    """Report how many components another sample of as many rows would show again."""
+    axes = figures.method.expected().aligns
+    statement = "components that are separated from sampling noise (independent Gaussian rows)"
+    if not axes:
+        statement = "leading eigenvalues above sampling noise (independent Gaussian rows)"
+    reference = "Johnstone 2001; Anderson 1963"
+    if isinstance(figures.sampling, str):
+        return does_not_apply("sampling", statement, reference, figures.sampling)
+    separated, k = figures.sampling.separated, figures.k
+    count, turned = int(np.sum(separated)), figures.sampling.turned
+    if turned is None:
+        advice = _component_sentence(count, k, 1 + np.flatnonzero(~separated))
+    else:
+        advice = _subspace_sentence(count, k, turned)
+    return reported("sampling", statement, reference, float(count), advice)
+
+
+_FEWER = "Choose fewer components, or collect more rows, before you interpret them."
+
+
+def _component_sentence(count: int, k: int, others: Vector) -> str:
+    """Say which components are separated; `others` are not, counted from 1."""
+    if count == k:
+        which = {1: "The component is", 2: "Both components are"}.get(k, f"All {k} components are")
+        return f"{which} separated from sampling noise."
+    are, them = ("is" if count == 1 else "are"), ("it" if len(others) == 1 else "them")
+    return (
+        f"{count} of {k} components {are} separated from sampling noise; "
+        f"{_components(others).replace('Component', 'component')} not: another sample of as many "
+        f"rows could give {them} another direction. {_FEWER}"
+    )
+
+
+def _subspace_sentence(count: int, k: int, turned: float) -> str:
+    if count == k and turned < TURNED:
+        return (
+            f"The subspace of the {k} components is separated from sampling noise: the mean "
+            f"squared sine of its angles to that of the population is about {turned:.2g}."
+        )
+    reason = f"{count} of {k} eigenvalues exceed the noise"
+    if count == k:
+        reason = f"eigenvalues {k} and {k + 1} are too close for the number of rows"
+    return (
+        f"The subspace is not separated from sampling noise ({reason}): another sample of as many "
+        f"rows could give another one. {_FEWER}"
+    )
 
 
 def _conditioning_claim(figures: LinearFigures) -> Claim:
     statement = "condition number of the Hessian at the optimum (zero eigenvalues left out)"
     reference = "Bao et al. 2020, Sections 4.3 and 5"
     if figures.conditioning is None:
-        why = "No closed form is known for this method." if figures.leading.dense else _NO_SPECTRUM
+        why = "No closed form is known for this method, or no latent is above zero at its optimum."
+        why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("conditioning", statement, reference, why)
     return reported("conditioning", statement, reference, figures.conditioning)
 
 
 def _epochs_claim(figures: LinearFigures) -> Claim:
     statement = "predicted epochs of descent to an alignment distance of 0.001"
-    reference = "Bao et al. 2020, Theorem 5 (with the rate g/2) and Section 4.3"
+    reference = "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3"
     if figures.epochs is None:
-        why = "No local rate is known for this method." if figures.leading.dense else _NO_SPECTRUM
+        why = "No local rate is known for this method, or it is zero because eigenvalues are equal."
+        why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("epochs", statement, reference, why)
     return reported("epochs", statement, reference, figures.epochs)
 
 
+_ATTRIBUTES = "components, variances and mean are those of the weights and the data"
+_DEFINED = "definition of the attributes"
+
+
 def _attributes_claim(figures: LinearFigures) -> Claim:
-    statement = "components, variances and mean are those of the weights and the data"
-    reference = "definition of the attributes"
+    statement, reference = _ATTRIBUTES, _DEFINED
     if figures.attributes is None:
-        why = "Weights without an estimator, or with a running average, have no such attributes."
+        why = "Weights without an estimator have no such attributes."
         return does_not_apply("attributes", statement, reference, why)
     advice = "The estimator was changed after its fit, or these are not the data of the fit."
     error = 8 * figures.n_features * EPS
@@ -314,11 +425,23 @@ def _moment_claim(figures: LinearFigures) -> Claim:
     statement = "the second moment is that of the rows, along random directions"
     reference = "definition of the covariance"
     if figures.moment is None:
-        why = "No moment was formed, or its rows are not known or more than 2 million numbers."
+        why = (
+            "No second moment was formed, its rows were not given, or they are more than 2 million "
+            "numbers."
+        )
         return does_not_apply("moment", statement, reference, why)
     value, error = figures.moment
     advice = "The moment was changed after its rows were added."
     return at_most("moment", statement, reference, value, MOMENT, advice, error=error)
+
+
+def _components(numbers: Vector) -> str:
+    """Return the subject and verb of a sentence about components, counted from 1."""
+    return (
+        f"Component {_listed(numbers)} is"
+        if len(numbers) == 1
+        else (f"Components {_listed(numbers)} are")
+    )
 
 
 def _listed(numbers: Vector) -> str:
@@ -377,6 +500,8 @@ def certify_weights(
     >>> certify_weights(turn @ axes, axes.T @ turn.T, X, method="rag")["alignment"].holds
     False
     """
+    allowed = [name for name in _SETTINGS if name != "n_components"]
+    check_settings(settings, ["sample_weight", "noise_variance", *allowed], "a pair of weights")
     rows, columns = check_rows(encoder, name="encoder"), check_rows(decoder, name="decoder")
     options = Options.of(rows.shape[0], **settings)
     if tuple(columns.shape) != tuple(rows.shape)[::-1]:
@@ -393,9 +518,7 @@ def certify_weights(
         )
     spectrum = None
     if options.needs_spectrum:
-        source = (
-            MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights, "auto")
-        )
+        source = MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights)
         k, m = rows.shape
         spectrum = source.spectrum(None if m <= DENSE_FEATURES else min(k + 1, m))
     method = options.make(rows.shape[0], spectrum, options.rng())
@@ -407,9 +530,35 @@ def certify_weights(
     )
 
 
+_SETTINGS = tuple(inspect.signature(Options.of).parameters)
+
+
 def certificate(title: str, figures: LinearFigures) -> Certificate:
     """Return the certificate that figures support, with the numbers behind it."""
     return Certificate(title, claims(figures), figures.evidence)
+
+
+def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
+    """Return a certificate whose claim `attributes` fails if a user changed fitted attributes.
+
+    Parameters
+    ----------
+    found : Certificate
+        The certificate of the fitted state.
+    changed : mapping
+        The changed attributes with their relative difference, see `changed_attributes`.
+    """
+    if not changed:
+        return found
+    names = ", ".join(changed)
+    advice = (
+        f"{names} {'was' if len(changed) == 1 else 'were'} changed after the fit, but `transform` "
+        "and `inverse_transform` use the fitted weights. Fit again, or certify other weights as "
+        "certify((encoder, decoder), X, family='linear')."
+    )
+    failed = at_most("attributes", _ATTRIBUTES, _DEFINED, max(changed.values()), ATTRIBUTES, advice)
+    others = tuple(claim for claim in found if claim.name != "attributes")
+    return Certificate(found.title, (*others, failed), found.evidence)
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -30,69 +30,74 @@ from lucidae.validation import check_rows
 
 
 class Covariance(Protocol):
-    """Interface of products with a second moment Σ of shape (m, m)."""
+    """Interface of products with the second moment Σ of centred rows, a matrix of shape (m, m)."""
 
     @property
     def trace(self) -> Any:
-        """Total variance."""
+        """Total variance, the trace of the second moment Σ."""
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ for `rows` of shape (…, k, m)."""
+        """Return the product of `rows`, of shape (…, k, m), with the second moment Σ."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseCovariance:
-    """Σ as a matrix: an epoch costs O(m²k), however many samples there were."""
+    """The second moment Σ as a matrix, with which a product of k rows costs O(m²k)."""
 
     matrix: Array
 
     @property
     def trace(self) -> Array:
-        """Total variance."""
+        """Total variance, the trace of the second moment Σ."""
         return trace(self.matrix)
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.matrix.shape[0])
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ."""
+        """Return the product of `rows` with the second moment Σ."""
         return rows @ self.matrix
 
     def in_units(self, unit: float) -> DenseCovariance:
-        """Return Σ of the same data divided by `unit`."""
+        """Return the second moment Σ of the same data divided by the number `unit`."""
         return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
 
 
 @dataclass(frozen=True, slots=True)
 class EigenbasisCovariance:
-    """Σ in its own eigenbasis: an epoch costs O(mk²)."""
+    """The second moment Σ in the basis of its eigenvectors, where it is diagonal.
+
+    A product with k rows costs O(mk).
+    """
 
     values: Array
 
     @property
     def trace(self) -> Array:
-        """Total variance."""
+        """Total variance, the trace of the second moment Σ."""
         return namespace(self.values).sum(self.values)
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.values.shape[-1])
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ."""
+        """Return the product of `rows` with the second moment Σ."""
         return rows * self.values
 
 
 @dataclass(frozen=True, slots=True)
 class RowsCovariance:
-    """Σ of weighted rows, never formed: a product costs O(nmk) operations and O(nk) memory.
+    """The second moment Σ of n weighted rows, without the m × m matrix.
+
+    A product with k rows costs O(nmk) operations and O(nk) memory.
 
     The rows are not centred; the contribution of the mean is subtracted from the products, so that
     sparse rows stay sparse.
@@ -105,7 +110,7 @@ class RowsCovariance:
 
     @property
     def trace(self) -> float:
-        """Total variance."""
+        """Total variance, the trace of the second moment Σ."""
         xp = namespace(self.mean)
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
         # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
@@ -121,7 +126,7 @@ class RowsCovariance:
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.rows.shape[1])
 
     def codes(self, encoder: Array) -> Array:
@@ -129,19 +134,22 @@ class RowsCovariance:
         return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ (X − 1μᵀ) for `codes` of shape (…, n, k)."""
+        """Return the product of `codes`, transposed from (…, n, k), with the centred rows."""
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
         return raw - spread[..., :, None] * self.mean
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ."""
+        """Return the product of `rows` with the second moment Σ."""
         return self.centred_products(self.codes(rows) * (self.weights / self.total)[:, None])
 
 
 def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
-    """Return Σ of some rows; dense rows are centred in a copy, sparse ones stay as they are."""
+    """Return the second moment Σ of rows about a given mean.
+
+    Dense rows are centred in a copy; sparse rows are not changed.
+    """
     total = scalar(namespace(weights).sum(weights))
     if scipy.sparse.issparse(X):
         return RowsCovariance(X, mean, weights, total)
@@ -150,7 +158,10 @@ def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
 
 @dataclass(frozen=True, slots=True)
 class StreamCovariance:
-    """Σ of all rows, computed block by block, for data whose m × m matrix is not formed."""
+    """The second moment Σ of all rows, whose products are computed in blocks of rows.
+
+    The m × m matrix is not formed.
+    """
 
     rows: Any
     mean: Array
@@ -158,26 +169,26 @@ class StreamCovariance:
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.rows.shape[1])
 
     @property
     def trace(self) -> float:
-        """Total variance."""
+        """Total variance, the trace of the second moment Σ."""
         return sum(block.trace * share for block, share in self._blocks())
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ."""
+        """Return the product of `rows` with the second moment Σ."""
         return sum(block.apply(rows) * share for block, share in self._blocks())
 
     def in_units(self, unit: float) -> StreamCovariance:
-        """Return Σ of the same data divided by `unit`."""
+        """Return the second moment Σ of the same data divided by the number `unit`."""
         if unit == 1.0:
             return self
         return StreamCovariance(self.rows / unit, self.mean / unit, self.weights)
 
     def batch(self, index: Any) -> RowsCovariance:
-        """Return Σ of the rows of a NumPy index."""
+        """Return the second moment of the rows with the positions `index`, a NumPy array."""
         xp = namespace(self.weights)
         chosen = xp.asarray(index, device=device(self.weights))
         sparse = scipy.sparse.issparse(self.rows)
@@ -197,8 +208,9 @@ class StreamCovariance:
 class Products(NamedTuple):
     """The products that full-batch objectives and rules need from the data.
 
-    encoded = W₁Σ and decoded = W₂ᵀΣ, both (…, k, m); code_moment = W₁ΣW₁ᵀ and gram = W₂ᵀW₂,
-    both (…, k, k).
+    With the encoder W₁ and the decoder W₂, `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape
+    (…, k, m). The second moment of the codes, `code_moment`, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both
+    have shape (…, k, k).
     """
 
     encoded: Array
@@ -208,7 +220,7 @@ class Products(NamedTuple):
 
 
 def products(weights: AnyWeights, covariance: Covariance) -> Products:
-    """Multiply both layers with Σ, stacked into one product."""
+    """Return the products of both layers with the second moment Σ, computed as one product."""
     encoder, atoms = weights.encoder, weights.atoms
     if atoms is encoder:  # tied weights
         encoded = decoded = covariance.apply(encoder)
@@ -220,9 +232,9 @@ def products(weights: AnyWeights, covariance: Covariance) -> Products:
 
 
 def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:
-    """Estimate the leading `k` eigenpairs by a few block power iterations (no factorisation of Σ).
+    """Estimate the leading `k` eigenpairs of the second moment by `n_iter` block power iterations.
 
-    Ritz values never exceed the true eigenvalues.
+    The matrix is not factorised. The estimates (Ritz values) never exceed the true eigenvalues.
     """
     xp = namespace(like)
     width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate
@@ -236,15 +248,19 @@ def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 
 
 
 EXACT_FEATURES = 8192
-"""Largest m (or n) for which an m × m (or n × n) matrix is formed: half a gibibyte."""
+"""Largest number of features (or rows) for which a square matrix of this size is formed.
+
+It takes half a gibibyte."""
 
 STORED_FEATURES = 1024
-"""Largest m whose second moment is stored after `fit`, for `partial_fit`: eight mebibytes."""
+"""Largest number of features whose second moment is stored after `fit`, for `partial_fit`.
+
+It takes eight mebibytes."""
 
 
 @dataclass(frozen=True)
 class MomentSource:
-    """Data given by their second moment."""
+    """The data of a fit as their second moment."""
 
     moment: SecondMoment
 
@@ -272,7 +288,7 @@ class MomentSource:
 
 @dataclass(frozen=True, slots=True)
 class RowsSource:
-    """Data given by their rows: m is too large for an m × m matrix, or there are fewer rows."""
+    """The data of a fit as rows, for few rows or for too many features for an m × m matrix."""
 
     rows: Any
     weights: Array
@@ -282,7 +298,7 @@ class RowsSource:
 
     @classmethod
     def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
-        """Return the source of given rows, with their moment where it was formed as well."""
+        """Return the source of rows X, with their second moment where it was computed too."""
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp = namespace(reference)
         if weights is None:
@@ -304,7 +320,7 @@ class RowsSource:
         return bool(self.rows.shape[0] <= EXACT_FEATURES)
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading eigenpairs; None when there are too many rows."""
+        """Return the leading `k` eigenpairs, all by default; None when there are too many rows."""
         if not self.affordable:
             return None
         found = spectrum_of_rows(self.rows, self.mean, self.weights, self.weight)
@@ -318,14 +334,14 @@ def _check_squares(source: RowsSource) -> None:
     if not math.isfinite(total):
         check_rows(source.rows)
         raise ValueError(
-            "the squares of X overflow double precision: its entries are as large as "
-            f"{peak:.3g}. Divide X by a constant first."
+            f"the largest entry of X is {peak:.3g}, so that the squares of X overflow double "
+            "precision. Divide X by a constant first."
         )
     # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
     if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
         raise ValueError(
-            "the squares of X underflow double precision: its entries are as small as "
-            f"{peak:.3g}. Multiply X, or its weights, by a constant first."
+            f"the largest entry of X is {peak:.3g}, so that the squares of X underflow double "
+            "precision. Multiply X, or its weights, by a constant first."
         )
 
 
@@ -355,15 +371,47 @@ Source = MomentSource | RowsSource
 """The data of a fit: mean, total weight, products with the second moment, and its spectrum."""
 
 
-def source_of(X: Any, weights: Array | None, solver: str) -> Source:
+@dataclass(frozen=True, slots=True)
+class LinearSolver:
+    """What a solver reads of the data, and which solvers replace it.
+
+    Parameters
+    ----------
+    closed_form : bool
+        Whether it computes the optimum from the leading eigenpairs of Σ.
+    batches : bool
+        Whether it draws batches of rows. The other solvers read the data through Σ.
+    if_large : str, optional
+        The solver that replaces it where the eigenpairs are not computed, because both the rows
+        and the features are too many.
+    if_unknown : str, optional
+        The solver that replaces it for objectives whose minimum is not known in closed form.
+    """
+
+    closed_form: bool
+    batches: bool = False
+    if_large: str | None = None
+    if_unknown: str | None = None
+
+
+SOLVERS = {
+    "auto": LinearSolver(closed_form=True, if_large="stochastic", if_unknown="gradient"),
+    "exact": LinearSolver(closed_form=True),
+    "gradient": LinearSolver(closed_form=False),
+    "stochastic": LinearSolver(closed_form=False, batches=True),
+}
+"""The solvers of `LinearAutoencoder` by name."""
+
+
+def source_of(X: Any, weights: Array | None, solver: LinearSolver = SOLVERS["auto"]) -> Source:
     """Return the source of the second moment that suits the shape of the rows and the solver."""
     n, m = X.shape
-    if solver == "stochastic":
+    if solver.batches:
         return RowsSource.of(X, weights)
     few = n <= m // 2 and n <= EXACT_FEATURES
-    if few and solver != "gradient":
+    if few and solver.closed_form:
         moment = SecondMoment.of(X, weights) if m <= STORED_FEATURES else None
         return RowsSource.of(X, weights, moment)
-    if solver == "auto" and m > EXACT_FEATURES:
+    if solver.if_large is not None and m > EXACT_FEATURES:
         return RowsSource.of(X, weights)
     return MomentSource(SecondMoment.of(X, weights))

@@ -10,199 +10,31 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, device, like, namespace
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
-from lucidae.certificate import Certificate, does_not_apply
+from lucidae.arrays import Array, as_double, like, namespace
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    checked_codes,
+    fitted_names,
+    reference_array,
+    restored_on_failure,
+    upgraded_estimator,
+    validated_rows,
+)
+from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
 from lucidae.io.models import saved_as
+from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows
-from lucidae.linear.certificate import certificate, checked_data, measure
-from lucidae.linear.data import (
-    EXACT_FEATURES,
-    STORED_FEATURES,
-    MomentSource,
-    RowsSource,
-    Source,
-    source_of,
-)
+from lucidae.linear.certificate import checked_data, with_changes
+from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
-from lucidae.linear.model import Model
-from lucidae.linear.probe import Probe
-from lucidae.linear.solvers import solve
-from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.streaming import StreamFit
-from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.linear.state import LinearState
+from lucidae.linear.verified_spectrum import data_of
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_weights
 
 __all__ = ["LinearAutoencoder"]
-
-
-def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a state from those that lucidae 0.1.0 saved."""
-    return {"_certificate" if name == "certificate" else name: v for name, v in fields.items()}
-
-
-@saved_as(
-    "lucidae.linear.fitted/1",
-    formerly="lucidae.linear.kept:LinearKept",
-    upgrade=_upgraded_state,
-)
-class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a moment or a stream, and the model that follows.
-
-    Parameters
-    ----------
-    options : Options
-        The checked arguments.
-    reference : array
-        An empty array of the library, dtype and device in which attributes are returned.
-    """
-
-    def __init__(self, options: Options, reference: Array) -> None:
-        self.options = options
-        self.reference = reference
-        self.moment: SecondMoment | None = None
-        self.stream: StreamFit | None = None
-        self.previous: Any = None
-        self._model: Model | None = None
-        self._spectrum: Spectrum | None = None
-
-    _probe: Probe | None = None
-
-    def solve(self, source: Source, rows: Any = None, weights: Array | None = None) -> None:
-        """Fit now, and store the moment of the source if it is small.
-
-        The moment is compared with its rows while these are there.
-        """
-        self._model, self._spectrum = solve(self.options, source, self.previous)
-        self.previous = self._model.outcome.weights
-        moment = source.moment
-        self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
-        self.changed()
-        self._probe = None
-        if moment is not None and rows is not None:
-            self._probe = Probe.of(rows, weights, moment)
-        if self.moment is None:
-            self._certificate = self.certify(self._data(source))
-
-    def advance(self, options: Options, X: Any, weights: Array | None) -> None:
-        """Add one more batch; the model is computed when it is next read."""
-        self.options = options
-        if options.route == "stochastic" or X.shape[1] > EXACT_FEATURES:
-            self.stream = self._stream_before(options, X, weights).after(X, weights)
-        else:
-            before, self.moment = self.moment, self._accumulated(X, weights)
-            if before is None:
-                self._probe = Probe.of(X, weights, self.moment)
-            elif self._probe is not None:
-                self._probe = self._probe.after(X, weights)
-        self._model, self._spectrum = None, None
-        self.changed()
-
-    def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        if self.stream is not None:
-            return self.stream
-        if self._model is not None:
-            return StreamFit.resume(options, self._model)
-        return StreamFit.begin(options, X, weights)
-
-    def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
-        if self.moment is not None:
-            return self.moment.update(X, weights)
-        if self._model is None:
-            return SecondMoment.of(X, weights)
-        raise ValueError(
-            f"fit does not store the second moment of {X.shape[1]} features, so partial_fit cannot "
-            "continue from it. Start a new estimator and give all batches to partial_fit."
-        )
-
-    @property
-    def model(self) -> Model:
-        """The fitted model."""
-        if self._model is None:
-            if self.stream is not None:
-                self._model = self.stream.model()
-            elif self.moment is not None:
-                source = MomentSource(self.moment)
-                self._model, self._spectrum = solve(self.options, source, self.previous)
-                self.previous = self._model.outcome.weights
-        assert self._model is not None, "a fitted state contains a model, a moment or a stream"
-        return self._model
-
-    @property
-    def last_weights(self) -> Any:
-        """The weights of the last fit or step, from which a warm start begins; None before."""
-        return self.previous if self.stream is None else self.stream.state.weights
-
-    @property
-    def weight(self) -> float:
-        """Total weight of the data, without computing the model."""
-        if self._model is None and self.moment is not None:
-            return self.moment.weight
-        return self.model.weight
-
-    @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: without the moment it cannot be computed again."""
-        return self.moment is None
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes by name."""
-        model = self.model
-        total, degrees = model.total_variance, model.degrees
-        share = model.variances / total if total > 0 else 0.0 * model.variances
-        singular = namespace(model.variances).sqrt(model.variances * degrees)
-        return {
-            "mean_": self.returned(model.mean),
-            "encoder_": self.returned(model.encoder),
-            "decoder_": self.returned(model.atoms.mT),
-            "components_": self.returned(model.components),
-            "explained_variance_": self.returned(model.variances),
-            "explained_variance_ratio_": self.returned(share),
-            "singular_values_": self.returned(singular),
-            "noise_variance_": model.noise_variance,
-            "n_components_": int(model.components.shape[0]),
-            "n_iter_": model.outcome.n_iter,
-            "status_": model.outcome.status,
-            "history_": model.outcome.history,
-        }
-
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate on the stored moment."""
-        if self.moment is not None:
-            return self.certify(self._data(MomentSource(self.moment)), title)
-        why = "The data of the stream were not stored: call lucidae.certify(estimator, X)."
-        return Certificate(title, (does_not_apply("optimum", "the fit is optimal", "", why),))
-
-    def certify(self, data: Data, title: str = "LinearAutoencoder") -> Certificate:
-        """Return the certificate of the model on data."""
-        model, training = self.model, self.options.training
-        outcome = model.outcome
-        # The variances of a stream are running averages, which no data reproduce.
-        compared = model if self.stream is None else None
-        figures = measure(
-            outcome.method,
-            outcome.weights,
-            data,
-            training,
-            outcome.learning_rate,
-            compared,
-            self.options.n_components,
-        )
-        return certificate(f"{title}(method={self.options.method!r})", figures)
-
-    def _data(self, source: Source) -> Data:
-        """Return the data of a source in the form that the verifier needs."""
-        if source.moment is None:
-            assert isinstance(source, RowsSource), "other sources have a moment"
-            return data_of(source.rows, source.weights)
-        difference = None if self._probe is None else self._probe.difference(source.moment)
-        return data_of(source.moment, difference=difference)
-
-    def returned(self, values: Array) -> Array:
-        """Return `values` in the library, dtype and on the device of the training data."""
-        return like(values, self.reference)
 
 
 @saved_as(
@@ -237,13 +69,16 @@ class LinearAutoencoder(
     solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
         Closed form of the method's optimum; full-batch descent through the second moment of the
         data; mini-batches with O(mk) memory. ``"auto"`` is exact where there are at most 8192 rows
-        or features, and stochastic otherwise.
+        or features, and stochastic otherwise. The direction of a mini-batch is corrected by the
+        direction of all rows at the last check (Johnson & Zhang 2013), so that the noise vanishes
+        at the optimum and the step size need not decrease.
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
         For the gradient and stochastic solvers. Adam is refused for the rules ``"rag"``, ``"gha"``
         and ``"brockett"``.
     learning_rate : float or "auto", default="auto"
         Step size; ``"auto"`` takes half of the largest step that is stable at the optimum, from a
-        bound on the curvature by a few power iterations (for Adam: 3e-3).
+        bound on the curvature by a few power iterations (for Adam: 3e-3). With ``"auto"``, the
+        full-batch gradient of ``"linear_vae"`` is also divided, block by block, by its curvature.
     momentum : float in [0, 1), default=0.9
         For Nesterov and heavy ball.
     l2 : "auto", float or array of shape (n_components,), default="auto"
@@ -267,7 +102,8 @@ class LinearAutoencoder(
         as one vector, D is the method's direction at W (for an objective, its gradient) and c a
         bound on the curvature at the optimum (4σ₁² for most methods, σ₁² being the largest
         eigenvalue; for ``"linear_vae"`` the number of features). The full-batch solver tests this
-        every 20 steps; the stochastic solver tests it on all rows once per pass.
+        every 20 steps; the stochastic solver tests it on all rows after each pass, or after 20
+        steps if that is later.
     random_state : int, RandomState or None, default=None
         Seed of the first weights, of the order of mini-batches and of the masks of nested dropout.
         The exact solver does not use it.
@@ -282,9 +118,9 @@ class LinearAutoencoder(
     Attributes
     ----------
     mean_ : array of shape (m,)
-        Mean of the data.
+        Mean of the data; m is the number of features.
     encoder_ : array of shape (k, m)
-        Encoder W₁.
+        Encoder W₁; k is the number of latents.
     decoder_ : array of shape (m, k)
         Decoder W₂.
     components_ : array of shape (k, m)
@@ -317,6 +153,9 @@ class LinearAutoencoder(
     ----------
     Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the principal
     components, eventually. NeurIPS.
+
+    Johnson & Zhang (2013), Accelerating stochastic gradient descent using predictive variance
+    reduction. NeurIPS.
 
     Examples
     --------
@@ -384,6 +223,7 @@ class LinearAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to the rows of `X`.
 
@@ -408,15 +248,17 @@ class LinearAutoencoder(
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
-        source = source_of(X, weights, options.route)
+        source = source_of(X, weights, options.reads)
         _check_weight(source.weight)
-        state = LinearState(options, reference_of(X))
+        state = LinearState(options, reference_array(X))
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source, X, weights)
+        state.solve(source, X, weights, type(self).__name__)
+        state.check_range()
         self._state = state
         return self
 
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to one more batch of rows, of any size.
 
@@ -443,13 +285,10 @@ class LinearAutoencoder(
         first = not hasattr(self, "_state")
         X = validated_rows(self, X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
-        if isinstance(options.n_components, int) and options.n_components > X.shape[1]:
-            raise ValueError(
-                f"n_components={options.n_components} was given, but X has {X.shape[1]} features: "
-                f"expected at most {X.shape[1]}."
-            )
-        state = LinearState(options, reference_of(X)) if first else self._state
-        state.advance(options, X, weights)
+        options.check_before_solving(X.shape[1])
+        before = LinearState(options, reference_array(X)) if first else self._state
+        state = before.after(options, X, weights)
+        state.check_range()
         self._state = state
         return self
 
@@ -459,7 +298,8 @@ class LinearAutoencoder(
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(MomentSource(moment))
+        state.solve(MomentSource(moment), None, None, type(self).__name__)
+        state.check_range()
         self._state = state
 
     def _options(self) -> Options:
@@ -468,8 +308,9 @@ class LinearAutoencoder(
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     @by_blocks
+    @finite("the codes")
     def transform(self, X: Any) -> Array:
-        """Encode rows: (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
+        """Return the codes (X − mean) W₁ᵀ, divided by their standard deviations with `whiten`.
 
         Parameters
         ----------
@@ -492,8 +333,9 @@ class LinearAutoencoder(
         return (X - mean) @ encoder.mT
 
     @by_blocks
+    @finite("the decoded rows")
     def inverse_transform(self, X: Any) -> Array:
-        """Decode codes: X W₂ᵀ + mean.
+        """Return the rows X W₂ᵀ + mean that codes X reconstruct.
 
         Parameters
         ----------
@@ -506,13 +348,14 @@ class LinearAutoencoder(
         """
         check_is_fitted(self)
         model = self._state.model
-        codes = _check_codes(X, model.atoms.shape[0])
+        codes = checked_codes(X, model.atoms.shape[0])
         atoms = model.atoms
         if self.whiten:
             atoms = atoms * model.code_deviations[:, None]
         return codes @ like(atoms, codes) + like(model.mean, codes)
 
     @by_blocks
+    @finite("the log-likelihoods")
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row under probabilistic PCA.
 
@@ -552,6 +395,7 @@ class LinearAutoencoder(
         check_is_fitted(self)
         return self._state.returned(self._state.model.covariance())
 
+    @finite("the entries of the precision matrix")
     def get_precision(self) -> Array:
         """Return the inverse of the covariance that the model implies, shape (m, m)."""
         check_is_fitted(self)
@@ -568,9 +412,20 @@ class LinearAutoencoder(
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
+    @property
+    def certificate_(self) -> Certificate:
+        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        return self._with_changes(super().certificate_)
+
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
         data = data_of(*checked_data(X, sample_weight))
-        return self._state.certify(data, type(self).__name__)
+        return self._with_changes(self._state.certify(data, type(self).__name__))
+
+    def _with_changes(self, found: Certificate) -> Certificate:
+        """Return the certificate, which fails where fitted attributes were changed by a user."""
+        names = fitted_names(type(self))  # type: ignore[arg-type]
+        assigned = {name: vars(self)[name] for name in names & vars(self).keys()}
+        return with_changes(found, self._state.changed_attributes(assigned))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -582,23 +437,9 @@ class LinearAutoencoder(
 _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)
 
 
-def reference_of(X: Any) -> Array:
-    """Return an empty array of the library, dtype and device in which results are returned."""
-    if scipy.sparse.issparse(X):
-        return np.empty(0, dtype=X.dtype)
-    return namespace(X).empty(0, dtype=X.dtype, device=device(X))
-
-
 def _check_weight(weight: float) -> None:
     if weight <= 1.0:
         raise ValueError(
             f"sample_weight sums to {weight:g}, expected more than 1: weights are frequencies. "
             "Multiply them so that they sum to the number of samples."
         )
-
-
-def _check_codes(X: Any, k: int) -> Array:
-    codes = check_rows(X, accept_sparse=False)
-    if codes.shape[1] != k:
-        raise ValueError(f"X has {codes.shape[1]} columns, expected {k} codes per row.")
-    return codes

@@ -1,7 +1,8 @@
 """Exact eigenvalues of the Hessian at an aligned point, block by block.
 
 An aligned point has encoder row i equal to eᵢ times principal axis i and decoder column i equal to
-aᵢ times the same axis. In the eigenbasis of Σ the Hessian of
+aᵢ times the same axis. With the penalty λᵢ of latent i and the probability pᵢ with which nested
+dropout keeps it, the Hessian in the eigenbasis of the second moment Σ of
 
     tr Σ − 2 Σᵢ pᵢ aᵢᵀΣeᵢ + Σᵢⱼ p_max(i,j) (W₂ᵀW₂)ᵢⱼ (W₁ΣW₁ᵀ)ᵢⱼ + Σᵢ λᵢ(‖eᵢ‖² + ‖aᵢ‖²)
 
@@ -27,13 +28,13 @@ class AlignedPoint:
     Parameters
     ----------
     values : ndarray of shape (m,)
-        All eigenvalues of Σ, descending.
+        All eigenvalues of the second moment Σ, descending.
     encoder, decoder : ndarrays of shape (k,)
-        Lengths eᵢ and aᵢ.
+        Lengths eᵢ of the encoder's rows and aᵢ of the decoder's columns.
     penalties : ndarray of shape (k,)
-        λᵢ; 0 for nested dropout.
+        Penalties λᵢ; 0 for nested dropout.
     keep : ndarray of shape (k,)
-        pᵢ; 1 for non-uniform ℓ₂.
+        Probabilities pᵢ of keeping a latent; 1 for the non-uniform ℓ₂ objective.
     """
 
     values: Vector

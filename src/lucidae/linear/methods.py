@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.arrays import Array, to_numpy, where_set
+from lucidae.arrays import Array, where_set
 from lucidae.io.models import saved_as
+from lucidae.linear.data import SOLVERS, LinearSolver
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -32,18 +33,26 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import balanced_mean, frobenius
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_seed,
+    check_vector,
+    check_verbose,
+)
 
 Vector = np.ndarray[Any, Any]
 
 SMALLEST_NORM = 1e-8
-"""Smallest norm of the weights with which the stopping rule compares a direction."""
+"""Norms of the weights below this are replaced by it in the stopping rule."""
 
 
 @saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to train a linear autoencoder: a rule, and the objective that it minimises.
+    """A training method of a linear autoencoder: an update rule, and the objective it minimises.
 
     Parameters
     ----------
@@ -68,11 +77,11 @@ class Method:
         return self.rule.expected(self.objective)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
-        """Return first weights of the method's kind from rows of both layers."""
+        """Return first weights, of the type that the method trains, from rows of both layers."""
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return weights of the method's kind from those of another kind."""
+        """Return weights of the type that the method trains from those of another method."""
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
             encoder = atoms = balanced_mean(encoder, atoms)
@@ -86,9 +95,14 @@ def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) ->
     It is 0 at a fixed point and of order 1 at a random start. A norm of the weights below
     `SMALLEST_NORM` is replaced by it, because all latents may be zero at the optimum.
     """
+    return relative_norm(rule.direction(weights, covariance), weights, scale)
+
+
+def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
+    """Return ‖direction‖ / (scale · ‖weights‖) for a direction that was computed already."""
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
-    return frobenius(rule.direction(weights, covariance)) / (scale * size)
+    return frobenius(direction) / (scale * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,7 @@ class MethodSettings:
     penalties : array of shape (k,)
         One ℓ₂ penalty per latent; zeros for methods without penalties.
     prior : array of shape (k,)
-        Probabilities of the prefix lengths 1 … k.
+        Probabilities of the prefix lengths 1 … k of nested dropout.
     rng : numpy.random.Generator
         For rules that sample.
     tied : bool or "auto"
@@ -125,7 +139,7 @@ ReadPenalties = Callable[[Any, Vector | None, int], Vector]
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """What `register_method` stores about a method."""
+    """A registered method: how its objective, its rule and its penalties are made."""
 
     objective: MakeObjective
     rule: MakeRule | None = None
@@ -273,7 +287,6 @@ def check_optimizer(method: Method, optimizer: str) -> None:
         )
 
 
-SOLVERS = ("auto", "exact", "gradient", "stochastic")
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 
 
@@ -312,39 +325,41 @@ class Options:
         max_iter: Any = 10_000,
         tol: Any = 1e-6,
         random_state: Any = None,
-        warm_start: Any = False,  # noqa: ARG003
+        warm_start: Any = False,
         verbose: Any = False,
     ) -> Options:
         """Check the arguments of `LinearAutoencoder`, which has the same defaults."""
+        verbose = check_verbose(verbose)
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         tied = _check_tied(tied)
         trial = _trial_method(method, tied)
         check_optimizer(trial, optimizer)
-        if not isinstance(whiten, bool | np.bool_):
-            raise ValueError(f"whiten={whiten!r} was given, expected True or False.")
+        check_flag(whiten, "whiten")
+        check_flag(warm_start, "warm_start")
         return cls(
             _check_components(n_components),
             method,
             _check_solver(solver, trial),
-            _check_training(optimizer, learning_rate, momentum, max_iter, tol, bool(verbose)),
+            _check_training(optimizer, learning_rate, momentum, max_iter, tol, verbose),
             _check_penalty(l2),
             _check_prior(prior),
-            None if batch_size is None else check_integer(batch_size, "batch_size", low=1),
+            _check_batch(batch_size),
             tied,
             check_number(init_scale, "init_scale", low=0.0, open_low=True),
-            random_state,
+            check_seed(random_state),
         )
 
     @property
-    def route(self) -> str:
-        """The solver for which data are prepared: stochastic if the rule needs rows."""
-        if self.solver == "gradient" and _trial_method(self.method, self.tied).rule.needs_rows:
-            return "stochastic"
-        return self.solver
+    def reads(self) -> LinearSolver:
+        """What the solver reads of the data: descent reads rows if the rule needs them."""
+        solver = SOLVERS[self.solver]
+        if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:
+            return replace(solver, batches=True)
+        return solver
 
-    def rng(self, solver: str = "stochastic") -> np.random.Generator:
+    def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a new generator for one fit; a shared one where nothing is drawn from it."""
-        if solver == "exact" and not _trial_method(self.method, self.tied).rule.needs_rows:
+        if not draws and not _trial_method(self.method, self.tied).rule.needs_rows:
             return _RNG  # a new one would take a twentieth of the time of a small fit
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -363,7 +378,27 @@ class Options:
         read = method_entry(self.method).penalties
         if read is None:
             return np.zeros(k)
-        return read(self.l2, None if spectrum is None else to_numpy(spectrum.values), k)
+        return read(self.l2, None if spectrum is None else spectrum.resolved(k + 1), k)
+
+    def check_before_solving(self, m: int) -> None:
+        """Refuse numbers of latents, penalties or probabilities that cannot fit `m` features.
+
+        `partial_fit` calls it, because its model is computed only when it is read.
+        """
+        k = self.n_components
+        if isinstance(k, int):
+            check_features(k, m)
+            self.prefix_prior(k)
+            if not self.needs_spectrum:
+                self.penalties(k, None)
+            return
+        for name, value in (("l2", self.l2), ("prior", self.prior)):
+            if not isinstance(value, str) and value.ndim == 1:
+                raise ValueError(
+                    f"{name} has {value.size} entries, one per latent, but n_components={k!r} does "
+                    "not say how many latents there will be after the last batch: give "
+                    f"n_components={value.size}."
+                )
 
     def prefix_prior(self, k: int) -> Vector:
         """Return the probabilities of the prefix lengths 1 … k."""
@@ -376,8 +411,16 @@ class Options:
         return np.asarray(self.prior / self.prior.sum())
 
 
+def check_features(k: int, m: int) -> None:
+    """Refuse more latents than features."""
+    if k > m:
+        raise ValueError(
+            f"n_components={k} was given, but X has {m} features: expected at most {m}."
+        )
+
+
 def _trial_method(name: str, tied: bool | str) -> Method:
-    """Return the method with one latent, to check its properties before the data are known."""
+    """Return the method for one latent, whose properties are known before the data are."""
     return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
 
 
@@ -387,35 +430,34 @@ _ONE, _RNG = np.ones(1), np.random.default_rng(0)
 def _check_solver(solver: Any, method: Method) -> str:
     """Return a solver for the method: the exact one needs a closed form of the optimum."""
     check_choice(solver, "solver", SOLVERS)
-    if method.objective.has_minimizer or solver in ("gradient", "stochastic"):
+    chosen = SOLVERS[solver]
+    if method.objective.has_minimizer or not chosen.closed_form:
         return str(solver)
-    if solver == "auto":
-        return "gradient"
+    if chosen.if_unknown is not None:
+        return chosen.if_unknown
     raise ValueError(
-        f"solver='exact' was given with method={method.name!r}, for whose objective no closed form "
-        "of the minimum is known. Use solver='gradient' or solver='stochastic'."
+        f"solver={solver!r} was given with method={method.name!r}, for whose objective no closed "
+        "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
     )
 
 
 def _check_components(value: Any) -> Any:
     if value is None or (isinstance(value, float | np.floating) and 0.0 < value < 1.0):
         return value
-    if isinstance(value, float | np.floating):
-        raise ValueError(
-            f"n_components={value!r} was given, expected an integer of at least 1, a share of the "
-            "variance strictly between 0 and 1, or None."
-        )
-    return check_integer(value, "n_components", low=1)
+    others = ", a share of the variance in (0, 1), or None"
+    return check_integer(value, "n_components", low=1, others=others)
+
+
+def _check_batch(value: Any) -> int | None:
+    return None if value is None else check_integer(value, "batch_size", low=1, others=" or None")
 
 
 def _check_training(
     optimizer: str, rate: Any, momentum: Any, max_iter: Any, tol: Any, verbose: bool
 ) -> DescentSettings:
     if not isinstance(rate, str) or rate != "auto":
-        rate = check_number(rate, "learning_rate", low=0.0, open_low=True)
-    momentum = check_number(momentum, "momentum", low=0.0, high=1.0)
-    if momentum == 1.0:
-        raise ValueError("momentum=1.0 was given, expected a number in [0, 1).")
+        rate = check_number(rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
+    momentum = check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True)
     return DescentSettings(
         optimizer,
         rate,
@@ -427,36 +469,24 @@ def _check_training(
 
 
 def _check_penalty(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_choice(value, "l2", ("auto",))
-    penalties = _numbers(value, "l2")
-    if penalties.ndim > 1 or penalties.size == 0:
-        raise ValueError(f"l2 has shape {penalties.shape}, expected a number or a vector.")
-    if not np.all(np.isfinite(penalties)) or np.any(penalties < 0):
-        raise ValueError(f"l2={value!r} was given, expected finite penalties of at least 0.")
-    return penalties
-
-
-def _numbers(value: Any, name: str) -> Vector:
-    try:
-        return np.array(to_numpy(value), dtype=float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}={value!r} was given, expected numbers.") from error
+    if isinstance(value, str) and value == "auto":
+        return value
+    return check_vector(
+        value, "l2", expected="'auto', or one finite penalty of at least 0, or one per latent"
+    )
 
 
 def _check_prior(value: Any) -> Any:
-    if isinstance(value, str):
-        return check_choice(value, "prior", PRIORS)
-    prior = _numbers(value, "prior")
-    if prior.ndim != 1 or not np.all(np.isfinite(prior)) or np.any(prior < 0) or prior.sum() <= 0:
-        raise ValueError(
-            f"prior={value!r} was given, expected 'geometric', 'uniform' or one probability of at "
-            "least 0 per prefix length."
-        )
+    expected = "'geometric', 'uniform', or one probability of at least 0 per prefix length"
+    if isinstance(value, str) and value in PRIORS:
+        return value
+    prior = check_vector(value, "prior", expected=expected)
+    if prior.ndim != 1 or prior.sum() <= 0.0:
+        raise ValueError(f"prior={value!r} was given, expected {expected}, not all of them 0.")
     return prior
 
 
 def _check_tied(value: Any) -> bool | str:
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return check_choice(value, "tied", ("auto",))
+    return check_choice(value, "tied", ("auto",), others=", True or False")

@@ -32,14 +32,14 @@ from lucidae.linear.spectrum import TINY
 from lucidae.linear.weights import orthonormal_rows
 
 ZERO_LATENT = 1e-8
-"""A latent counts as zero when its decoder column is shorter than this share of the longest one, or
-when the product of the lengths of its encoder row and decoder column is below this number."""
+"""A latent counts as zero when the product of the lengths of its encoder row and its decoder column
+is at most this number. The product does not change when a scale moves from one to the other."""
 
 
 @saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:
-    """The weights as trained, and how they were found."""
+    """The trained weights, and how the solver found them."""
 
     weights: Any
     method: Method
@@ -61,11 +61,11 @@ class Model:
     encoder, atoms, components : arrays of shape (k, m)
         Encoder rows, decoder columns, and decoder columns at unit length (0 for zero latents).
     variances : array of shape (k,)
-        Variance of the data along each component, divisor Σw − 1.
+        Variance of the data along each component; the divisor is the total weight minus 1.
     code_deviations : array of shape (k,)
         Standard deviation of each code, 1 where it is 0.
     total_variance : float
-        Trace of the covariance, divisor Σw − 1.
+        Trace of the covariance; the divisor is the total weight minus 1.
     basis, inside : arrays of shape (m, r), (r, r)
         Orthonormal basis of the decoder's span and the covariance in it.
     noise_variance : float
@@ -91,11 +91,11 @@ class Model:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom Σw − 1, at least a rounding unit."""
+        """Degrees of freedom: the total weight minus 1, and at least the machine epsilon."""
         return max(self.weight - 1.0, np.finfo(float).eps)
 
     def precision(self) -> Array:
-        """Return the inverse of the model covariance Q(M − s²I)Qᵀ + s²I."""
+        """Return the inverse of the model covariance, of shape (m, m); see `covariance`."""
         # Q and its complement are invariant: M is inverted inside and s² outside, so that the
         # inverse is Q(M⁻¹ − s⁻²I)Qᵀ + s⁻²I.
         inside, noise = self._floored()
@@ -105,7 +105,10 @@ class Model:
         return precision if noise is None else _minus_diagonal(precision, -1 / noise)
 
     def covariance(self) -> Array:
-        """Return the model covariance Q(M − s²I)Qᵀ + s²I."""
+        """Return the model covariance Q(M − s²I)Qᵀ + s²I, of shape (m, m).
+
+        Q is the basis of the components' span, M the covariance in it and s² the noise variance.
+        """
         noise = self.noise_variance
         inner = self.basis @ _minus_diagonal(self.inside, noise) @ self.basis.mT
         return _minus_diagonal(inner, -noise)
@@ -126,9 +129,10 @@ class Model:
         return -(misfit + log_determinant + m * math.log(2 * math.pi)) / 2
 
     def _floored(self) -> tuple[Array, float | None]:
-        """Return M and s², raised to at least the rounding unit of the largest variance.
+        """Return the covariance in the basis and the noise variance, with a lower bound on both.
 
-        Otherwise data of deficient rank would have an infinite likelihood.
+        The bound is the machine epsilon times the largest variance: without it, data of deficient
+        rank would have an infinite likelihood. The second value is None if the basis is complete.
         """
         values, vectors = eigh_descending(self.inside)
         floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, TINY)
@@ -192,7 +196,7 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
     reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
     gains = norms * reach
-    zero = (norms <= ZERO_LATENT * xp.max(norms)) | (gains <= ZERO_LATENT)
+    zero = gains <= ZERO_LATENT
     unit = atoms / where_set(norms, zero, 1.0)[:, None]
     return where_set(unit, zero[:, None], 0.0), ~to_numpy(zero)
 
@@ -216,7 +220,7 @@ def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
 def _measured(
     covariance: Covariance, components: Array, encoder: Array, basis: Array
 ) -> tuple[Array, Array, Array]:
-    """Return variances along components, of codes, and Σ in the basis, by one product with Σ."""
+    """Return the variances along components and of codes, and the covariance in the basis."""
     xp, k = namespace(basis), components.shape[0]
     rows = xp.concat([components, encoder, basis])
     products = covariance.apply(rows)

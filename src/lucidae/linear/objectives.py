@@ -14,11 +14,14 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
+    cholesky,
     diagonal,
+    eye_like,
     largest,
     like,
     namespace,
     scalar,
+    solve_lower,
     squared_norm,
     to_numpy,
     where_set,
@@ -195,7 +198,7 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 @saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
 class Reconstruction(Objective):
-    """The reconstruction loss alone. Bao et al. 2020, eq. 1."""
+    """The reconstruction loss without a penalty. Bao et al. 2020, eq. 1."""
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the loss."""
@@ -218,12 +221,15 @@ class Reconstruction(Objective):
 @saved_as("lucidae.linear.nonuniform_l2/1", formerly="lucidae.linear.objectives:NonUniformL2")
 @dataclass(frozen=True, slots=True)
 class NonUniformL2(Objective):
-    """L + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²). Bao et al. 2020, eq. 3.
+    """Reconstruction loss plus Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²).
+
+    Bao et al. 2020, eq. 3.
 
     Parameters
     ----------
     penalties : array of shape (k,)
-        One λ per latent, in any order. All equal, it is the uniform penalty of eq. 2.
+        One penalty λᵢ per latent, in any order. If all are equal, this is the uniform penalty of
+        Bao et al. 2020, eq. 2.
     """
 
     penalties: Array
@@ -244,9 +250,10 @@ class NonUniformL2(Objective):
         return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
-        """Return W₂ = U(I − ΛS⁻²)₊^½ = W₁ᵀ, the smallest λ on the largest eigenvalue.
+        """Return the global minimum: principal axes of squared length 1 − λ/σ².
 
-        Bao et al. 2020, Theorem 3; a latent with λᵢ ≥ σᵢ² is zero.
+        The smallest penalty λ belongs to the largest eigenvalue σ²; a latent with λ ≥ σ² is zero.
+        Bao et al. 2020, Theorem 3.
         """
         # The rank of a latent's penalty is the number of its eigenvalue (rearrangement inequality).
         order = np.argsort(np.argsort(to_numpy(self.penalties), kind="stable"))
@@ -347,7 +354,7 @@ class ExpectedNestedDropout(Objective):
     prior: Array
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
-        """Return tr Σ − 2 tr(ΣW₂P_DW₁) + tr(W₁ΣW₁ᵀ (W₂ᵀW₂ ∘ P_L))."""
+        """Return tr Σ − 2 tr(ΣW₂P_DW₁) + tr(W₁ΣW₁ᵀ (W₂ᵀW₂ ∘ P_L)); see `_masks` for P_D and P_L."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         cross = xp.sum(kept * weights.atoms * data.encoded, axis=(-2, -1))
@@ -355,7 +362,7 @@ class ExpectedNestedDropout(Objective):
         return covariance.trace - 2 * cross + square
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient of twice eq. 6."""
+        """Return the gradient of the value."""
         data = products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
@@ -367,7 +374,7 @@ class ExpectedNestedDropout(Objective):
         return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return tr Σ − Σᵢ pᵢσᵢ²."""
+        """Return the total variance less Σᵢ pᵢσᵢ², pᵢ the probability of keeping latent i."""
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
 
@@ -393,10 +400,19 @@ class ExpectedNestedDropout(Objective):
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
+def _positive_solve(A: Array, B: Array) -> Array:
+    """Return A⁻¹B for positive definite A, and NaN where A is not, as after a divergence."""
+    factor, _ = cholesky(A)
+    return solve_lower(factor, solve_lower(factor, B), transpose=True)
+
+
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
-    """Negative ELBO per sample of a linear VAE with diagonal posterior. Bao et al. 2020, F.
+    """Negative ELBO per sample of a linear VAE with diagonal posterior.
+
+    The decoder W has the noise variance s², the encoder V the posterior variances D (Bao et al.
+    2020, Appendix F).
 
     Parameters
     ----------
@@ -454,7 +470,10 @@ class LinearVAE(Objective):
         return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
-        """Return probabilistic PCA: W = U(S² − s²I)₊^½, V = (WᵀW + s²I)⁻¹Wᵀ."""
+        """Return probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
+
+        U are the principal axes, S² their eigenvalues, and s² is the mean of the other eigenvalues.
+        """
         xp, values = namespace(spectrum.values), spectrum.values[:k]
         noise = spectrum.noise(k) if self.noise is None else self.noise
         power = where_set(values - noise, values <= noise, 0.0)
@@ -488,6 +507,36 @@ class LinearVAE(Objective):
         noise = self.noise or spectrum.noise(spectrum.values.shape[0])
         floor = max(noise, NOISE_FLOOR)
         return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
+
+    def preconditioned(
+        self, direction: VariationalWeights, weights: VariationalWeights, covariance: Covariance
+    ) -> VariationalWeights:
+        """Return the gradient with each of its four blocks divided by its own second derivative.
+
+        These are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder Wᵀ,
+        D(1 + ‖wᵢ‖²/s²)/2 for log D and m/2 for log s². The minimum over V alone is
+        (WᵀW + s²I)⁻¹Wᵀ for every Σ, so that its Newton step needs no inverse of Σ.
+        """
+        xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
+        noise = xp.exp(self._log_noise(weights))
+        variances = xp.exp(weights.log_variances)
+        identity = eye_like(k, weights.encoder)
+        gram = weights.atoms @ weights.atoms.mT
+        best = _positive_solve(gram + noise * identity, weights.atoms)
+        code_moment = covariance.apply(weights.encoder) @ weights.encoder.mT
+        spread = code_moment + variances * identity
+        curvature = variances * (1 + diagonal(gram)[..., :, None] / noise) / 2
+        # Far from the minimum a Newton step in a logarithm is too long: it is limited to 1.
+        return VariationalWeights(
+            weights.encoder - best,
+            noise * _positive_solve(spread, direction.atoms),
+            xp.clip(direction.log_variances / curvature, -1.0, 1.0),
+            xp.clip(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
+        )
+
+    def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
+        """Return 2: each block has the curvature 1, and encoder and decoder are coupled."""
+        return 2.0
 
     def n_eigenvalues(self, k: int) -> int:
         """Return k: the noise variance follows from all leading eigenvalues."""

@@ -49,7 +49,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def start(self, weights: Any) -> Any:
-        """Return the first state."""
+        """Return the state before the first step."""
 
     @abstractmethod
     def update(self, state: Any, direction: Any, scale: float = 1.0) -> Any:
@@ -93,20 +93,20 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientDescent(Optimizer):
-    """w ← w − αg; the momentum is ignored."""
+    """Gradient descent w ← w − αg with the step size α; the momentum is ignored."""
 
     def start(self, weights: Any) -> DescentState:
-        """Return the first state."""
+        """Return the state before the first step."""
         return DescentState(weights)
 
     def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
-        """Return the next state."""
+        """Return the state after one step."""
         rate = self.rate * scale
         return DescentState(map_fields(lambda w, g: w - rate * g, state.weights, direction))
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
-        """Return 2."""
+        """Return 2, the bound of gradient descent on a quadratic."""
         return 2.0
 
 
@@ -118,7 +118,7 @@ class MomentumOptimizer(Optimizer):
     uses_momentum = True
 
     def start(self, weights: Any) -> MomentumState:
-        """Return the first state."""
+        """Return the state before the first step."""
         return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
     def _velocity(self, state: MomentumState, direction: Any) -> Any:
@@ -133,17 +133,17 @@ class MomentumOptimizer(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class HeavyBall(MomentumOptimizer):
-    """v ← μv + g; w ← w − αv (Polyak 1964)."""
+    """The heavy-ball method: v ← μv + g and w ← w − αv (Polyak 1964)."""
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the next state."""
+        """Return the state after one step."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
         moved = map_fields(lambda w, v: w - rate * v, state.weights, velocity)
         return MomentumState(moved, velocity)
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:
-        """Return 2(1 + μ)."""
+        """Return 2(1 + μ), the bound of the heavy-ball method with momentum μ."""
         return 2 * (1 + momentum)
 
     @classmethod
@@ -154,10 +154,10 @@ class HeavyBall(MomentumOptimizer):
 
 @dataclass(frozen=True, slots=True)
 class Nesterov(MomentumOptimizer):
-    """v ← μv + g; w ← w − α(g + μv), in the form that PyTorch uses."""
+    """Nesterov's method in the form of PyTorch: v ← μv + g and w ← w − α(g + μv)."""
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the next state."""
+        """Return the state after one step."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
 
         def move(w: Any, g: Any, v: Any) -> Any:
@@ -170,13 +170,16 @@ class Nesterov(MomentumOptimizer):
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:
-        """Return 2(1 + μ)/(1 + 2μ)."""
+        """Return 2(1 + μ)/(1 + 2μ), the bound of Nesterov's method with momentum μ."""
         return 2 * (1 + momentum) / (1 + 2 * momentum)
 
 
 @dataclass(frozen=True, slots=True)
 class Adam(Optimizer):
-    """Kingma & Ba (2015), with bias correction; it scales each coordinate; momentum is ignored."""
+    """Adam with bias correction (Kingma & Ba 2015), which rescales each coordinate.
+
+    The argument `momentum` is ignored.
+    """
 
     decay_first: float = 0.9
     decay_second: float = 0.999
@@ -185,12 +188,12 @@ class Adam(Optimizer):
     commutes_with_rotations = False
 
     def start(self, weights: Any) -> AdamState:
-        """Return the first state."""
+        """Return the state before the first step."""
         zero = map_fields(lambda w: 0.0 * w, weights)
         return AdamState(weights, zero, zero, zero[0][..., :1, :1])
 
     def update(self, state: AdamState, direction: Any, scale: float = 1.0) -> AdamState:
-        """Return the next state."""
+        """Return the state after one step."""
         steps = state.steps + 1.0
         one, two = self.decay_first, self.decay_second
         first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
@@ -206,12 +209,12 @@ class Adam(Optimizer):
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
-        """Return infinity: no step is longer than about the rate, whatever the curvature."""
+        """Return infinity: a step is at most about as long as the rate, for every curvature."""
         return math.inf
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:  # noqa: ARG003
-        """Return a fixed step: weights, and Adam's steps divided by the rate, are of order one."""
+        """Return a fixed step size, since Adam's steps do not depend on the scale of the loss."""
         return ADAM_RATE
 
 
@@ -240,8 +243,8 @@ class DescentSettings:
     max_iter : int
         Largest number of steps.
     tol : float
-        Descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖ (Frobenius norms over all weights):
-        see `lucidae.linear.methods.relative_direction`.
+        Descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
+        weights. See `lucidae.linear.methods.relative_direction`.
     verbose : bool
         Whether to show progress.
     """
@@ -262,6 +265,14 @@ class DescentSettings:
     def effective_momentum(self) -> float:
         """The momentum that the optimizer uses, 0 for those without."""
         return self.momentum if OPTIMIZERS[self.optimizer].uses_momentum else 0.0
+
+    @property
+    def preconditions(self) -> bool:
+        """Whether directions are preconditioned: where the step size is chosen automatically.
+
+        Adam rescales each coordinate by itself.
+        """
+        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
         """Return the step size: the given one, or the automatic one for a bound on curvature."""

@@ -20,7 +20,7 @@ FIRST_TRIALS = 16
 """Trial values of the first penalty: the condition number may have several minima in it."""
 
 DIGITS = 3
-"""Decimals to which the logarithm of the first penalty's share of σ_k² is rounded."""
+"""Decimals to which log(λ₁/σ_k²) is rounded: first penalty over the k-th eigenvalue."""
 
 TIE = 1e-8
 """Relative difference below which two eigenvalues count as equal."""
@@ -36,9 +36,10 @@ def rotation_bound(values: Vector, penalties: Vector) -> float:
 def paper_penalties(values: Vector) -> Vector:
     """Return the penalties that minimise the largest ratio of Bao et al. 2020, eq. 16 (Figure 5).
 
-    For a trial ratio, start at λ₁ = 0 and choose each next λ as the smallest feasible one; the
-    ratio is found by a root search such that λ_k = σ_k². These penalties do not minimise the
-    condition number of the true Hessian, which is singular for them: see `best_penalties`.
+    For a trial ratio, start at the penalty λ₁ = 0 and choose each next λ as the smallest feasible
+    one; a root search finds the ratio for which λ_k equals the k-th eigenvalue σ_k². These
+    penalties do not minimise the condition number of the true Hessian, which is singular for them:
+    see `best_penalties`.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def _paper_sequence(values: Vector) -> Vector:
 
 
 def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
-    """Return λ₁ = 0, λ₂, … with each adjacent ratio of eq. 16 equal to `ratio`."""
+    """Return λ₁ = 0, λ₂, … with all adjacent ratios of Bao et al. 2020, eq. 16, equal."""
     spread = max(2 * (values[0] - values[-1]), np.finfo(float).tiny)
     chosen = np.zeros(len(values))
     for j in range(len(values) - 1):

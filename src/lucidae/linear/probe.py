@@ -14,7 +14,7 @@ from lucidae.base import PROBED_ENTRIES
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
-__all__ = ["Estimate", "Probe"]
+__all__ = ["Estimate", "Probe", "probe_after"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -112,6 +112,27 @@ class Probe(NamedTuple):
         sums = math.sqrt(self.weight) * EPS
         error = 4 * (terms * (2 + terms) + sums) + 8 * self.directions.shape[1] * EPS
         return Estimate(max(squares, means, weights), error)
+
+
+def probe_after(
+    probe: Probe | None, before: SecondMoment | None, moment: SecondMoment, X: Any, weights: Any
+) -> Probe | None:
+    """Return the probe of all rows of a moment after one more batch.
+
+    Parameters
+    ----------
+    probe : Probe or None
+        The probe of the rows before the batch; None if these were too many.
+    before : SecondMoment or None
+        The moment of the rows before the batch; None if it is the first one.
+    moment : SecondMoment
+        The moment of all rows.
+    X, weights : array of shape (n, m), and array of shape (n,) or None
+        The batch.
+    """
+    if before is None:
+        return Probe.of(X, weights, moment)
+    return None if probe is None else probe.after(X, weights)
 
 
 def _scale(moment: SecondMoment) -> Vector:

@@ -45,16 +45,16 @@ NO_ADAM: Mapping[str, str] = {
 
 
 class Rule(ABC):
-    """A direction of descent, and what theory promises about where it leads.
+    """A direction of descent, and what is proved about its fixed points.
 
-    A new rule defines `direction`. The other members are the questions that solvers and
-    certificates ask; their defaults promise nothing. An `Objective` is the rule whose direction is
-    its gradient.
+    A new rule defines `direction`. Solvers and certificates read the other members, whose defaults
+    claim nothing. An `Objective` is a rule whose direction is its gradient.
 
     Attributes
     ----------
     balanced : bool
-        Whether W₁W₁ᵀ = W₂ᵀW₂ at the fixed points that theory promises.
+        Whether it is proved that the encoder W₁ and the decoder W₂ satisfy W₁W₁ᵀ = W₂ᵀW₂ at the
+        fixed points.
     needs_rows : bool
         Whether a direction needs rows rather than their second moment.
     tying : str
@@ -74,7 +74,7 @@ class Rule(ABC):
 
     @abstractmethod
     def direction(self, weights: Any, covariance: Any) -> Any:
-        """Return what an optimizer uses as a gradient.
+        """Return the direction against which an optimizer steps, as against a gradient.
 
         Parameters
         ----------
@@ -86,17 +86,17 @@ class Rule(ABC):
         Returns
         -------
         weights
-            In the form of the given ones: see `weights.gather`.
+            Of the same type as the argument `weights`.
         """
 
     @property
     def aligns(self) -> bool:
-        """Whether theory promises that each latent converges to one principal direction."""
+        """Whether it is proved that each latent converges to one principal direction."""
         return False
 
     @property
     def orders(self) -> bool:
-        """Whether theory promises latents in descending order of variance."""
+        """Whether it is proved that the latents end in descending order of variance."""
         return self.aligns
 
     @property
@@ -137,6 +137,20 @@ class Rule(ABC):
         """
         return self
 
+    def drawn(self, weights: Any, covariance: Any) -> Rule:  # noqa: ARG002
+        """Return the rule with the random numbers of one direction fixed: itself unless it samples.
+
+        A solver that compares directions at two sets of weights needs the same numbers in both.
+
+        Parameters
+        ----------
+        weights : weights
+            Weights of the shape for which directions will be computed.
+        covariance : Covariance
+            The data for which they will be computed.
+        """
+        return self
+
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
         """Return a source of the random numbers of nested dropout, None for other rules.
 
@@ -152,7 +166,8 @@ class Rule(ABC):
     def curvature(self, spectrum: Spectrum) -> float:
         """Return a bound on the curvature near the optimum, for the automatic step size.
 
-        At a balanced minimum the reconstruction loss has the largest curvature 4σ₁².
+        At a balanced minimum the largest curvature of the reconstruction loss is 4σ₁², where σ₁² is
+        the largest eigenvalue of the second moment.
 
         Parameters
         ----------
@@ -160,6 +175,32 @@ class Rule(ABC):
             The leading eigenpairs, `n_eigenvalues` of them.
         """
         return 4 * scalar(spectrum.values[0])
+
+    def preconditioned(self, direction: Any, weights: Any, covariance: Any) -> Any:  # noqa: ARG002
+        """Return the direction that solvers with an automatic step size follow: `direction` itself.
+
+        A rule whose blocks of weights have very different curvatures divides each block by its own.
+
+        Parameters
+        ----------
+        direction : weights
+            The direction at `weights`, of all rows or of a batch.
+        weights : weights
+            The current weights.
+        covariance : Covariance
+            The data of `direction`.
+        """
+        return direction
+
+    def preconditioned_curvature(self, spectrum: Spectrum) -> float:
+        """Return a bound on the curvature that the preconditioned direction sees.
+
+        Parameters
+        ----------
+        spectrum : Spectrum
+            As for `curvature`.
+        """
+        return self.curvature(spectrum)
 
     def n_eigenvalues(self, k: int) -> int:  # noqa: ARG002
         """Return how many leading eigenvalues `curvature` reads.
@@ -172,7 +213,7 @@ class Rule(ABC):
         return 1
 
     def scale(self, spectrum: Spectrum) -> float:
-        """Return the size with which the stopping rule compares a direction.
+        """Return the number by which the stopping rule divides the norm of a direction.
 
         Parameters
         ----------
@@ -184,9 +225,10 @@ class Rule(ABC):
     def steepening(self, start: Any) -> float:
         """Return how much larger the curvature may be at the first weights than at the minimum.
 
-        The loss is quartic: along W₁ = W₂ᵀ of norm w it has the curvature (6w² − 2)σ₁², and 4σ₁²
-        at the minimum (w = 1), a ratio of (3w² − 1)/2. The factor 4 in place of 3/2 leaves a margin
-        for momentum that overshoots.
+        The loss is quartic: where the encoder W₁ equals the transposed decoder W₂ᵀ and has the norm
+        w, the curvature is (6w² − 2)σ₁², with the largest eigenvalue σ₁² of the second moment. At
+        the minimum (w = 1) it is 4σ₁², which is smaller by the factor (3w² − 1)/2. The factor 4 in
+        place of 3/2 leaves a margin for momentum that overshoots.
 
         Parameters
         ----------
@@ -211,7 +253,7 @@ class Rule(ABC):
 
 
 def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
-    """Return the gradients of L with respect to W₁ and W₂ᵀ."""
+    """Return the gradients of the reconstruction loss for the encoder W₁ and the decoder W₂ᵀ."""
     # In place: at these sizes a new array costs more than the arithmetic that fills it.
     encoder = data.gram @ data.encoded
     encoder -= data.decoded
@@ -223,9 +265,9 @@ def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array,
 
 
 def rotation_generator(code_moment: Array) -> Array:
-    """Skew matrix that vanishes exactly when the code's second moment is diagonal.
+    """Return the skew matrix that is zero exactly if the second moment of the codes is diagonal.
 
-    Bao et al. 2020, Algorithm 1: half of the upper minus the lower triangle.
+    It is half of the upper triangle minus the lower triangle (Bao et al. 2020, Algorithm 1).
     """
     xp = namespace(code_moment)
     return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
@@ -234,7 +276,7 @@ def rotation_generator(code_moment: Array) -> Array:
 @saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
 class RotationAugmentedRule(Rule):
-    """The reconstruction gradient plus a rotation of the latents. Bao et al. 2020, Algorithm 1.
+    """The reconstruction gradient plus a rotation of the latents (Bao et al. 2020, Algorithm 1).
 
     With `UntiedWeights` it is the paper's form, whose discrete steps drift away from balance and
     which has fixed points that are not aligned; with `TiedWeights` it has neither defect.
@@ -246,7 +288,7 @@ class RotationAugmentedRule(Rule):
     refused_optimizers = NO_ADAM
 
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ."""
+        """Return g₁ − AW₁ and (g₂ + W₂A)ᵀ for the gradients g₁ and g₂ and the skew matrix A."""
         data = products(weights, covariance)
         # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
         turn = rotation_generator(data.code_moment)
@@ -256,9 +298,9 @@ class RotationAugmentedRule(Rule):
         return weights.gather(encoder, atoms)
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return min(g/2, σ_k² − σ_{k+1}²), g the smallest gap among the first k eigenvalues.
+        """Return min(g/2, σ_k² − σ_{k+1}²), where g is the smallest gap of the first k eigenvalues.
 
-        Bao et al. 2020, Theorem 5, with the factor ½ of Algorithm 1.
+        See Bao et al. 2020, Theorem 5; the factor ½ is that of their Algorithm 1.
         """
         return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
@@ -266,7 +308,10 @@ class RotationAugmentedRule(Rule):
 @saved_as("lucidae.linear.rule.gha/1", formerly="lucidae.linear.rules:GeneralizedHebbian")
 @dataclass(frozen=True, slots=True)
 class GeneralizedHebbianRule(Rule):
-    """W ← W + α(WΣ − tril(WΣWᵀ)W), Sanger's rule; Oja's rule when k = 1."""
+    """Sanger's rule W ← W + α(WΣ − tril(WΣWᵀ)W), which is Oja's rule for one latent.
+
+    W are the tied weights, Σ is the second moment of the data and α the step size.
+    """
 
     aligns = True
     balanced = True
@@ -274,13 +319,13 @@ class GeneralizedHebbianRule(Rule):
     refused_optimizers = NO_ADAM
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
-        """Return tril(WΣWᵀ)W − WΣ."""
+        """Return tril(WΣWᵀ)W − WΣ, minus the update of Sanger's rule."""
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return 2σ₁², with which Sanger's rule contracts along the first component."""
+        """Return 2σ₁², the rate at which Sanger's rule contracts along the first component."""
         return 2 * scalar(spectrum.values[0])
 
     def alignment_rate(self, values: Vector, k: int) -> float:
@@ -289,19 +334,21 @@ class GeneralizedHebbianRule(Rule):
 
 
 def brockett_ranks(k: int) -> Vector:
-    """Return d = 1, …, 1/k: equally spaced, descending, positive."""
+    """Return k equally spaced, positive, descending numbers: 1, (k − 1)/k, …, 1/k."""
     return np.arange(k, 0, -1, dtype=float) / k
 
 
 @saved_as("lucidae.linear.rule.brockett/1", formerly="lucidae.linear.rules:Brockett")
 @dataclass(frozen=True, slots=True)
 class BrockettRule(Rule):
-    """Riemannian ascent of tr(W₂ᵀΣW₂D) on the Stiefel manifold. Bao et al. 2020, eq. 51.
+    """Riemannian ascent of tr(W₂ᵀΣW₂D) over orthonormal decoders W₂ (Bao et al. 2020, eq. 51).
+
+    Σ is the second moment of the data and D = diag(d₁, …, d_k).
 
     Parameters
     ----------
     ranks : array of shape (k,)
-        d₁ > … > d_k > 0.
+        The positive numbers d₁ > … > d_k.
     """
 
     ranks: Array
@@ -330,11 +377,14 @@ class BrockettRule(Rule):
         return TiedWeights(orthonormal_rows(weights.encoder))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return 4d₁σ₁²."""
+        """Return 4d₁σ₁², with the largest eigenvalue σ₁² of the second moment."""
         return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return min(g/k, 2d_k(σ_k² − σ_{k+1}²)), g the smallest gap among the first k values."""
+        """Return min(g/k, 2d_k(σ_k² − σ_{k+1}²)).
+
+        Here g is the smallest gap among the first k eigenvalues σ₁² ≥ … ≥ σ_k².
+        """
         last = float(to_numpy(self.ranks)[-1])
         return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))
 
@@ -351,9 +401,9 @@ def _renamed_generator(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(frozen=True, slots=True)
 class NestedDropoutRule(Rule):
-    """Nested dropout with one prefix length drawn per row. Rippel et al. 2014.
+    """Nested dropout with one prefix length drawn per row (Rippel et al. 2014).
 
-    It needs rows, not a second moment: each row has its own mask.
+    The rule needs rows instead of their second moment, because each row has its own mask.
 
     Parameters
     ----------
@@ -369,9 +419,16 @@ class NestedDropoutRule(Rule):
     needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖²."""
+        """Draw masks and return the gradient of the sampled loss (1/n) Σ‖x − W₂π_b(W₁x)‖².
+
+        The projection π_b keeps the first b codes, and b is drawn for each row x.
+        """
+        return self.drawn(weights, covariance).direction(weights, covariance)
+
+    def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
+        """Draw one prefix length per row, and return the rule that uses these."""
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
-        return self.sampled(weights, covariance, like(self.rng.random(shape), weights.encoder))
+        return DrawnPrefixes(self, like(self.rng.random(shape), weights.encoder))
 
     def sampled(
         self,
@@ -421,28 +478,53 @@ class NestedDropoutRule(Rule):
         return PrefixNumbers(self.prior, rng, n_rows)
 
     def _masks(self, drawn: Array, width: int) -> Array:
-        """Keep unit i where the number drawn is at least P(length < i)."""
+        """Return masks that keep unit i if the number drawn is at least P(prefix length < i)."""
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnPrefixes(Rule):
+    """Nested dropout with given prefix lengths.
+
+    Parameters
+    ----------
+    rule : NestedDropoutRule
+        The rule, which has the distribution of the prefix lengths.
+    numbers : array of shape (…, n)
+        One uniform number per row, from which its prefix length follows.
+    """
+
+    rule: NestedDropoutRule
+    numbers: Array
+
+    needs_rows = True
+
+    def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
+        """Return the gradient for the given prefix lengths."""
+        return self.rule.sampled(weights, covariance, self.numbers)
+
+
 def keep_probabilities(prior: Array) -> Array:
-    """Return pᵢ, the probability that nested dropout keeps unit i, from p_B. Bao et al. 2020, C."""
+    """Return the probability that nested dropout keeps each unit, from those of the prefix lengths.
+
+    See Bao et al. 2020, Appendix C.
+    """
     xp = namespace(prior)
     return xp.flip(xp.cumulative_sum(xp.flip(prior)))
 
 
 def prefix_thresholds(prior: Array) -> Array:
-    """Return P(length < i) for i = 1 … k, which ascend from 0."""
+    """Return the probability of a prefix shorter than i, for i = 1 … k."""
     keep = keep_probabilities(prior)
     return 1 - keep / keep[0]
 
 
 WIDTHS = 32
-"""Widths are multiples of this, so that a device records few different ones."""
+"""The number of computed units is a multiple of this, so that a device records few variants."""
 
 SLACK = 1e-12
-"""A device may round P(length < i) differently from the processor."""
+"""Difference by which a device may round the probability of a prefix length."""
 
 
 class PrefixNumbers:

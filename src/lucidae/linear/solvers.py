@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,24 +10,39 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays import Array, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
-from lucidae.linear.data import Covariance, Source, StreamCovariance, ritz_spectrum
-from lucidae.linear.methods import Method, Options, relative_direction
+from lucidae.linear.data import (
+    SOLVERS,
+    Covariance,
+    LinearSolver,
+    Source,
+    StreamCovariance,
+    ritz_spectrum,
+)
+from lucidae.linear.methods import (
+    Method,
+    Options,
+    check_features,
+    relative_direction,
+    relative_norm,
+)
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import map_fields
-
-HORIZON_SHARE = 0.05
-"""Share of the steps after which a stochastic solver has halved its step size."""
+from lucidae.validation import warn_user
 
 CHECK_EVERY = 20
 """Steps between two evaluations of the stopping rule."""
 
 DEFAULT_BATCH = 256
-"""Rows per step of the stochastic solver."""
+"""Default number of rows per step of the stochastic solver."""
+
+ATTEMPTS = 5
+"""Number of automatic step sizes, each a quarter of the one before, that are tried before a
+divergence is reported."""
 
 MARGIN = 1.1
-"""Ritz values lie below the eigenvalues that they estimate: a tenth is added."""
+"""Factor on estimated eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
 def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
@@ -40,28 +54,29 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
     solver = resolve_solver(options, source)
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
-    rng = options.rng(solver)
+    rng = options.rng(draws=not solver.closed_form)
     method = options.make(k, spectrum, rng)
-    if solver == "exact":
+    if solver.closed_form:
         outcome = _exact_outcome(method, spectrum, k)
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
     return build_model(outcome, source.mean, source.weight, source.covariance), spectrum
 
 
-def resolve_solver(options: Options, source: Source) -> str:
-    """Return the solver that ``"auto"`` stands for: exact wherever the spectrum is affordable."""
-    if options.solver != "auto":
-        return options.solver
-    return "exact" if source.affordable else "stochastic"
+def resolve_solver(options: Options, source: Source) -> LinearSolver:
+    """Return the solver, or the one that replaces it where the spectrum is not affordable."""
+    solver = SOLVERS[options.solver]
+    if solver.if_large is None or source.affordable:
+        return solver
+    return SOLVERS[solver.if_large]
 
 
-def _needed_spectrum(options: Options, source: Source, solver: str) -> Spectrum | None:
+def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
     """Return the eigenpairs that the solver, the penalties or the number of latents require."""
     wanted = options.n_components
-    if solver == "exact":
+    if solver.closed_form:
         return source.spectrum(_one_more(wanted, source))
-    if solver == "stochastic":
+    if solver.batches:
         if options.needs_spectrum:
             k = resolve_components(wanted, source, None)
             return ritz_spectrum(source.covariance, k, source.mean)
@@ -72,7 +87,10 @@ def _needed_spectrum(options: Options, source: Source, solver: str) -> Spectrum 
 
 
 def _one_more(wanted: Any, source: Source) -> int | None:
-    """Return k + 1, so that the gap after the last component is known; None for all."""
+    """Return one more than the number of latents, so that the gap after the last one is known.
+
+    None stands for all eigenpairs.
+    """
     if not isinstance(wanted, int):
         return None
     return min(wanted + 1, source.covariance.n_features)
@@ -82,10 +100,7 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     """Return the number of latents for the argument `n_components` on these data."""
     m = source.covariance.n_features
     if isinstance(wanted, int):
-        if wanted > m:
-            raise ValueError(
-                f"n_components={wanted} was given, but X has {m} features: expected at most {m}."
-            )
+        check_features(wanted, m)
         return wanted
     if spectrum is None:
         raise ValueError(
@@ -116,7 +131,7 @@ def _trained_outcome(
     k: int,
     rng: np.random.Generator,
     previous: Any,
-    solver: str,
+    solver: LinearSolver,
 ) -> TrainedWeights:
     training = options.training
     automatic = training.learning_rate == "auto"
@@ -128,13 +143,18 @@ def _trained_outcome(
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
     size = _batch_rows(options, method, covariance, solver)
     noise = 0.0 if size is None else batch_noise(size, covariance.rows.shape[0], training)
-    stiff = stiffness(method, covariance, start, noise)
-    if size is None:
-        solution = solve_gradient(method, covariance, start, training, stiff)
-    else:
-        solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
+    stiff = stiffness(method, covariance, start, noise, training.preconditions and noise == 0.0)
+    for _ in range(ATTEMPTS):
+        if size is None:
+            solution = solve_gradient(method, covariance, start, training, stiff)
+        else:
+            solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
+        if solution.status is not Status.DIVERGED or not automatic:
+            break
+        # Rows far from the others can make a batch steeper than the bound on the curvature.
+        stiff = stiff._replace(curvature=4.0 * stiff.curvature)
     if not solution.status.ok:
-        warnings.warn(solution.advice, ConvergenceWarning, stacklevel=5)
+        warn_user(f"{solution.advice} {_hint(method, training)}", ConvergenceWarning)
     return TrainedWeights(
         solution.value.in_units(unit),
         method,
@@ -145,57 +165,77 @@ def _trained_outcome(
     )
 
 
+def _hint(method: Method, training: DescentSettings) -> str:
+    """Return what helps where descent did not converge, beyond more steps or a larger tolerance."""
+    if training.learning_rate != "auto":
+        return "Use learning_rate='auto', or a smaller number."
+    closed = "solver='exact' gives the optimum in closed form. "
+    return (
+        f"{closed if method.objective.has_minimizer else ''}Descent is slow where the leading "
+        "eigenvalues of the covariance of X are close to each other or differ by orders of "
+        "magnitude; scaling the columns of X may help. The certificate says how far the components "
+        "are from the optimum."
+    )
+
+
 def _warm_start(method: Method, previous: Any, start: Any) -> Any:
     """Return the weights of an earlier fit as first weights; warn where they do not fit."""
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
-        warnings.warn(
+        warn_user(
             f"The weights of the last fit have shape {tuple(old.shape)}, but {tuple(new.shape)} is "
-            "expected: training starts from random weights.",
-            UserWarning,
-            stacklevel=6,
+            "expected: training starts from random weights."
         )
         return start
     return method.adopt(map_fields(lambda rows: like(rows, new), previous))
 
 
-def _batch_rows(options: Options, method: Method, covariance: Any, solver: str) -> int | None:
+def _batch_rows(
+    options: Options, method: Method, covariance: Any, solver: LinearSolver
+) -> int | None:
     """Return the number of rows per step; None for a step through the second moment."""
-    if solver == "gradient" and not method.rule.needs_rows:
+    if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]
     # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
-    return n_rows if solver == "gradient" else min(options.batch_size or DEFAULT_BATCH, n_rows)
+    return min(options.batch_size or DEFAULT_BATCH, n_rows) if solver.batches else n_rows
 
 
 class Stiffness(NamedTuple):
-    """Bound on the curvature, for the step size; scale of a direction, for the stopping rule."""
+    """A bound on the curvature, and the number by which the stopping rule divides a direction."""
 
     curvature: float
     scale: float
 
 
-def stiffness(method: Method, covariance: Covariance, start: Any, noise: float = 0.0) -> Stiffness:
-    """Estimate both from a few power iterations, without an eigendecomposition.
+def stiffness(
+    method: Method,
+    covariance: Covariance,
+    start: Any,
+    noise: float = 0.0,
+    preconditioned: bool = False,
+) -> Stiffness:
+    """Return the `Stiffness` of a method on data, estimated by a few power iterations.
 
     The bound on the curvature at the optimum is raised by three factors: the error of Ritz values,
     the larger curvature at the first weights (`Rule.steepening`), and the sampling error of a
     batch, which adds `noise` times the total variance to the top eigenvalue (`batch_noise`).
     """
-    k = method.rule.n_eigenvalues(start.encoder.shape[-2])
-    spectrum = ritz_spectrum(covariance, k, start.encoder)
-    top, curvature = scalar(spectrum.values[0]), method.rule.curvature(spectrum)
-    if curvature <= 0.0:
+    rule = method.rule
+    spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
+    bound = rule.preconditioned_curvature if preconditioned else rule.curvature
+    top, curvature = scalar(spectrum.values[0]), bound(spectrum)
+    if top <= 0.0:
         return Stiffness(1.0, 1.0)  # no variance: any step is stable
-    sampled = noise * spectrum.trace / top if top > 0.0 else 0.0
-    factor = MARGIN * (1.0 + sampled) * method.rule.steepening(start)
-    return Stiffness(factor * curvature, method.rule.scale(spectrum))
+    factor = MARGIN * (1.0 + noise * spectrum.trace / top) * rule.steepening(start)
+    return Stiffness(factor * curvature, rule.scale(spectrum))
 
 
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
-    """Return the share of tr Σ by which the top eigenvalue of a batch may exceed that of Σ.
+    """Return by how much the top eigenvalue of a batch may exceed that of all rows.
 
-    A sample of b rows adds about tr Σ/b, and momentum μ sums over 1/(1 − μ) batches.
+    The unit is the total variance: a sample of b rows adds about 1/b of it to the top eigenvalue,
+    and momentum μ sums over 1/(1 − μ) batches.
     """
     if batch_size >= n_rows:
         return 0.0
@@ -222,11 +262,15 @@ def solve_gradient(
     stiff: Stiffness | None = None,
 ) -> Solution[Any]:
     """Descend on the full batch; only products with the second moment are computed."""
-    stiff = stiff or stiffness(method, covariance, start)
+    stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
+    rule = method.rule
 
     def step(state: Any) -> Any:
-        moved = optimizer.update(state, method.rule.direction(state.weights, covariance))
+        direction = rule.direction(state.weights, covariance)
+        if training.preconditions:
+            direction = rule.preconditioned(direction, state.weights, covariance)
+        moved = optimizer.update(state, direction)
         return moved._replace(weights=method.rule.retract(moved.weights))
 
     solution = iterate(
@@ -262,12 +306,62 @@ class Stream(NamedTuple):
 def batch_step(
     method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
 ) -> Stream:
-    """Take one step on the rows of one batch, with a rate that falls as 1/(1 + t/horizon)."""
+    """Return the state after one step on a batch.
+
+    The learning rate of step t is divided by 1 + t/horizon.
+    """
     # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
     scale = 1.0 / (1.0 + state.steps / horizon)
     direction = method.rule.direction(state.weights, covariance)
+    return _moved(method, optimizer, state, direction, scale)
+
+
+def _moved(
+    method: Method, optimizer: Optimizer, state: Stream, direction: Any, scale: float = 1.0
+) -> Stream:
     moved = optimizer.update(state.optimizer, direction, scale)
     return Stream(moved._replace(weights=method.rule.retract(moved.weights)), state.steps + 1)
+
+
+class ReducedVariance:
+    """Directions of batches, corrected by the direction d of all rows at an anchor a.
+
+    A batch B gives d_B(w) − d_B(a) + d(a) (Johnson & Zhang 2013). The mean over batches is d(w), as
+    for d_B(w) alone, but the noise vanishes as w approaches a: with a step size that does not
+    decrease, the weights converge to d(w) = 0 at the rate of full-batch descent, not only to a
+    neighbourhood whose size is the noise of a batch. The anchor is moved to the current weights at
+    every check of the stopping rule, which needs d there anyway.
+
+    Parameters
+    ----------
+    method : Method
+        The method; where its rule samples, both d_B use the same random numbers.
+    rows : StreamCovariance
+        All rows.
+    whole : bool
+        Whether every batch has all rows, so that only the noise of a rule that samples is reduced.
+    """
+
+    def __init__(self, method: Method, rows: StreamCovariance, whole: bool) -> None:
+        self.rule = method.rule
+        self.exact = whole and not method.rule.needs_rows
+        self.expected = method.expected()  # a sampled direction is never zero
+        self.rows = rows
+        self.anchor: Any = None
+        self.full: Any = None
+
+    def move_anchor(self, weights: Any) -> Any:
+        """Take `weights` as the anchor, and return the direction of all rows there."""
+        self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
+        return self.full
+
+    def __call__(self, weights: Any, batch: Covariance) -> Any:
+        """Return the corrected direction of a batch."""
+        if self.exact:
+            return self.rule.direction(weights, batch)
+        rule = self.rule.drawn(weights, batch)
+        here, there = rule.direction(weights, batch), rule.direction(self.anchor, batch)
+        return map_fields(lambda w, a, full: w - a + full, here, there, self.full)
 
 
 def solve_stochastic(
@@ -281,30 +375,34 @@ def solve_stochastic(
 ) -> Solution[Any]:
     """Descend on mini-batches: O(mk) memory in addition to one batch.
 
-    The stopping rule needs one full pass over the rows.
+    The stopping rule needs one full pass over the rows, as do the directions of `ReducedVariance`.
     """
     n_rows = rows.rows.shape[0]
     noise = batch_noise(batch_size, n_rows, training)
-    stiff = stiff or stiffness(method, rows, start, noise)
+    # The noise of a batch would enter the preconditioner too, and divergence could follow.
+    preconditioned = training.preconditions and noise == 0.0
+    stiff = stiff or stiffness(method, rows, start, noise, preconditioned)
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
-    horizon = max(10.0, HORIZON_SHARE * training.max_iter)
-    followed = method.expected()  # a sampled direction is never zero
     batches = _shuffled(n_rows, batch_size, rng)
+    direction = ReducedVariance(method, rows, whole=batch_size >= n_rows)
 
     def step(state: Stream) -> Stream:
         batch = rows.batch(next(batches))
         if batch.total == 0.0:
             return state._replace(steps=state.steps + 1)
-        return batch_step(method, optimizer, state, batch, horizon)
+        corrected = direction(state.weights, batch)
+        if preconditioned:
+            corrected = method.rule.preconditioned(corrected, state.weights, batch)
+        return _moved(method, optimizer, state, corrected)
+
+    def distance(state: Stream) -> Array:
+        return relative_norm(direction.move_anchor(state.weights), state.weights, stiff.scale)
 
     solution = iterate(
         step,
         Stream(optimizer.start(start), 0),
-        stop=Below(
-            lambda state: relative_direction(followed, state.weights, rows, stiff.scale),
-            training.tol,
-        ),
+        stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=max(per_epoch, CHECK_EVERY),
         record={"loss": lambda state: method.objective.value(state.weights, rows)},

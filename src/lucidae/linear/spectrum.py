@@ -15,9 +15,11 @@ from lucidae.arrays import (
     machine_epsilon,
     namespace,
     svd_thin,
+    to_numpy,
 )
 from lucidae.arrays.eigen import fix_signs
 from lucidae.io.models import saved_as
+from lucidae.linear.weights import orthonormal_rows
 
 TINY = float(np.finfo(float).tiny)
 """The smallest normal number, a lower limit of sizes by which figures are divided."""
@@ -26,7 +28,7 @@ TINY = float(np.finfo(float).tiny)
 @saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Leading eigenvalues (descending) and eigenvectors (columns) of Σ, with its trace.
+    """Leading eigenvalues (descending) and eigenvectors (columns) of a second moment Σ of data.
 
     Parameters
     ----------
@@ -60,10 +62,20 @@ class Spectrum:
         return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
-        """Return the numerical rank: eigenvalues above m·eps times the largest."""
-        xp = namespace(self.values)
-        floor = machine_epsilon(self.values) * self.n_features * self.values[0]
-        return int(xp.sum(xp.astype(self.values > floor, xp.int64)))
+        """Return the numerical rank: the number of eigenvalues above m·ε times the largest."""
+        return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
+
+    def resolved(self, q: int) -> np.ndarray[Any, Any]:
+        """Return the first `q` eigenvalues; those below their rounding error become zero.
+
+        The error is m·ε times the largest eigenvalue. Eigenvalues that were not computed because
+        there are fewer rows than features are zero as well. The result does therefore not depend
+        on whether the eigenvalues were computed from rows or from a moment.
+        """
+        values = to_numpy(self.values)
+        floor = machine_epsilon(self.values) * self.n_features * values[0]
+        padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
+        return np.where(padded > floor, padded, 0.0)[:q]
 
 
 def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -> Spectrum:
@@ -93,5 +105,7 @@ def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: 
     values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
     resolved = values > np.sqrt(machine_epsilon(values)) * values[0]
     scaled = left[:, resolved] * root[:, None] / np.sqrt(values[resolved] * total)
-    vectors = X.T @ scaled - mean[:, None] * scaled.sum(axis=0)
+    # A column inherits the error ε λ₁/λ of its u. The columns before it are more accurate, and
+    # orthogonalising against them removes most of the error.
+    vectors = orthonormal_rows((X.T @ scaled - mean[:, None] * scaled.sum(axis=0)).T).T
     return Spectrum(values[resolved], fix_signs(vectors), float(np.clip(values, 0, None).sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,11 @@ MEMORY = 20
 
 @dataclass(frozen=True, slots=True)
 class LowRankCovariance:
-    """Σ ≈ QMQᵀ + s²(I − QQᵀ): a covariance in a basis, and equal variances outside."""
+    """The approximation QMQᵀ + s²(I − QQᵀ) of a second moment Σ.
+
+    It equals M in the span of the orthonormal columns Q, and has the same variance s² in all
+    directions outside.
+    """
 
     basis: Array
     inside: Array
@@ -41,11 +46,11 @@ class LowRankCovariance:
 
     @property
     def n_features(self) -> int:
-        """Dimension m."""
+        """Number of features m."""
         return int(self.basis.shape[0])
 
     def apply(self, rows: Array) -> Array:
-        """Return rows Σ."""
+        """Return the product of `rows` with the approximation."""
         xp = namespace(rows)
         outside = self.n_features - self.basis.shape[1]
         captured = scalar(xp.linalg.trace(self.inside))
@@ -88,7 +93,7 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Continue from a fitted model: its weights, mean and variances."""
+        """Return the state that continues from the weights, mean and variances of a model."""
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
@@ -105,8 +110,19 @@ class StreamFit:
             _inside(orthonormal_rows(as_double(weights.atoms)), known),
         )
 
+    def check_continued(self, options: Options) -> None:
+        """Refuse settings that would need other weights than those of the stream so far."""
+        k = int(self.state.weights.encoder.shape[-2])
+        wanted = options.n_components if isinstance(options.n_components, int) else k
+        if wanted != k or options.method != self.method.name:
+            raise ValueError(
+                f"n_components={options.n_components} and method={options.method!r} were given, "
+                f"but the stream was started with {k} latents by method={self.method.name!r}. "
+                "Start a new estimator."
+            )
+
     def after(self, X: Any, weights: Array | None) -> StreamFit:
-        """Take one step on a batch of rows."""
+        """Return the state after one step on a batch of rows X."""
         source = RowsSource.of(X, weights)
         total = self.weight + source.weight
         shift = source.mean - self.mean
@@ -122,13 +138,14 @@ class StreamFit:
         # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
         optimizer = training.build(curvature or 1.0)
-        state = batch_step(self.method, optimizer, self.state, batch, HORIZON)
+        method = deepcopy(self.method)  # a rule that samples changes its generator at each step
+        state = batch_step(method, optimizer, self.state, batch, HORIZON)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
         # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, MEMORY)
         return StreamFit(
             self.options,
-            self.method,
+            method,
             state,
             mean,
             total,
@@ -138,7 +155,7 @@ class StreamFit:
         )
 
     def model(self) -> Model:
-        """Return the model after the batches so far; a stream has no end: the status is STOPPED."""
+        """Return the model after the batches so far; its status is STOPPED."""
         outcome = TrainedWeights(
             self.state.weights,
             self.method,
@@ -159,6 +176,6 @@ def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | 
 
 
 def _inside(basis: Array, batch: Covariance) -> Array:
-    """Return the batch's covariance in the span of orthonormal rows."""
+    """Return the covariance of a batch in the basis of the orthonormal rows `basis`."""
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2

@@ -1,4 +1,4 @@
-"""What theory says about a spectrum: condition numbers, zero latents, gaps and rates."""
+"""Condition numbers, zero latents, eigengaps and rates that theory derives from a spectrum."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ Vector = np.ndarray[Any, Any]
 def nonuniform_condition_bound(values: Vector) -> float:
     """Return the paper's lower bound on the condition number of the non-uniform objective.
 
+    For the leading eigenvalues σ₁² > … > σ_k² it is
     2(k−1)(σ₁²−σ_k²) Σ_{1<i<k}(σᵢ²−σ_k²) / (σ₁²σ_k²). Bao et al. 2020, Section 4.3.
     """
     values = np.asarray(values, dtype=float)
@@ -22,7 +23,11 @@ def nonuniform_condition_bound(values: Vector) -> float:
 
 
 def nested_condition_bound(values: Vector) -> float:
-    """Return the paper's lower bound 8σ₁²(k−1)²/(σ₁²−σ_k²). Bao et al. 2020, Section 5."""
+    """Return the paper's lower bound on the condition number of nested dropout.
+
+    For the leading eigenvalues σ₁² > … > σ_k² it is 8σ₁²(k−1)²/(σ₁²−σ_k²). Bao et al. 2020,
+    Section 5.
+    """
     values = np.asarray(values, dtype=float)
     spread = values[0] - values[-1]
     return float(8 * values[0] * (len(values) - 1) ** 2 / spread) if spread > 0 else math.inf
@@ -59,7 +64,8 @@ def predicted_epochs(
 ) -> float:
     """Return the epochs until an alignment distance falls from `start` to `target`.
 
-    The error of the weights decays by exp(−rate·α/(1−μ)) per epoch, and the distance is its square.
+    With the learning rate α and the momentum μ, the error of the weights decays by the factor
+    exp(−rate·α/(1−μ)) per epoch, and the distance is the square of the error.
     """
     if rate <= 0.0:
         return math.inf

@@ -37,8 +37,12 @@ MOMENT_FEATURES = 8192
 BLOCK_ROWS = 2048
 """Rows centred at a time."""
 
-NEGLIGIBLE = 1e-6
-"""Relative length below which a direction of the decoder counts as missing."""
+SHORTEST = 1e-290
+"""Length below which a column of the decoder counts as zero.
+
+The column space does not depend on the lengths of the columns, and a shorter column has lost digits
+of its direction, because its entries are close to the smallest floating-point numbers.
+"""
 
 IDENTIFIABLE = 100.0
 """A component is identifiable when its eigengap exceeds this multiple of m·ε·σ₁².
@@ -65,7 +69,20 @@ _TINY = float(np.finfo(float).tiny)
 class Data:
     """The second moment Σ of data: the matrix itself where m is small, else products with it.
 
-    `difference` is that of the stored moment to the rows, see `Probe.difference`.
+    Parameters
+    ----------
+    mean : ndarray of shape (m,)
+        Mean of the rows.
+    trace : float
+        Total variance, the sum of all eigenvalues of Σ.
+    product : callable
+        Returns rows Σ for an array of rows.
+    matrix : ndarray of shape (m, m), optional
+        Σ itself, for at most `DENSE_FEATURES` features.
+    difference : Estimate, optional
+        Difference of the stored moment to the rows, see `Probe.difference`.
+    weight : float, optional
+        Number of rows, or the sum of their weights.
     """
 
     mean: Vector
@@ -73,6 +90,7 @@ class Data:
     product: Callable[[Vector], Vector]
     matrix: Vector | None = None
     difference: Estimate | None = None
+    weight: float | None = None
 
     @property
     def n_features(self) -> int:
@@ -83,9 +101,30 @@ class Data:
         """Return rows Σ."""
         return self.product(rows)
 
+    def in_units(self, unit: float) -> Data:
+        """Return the second moment of the same data divided by `unit`."""
+        matrix = None if self.matrix is None else self.matrix / unit**2
+        return replace(
+            self,
+            mean=self.mean / unit,
+            trace=self.trace / unit**2,
+            product=lambda rows: self.product(rows) / unit**2,
+            matrix=matrix,
+        )
+
 
 def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> Data:
-    """Return the products with Σ of checked rows or of a `SecondMoment`."""
+    """Return the second moment of checked rows, or that of a `SecondMoment`, for the verifier.
+
+    Parameters
+    ----------
+    X : array of shape (n, m) or SecondMoment
+        The data.
+    weights : array of shape (n,), optional
+        Frequencies of the rows.
+    difference : Estimate, optional
+        Difference of the moment to its rows, where this was measured before.
+    """
     if isinstance(X, SecondMoment):
         return _data_of_moment(X, difference)
     n, m = X.shape
@@ -103,15 +142,16 @@ def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
         def product(rows: Vector) -> Vector:
             return to_numpy(like(rows, covariance) @ covariance)
 
-        return Data(mean, moment.trace, product, None, difference)
+        return Data(mean, moment.trace, product, None, difference, moment.weight)
     matrix = to_numpy(covariance)
     trace = float(np.trace(matrix))
-    return Data(mean, trace, lambda rows: rows @ matrix, matrix, difference)
+    return Data(mean, trace, lambda rows: rows @ matrix, matrix, difference, moment.weight)
 
 
 def _data_of_rows(X: Any, weights: Any) -> Data:
     shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights)
-    shares = shares / shares.sum()
+    weight = float(shares.sum())
+    shares = shares / weight
     zero = np.zeros(X.shape[1])
     # The mean of the deviations from a first mean corrects its rounding error.
     mean = zero
@@ -122,7 +162,7 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     def product(rows: Vector) -> Vector:
         return sum((part for part, _ in _centred_sums(X, shares, mean, rows)), 0.0 * rows)
 
-    return Data(mean, float(total), product)
+    return Data(mean, float(total), product, weight=weight)
 
 
 def _centred_sums(
@@ -147,7 +187,7 @@ def _centred_sums(
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """What is known about the leading eigenpairs of Σ, and how far given atoms are from them.
+    """The known leading eigenpairs of Σ, and the distance of given decoder columns from them.
 
     Parameters
     ----------
@@ -200,6 +240,17 @@ class Leading:
         """Return the components, counted from 1, whose eigengap the data do not resolve."""
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
+    def times(self, factor: float) -> Leading:
+        """Return what is known about the eigenpairs of Σ multiplied by a factor."""
+        return replace(
+            self,
+            values=factor * self.values,
+            error=factor * self.error,
+            outside=factor * self.outside,
+            ritz=factor * self.ritz,
+            upper=factor * self.upper,
+        )
+
     def determined(self, k: int) -> bool:
         """Return whether the gap after the k-th eigenvalue is resolved."""
         return bool(self.values[k - 1] - self.outside > self.resolution())
@@ -211,24 +262,25 @@ def _gaps(values: Vector) -> Vector:
 
 
 def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
-    """Return the leading eigenpairs, as far as they are needed to judge the decoder's columns."""
+    """Return the leading eigenpairs, as far as they are needed to judge a decoder.
+
+    Parameters
+    ----------
+    data : Data
+        The second moment Σ.
+    atoms : ndarray of shape (k, m)
+        The decoder's columns, one in each row.
+    """
     if data.matrix is not None:
         return _dense(data, atoms)
-    if not np.all(np.isfinite(atoms)) or not np.any(atoms) or not data.trace > 0.0:
+    zero = not np.any(np.abs(atoms) > SHORTEST)
+    if not np.all(np.isfinite(atoms)) or zero or not data.trace > 0.0:
         distance = 1.0 if np.all(np.isfinite(atoms)) else math.nan
         return _unknown(atoms.shape[0], distance, data.trace)
     # In units of the trace no square overflows.
     unit = data.trace
     scaled = Data(data.mean, 1.0, lambda rows: data.product(rows) / unit)
-    found = _bounded(scaled, atoms / float(np.max(np.abs(atoms))))
-    return replace(
-        found,
-        values=unit * found.values,
-        error=unit * found.error,
-        outside=unit * found.outside,
-        ritz=unit * found.ritz,
-        upper=unit * found.upper,
-    )
+    return _bounded(scaled, atoms).times(unit)
 
 
 def norm(values: Vector) -> float:
@@ -243,13 +295,13 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
     error = m * EPS * float(values[0])
     outside = float(values[k]) if m > k else 0.0
-    span = _column_space(atoms)
+    span, basis_error = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
     missing = axes - span @ (span.T @ axes)
     distance = float(np.sum(missing * missing)) / k
     gaps = _gaps(np.append(values[:k], outside))
     angles = np.minimum(1.0, error / np.maximum(gaps, _TINY)) + m * EPS
-    angle = min(1.0, error / max(float(values[k - 1]) - outside, _TINY)) + m * EPS
+    angle = min(1.0, error / max(float(values[k - 1]) - outside, _TINY)) + basis_error
     return Leading(
         values,
         error,
@@ -263,21 +315,33 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     )
 
 
-def _column_space(atoms: Vector) -> Vector:
-    """Return an orthonormal basis (columns) of the span of the rows that are not negligible."""
+def _column_space(atoms: Vector) -> tuple[Vector, float]:
+    """Return an orthonormal basis (columns) of the decoder's column space, and its angle's error.
+
+    The decoder's columns (the rows of `atoms`) are scaled to unit length first. A direction whose
+    singular value is then below m·ε is not determined and does not count. Otherwise the rounding
+    errors m·ε of the unit columns turn the basis by an angle of up to m·ε over the smallest
+    singular value.
+    """
+    m = atoms.shape[1]
     if not np.all(np.isfinite(atoms)):
-        return np.full((atoms.shape[1], 1), np.nan)
+        return np.full((m, 1), np.nan), math.nan
+    units = _unit_rows(atoms)
+    if not len(units):
+        return np.zeros((m, 0)), m * EPS
     # The eigenvectors of the Gram matrix would lose small directions; a QR with an SVD of its
     # triangle does not.
-    basis, triangle = np.linalg.qr(atoms.T)
-    left, lengths, _ = np.linalg.svd(triangle)
-    return np.asarray((basis @ left)[:, lengths > NEGLIGIBLE * max(lengths[0], _TINY)])
+    basis, triangle = np.linalg.qr(units.T)
+    left, sizes, _ = np.linalg.svd(triangle)
+    present = sizes > m * EPS
+    return np.asarray((basis @ left)[:, present]), m * EPS / float(np.min(sizes[present]))
 
 
 def _unit_rows(rows: Vector) -> Vector:
-    lengths = np.sqrt(np.sum(rows * rows, axis=1))
-    nonzero = lengths > NEGLIGIBLE * np.max(lengths, initial=0.0)
-    return np.asarray(rows[nonzero] / lengths[nonzero, None])
+    """Return the rows at unit length, without those that are zero."""
+    peaks = np.max(np.abs(rows), axis=1, initial=0.0)
+    rows = rows[~(peaks <= SHORTEST)] / peaks[~(peaks <= SHORTEST), None]
+    return np.asarray(rows / np.sqrt(np.sum(rows * rows, axis=1))[:, None])
 
 
 def _misalignments(atoms: Vector, axes: Vector) -> Vector:
@@ -295,7 +359,7 @@ def krylov_error(steps: int, n_features: int) -> float:
     """Return ε such that the largest eigenvalue is at most ξ/(1 − ε), ξ the largest Ritz value.
 
     From a random start, Lanczos iteration with q steps has P{λ₁ − ξ ≥ ελ₁} ≤ 1.648 √m e^(−√ε(2q−1))
-    (Kuczyński & Woźniakowski 1992, Theorem 4.2). A block of independent starts contains the Krylov
+    (Kuczyński & Woźniakowski 1992). A block of independent starts contains the Krylov
     space of each, so that it fails only where all fail: each may fail with `FAILURE`^(1/`STARTS`).
     """
     each = FAILURE ** (1.0 / STARTS)
@@ -306,7 +370,7 @@ def krylov_error(steps: int, n_features: int) -> float:
 def _bounded(data: Data, atoms: Vector) -> Leading:
     """Bound distances and eigenvalues by residuals and the largest eigenvalue of the complement."""
     k = atoms.shape[0]
-    span = _column_space(atoms)
+    span, basis_error = _column_space(atoms)
     image = data.apply(span.T)
     inside, turn = np.linalg.eigh((image @ span + (image @ span).T) / 2)
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
@@ -320,7 +384,7 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
         if decided or not rest.extend(steps):
             break
     ritz = rest.ritz(residual, image)
-    return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k)
+    return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k, basis_error)
 
 
 class _Complement:
@@ -420,6 +484,7 @@ def _judged(
     rest: _Complement,
     ritz: Vector,
     k: int,
+    basis_error: float,
 ) -> Leading:
     """Return what the residuals and the complement prove, for and against the decoder."""
     rank, rounding = len(inside), data.n_features * EPS * data.trace
@@ -428,7 +493,8 @@ def _judged(
     # missing direction adds 1/k. An eigenvalue lies at most `drift` above its Ritz value
     # (Li & Li 2005).
     missing = (k - rank) / k
-    high = min(1.0, missing + (size / gap) ** 2 / k) if gap > 0 else 1.0
+    turned = size / gap + basis_error if gap > 0 else math.inf
+    high = min(1.0, missing + turned**2 / k)
     drift = (min(size, size**2 / gap) if gap > 0 else size) + rounding
     # Weyl: the i-th eigenvalue is at most the i-th of the block diagonal part plus ‖R‖.
     upper = np.sort(np.append(inside, np.full(k, rest.bound)))[::-1][:k] + drift
@@ -436,11 +502,12 @@ def _judged(
     # larger space lie below the eigenvalues.
     lower = np.append(ritz, np.zeros(k))[:k]
     excess = float(np.sum(lower) - np.sum(inside)) - 4 * k * rounding if rank == k else 0.0
-    low = missing + max(0.0, excess) / (k * max(float(upper[0]), _TINY))
+    sines = max(0.0, excess) / max(float(upper[0]), _TINY)
+    low = missing + max(0.0, math.sqrt(sines) - basis_error) ** 2 / k
     padded = np.append(inside, np.zeros(k - rank))
     outside = rest.bound if data.n_features > rank else 0.0
-    sines = np.minimum(1.0, latents.residuals / max(float(upper[0]), _TINY))
-    sines = np.maximum(0.0, sines - 4 * data.n_features * EPS)
+    away = np.minimum(1.0, latents.residuals / max(float(upper[0]), _TINY))
+    away = np.maximum(0.0, away - 4 * data.n_features * EPS)
     return Leading(
         np.append(padded, rest.found),
         drift,
@@ -451,7 +518,7 @@ def _judged(
         False,
         np.maximum(lower - rounding, 0.0),
         upper,
-        float(np.sum(sines**2)) / (2 * k),
+        float(np.sum(away**2)) / (2 * k),
     )
 
 

@@ -1,15 +1,16 @@
 """The figures of a certificate, computed from weights and data alone.
 
-The losses, their minima and the directions of the rules are written here a second time, by naive
-formulas, so that what a solver gets wrong is not repeated in its certificate. Methods that were
-registered from outside are judged by the value and the minimum that their objective declares.
+The directions of the update rules are written here a second time, and losses and minima in
+`verified_losses`, by naive formulas: what a solver gets wrong is not repeated in its certificate.
+Methods that were registered from outside are judged by the value and the minimum that their
+objective declares.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,10 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
+from lucidae.linear.verified_losses import LossTerms, own_minimum, own_value, residual_variance
 from lucidae.linear.verified_spectrum import Data, Leading, leading_eigenpairs, norm
 from lucidae.linear.weights import map_fields
+from lucidae.sampling import components_above_noise, separated_components, subspace_sampling_error
 
 __all__ = ["LinearFigures", "measure"]
 
@@ -46,6 +49,26 @@ REACHED = 1e-3
 """Alignment distance up to which `epochs` are predicted."""
 
 _TINY = float(np.finfo(float).tiny)
+
+
+class Sampling(NamedTuple):
+    """Which components are separated from sampling noise.
+
+    Parameters
+    ----------
+    rows : float
+        Number of rows less one, because the mean was estimated.
+    separated : ndarray of bool of shape (k,)
+        For methods that promise axes, the components that are separated; for others, those whose
+        eigenvalues exceed the noise.
+    turned : float or None
+        For methods that promise the subspace alone, the expected mean squared sine of the angles
+        between the subspaces of the sample and of the population.
+    """
+
+    rows: float
+    separated: Vector
+    turned: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +88,8 @@ class LinearFigures:
     rise : Estimate or None
         Largest relative increase of the variance from one latent to the next.
     stationarity : Estimate or None
-        ‖direction‖ / (scale · ‖weights‖).
+        Norm of the update direction, divided by the norm of the weights and by a bound on the
+        curvature (`_own_scale`).
     gap : Estimate or None
         Excess of the loss over its minimum, relative to the size of the loss; it may be negative.
     declared : bool
@@ -83,6 +107,10 @@ class LinearFigures:
         Largest relative difference of fitted attributes to those that follow from weights and data.
     moment : Estimate or None
         Difference of the second moment to the rows along random directions.
+    sampling : Sampling or str
+        Which components are separated from sampling noise, or why this is not known.
+    from_elsewhere : bool
+        Whether the weights were given without an estimator, so that no advice on training applies.
     evidence : dict
         The numbers from which the figures can be computed again.
     """
@@ -103,6 +131,8 @@ class LinearFigures:
     epochs: float | None
     attributes: float | None
     moment: Estimate | None = None
+    sampling: Sampling | str = ""
+    from_elsewhere: bool = False
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -114,6 +144,7 @@ def measure(
     learning_rate: float | None = None,
     model: Model | None = None,
     wanted: Any = None,
+    running: bool = False,
 ) -> LinearFigures:
     """Measure the figures of given weights on given data.
 
@@ -133,13 +164,33 @@ def measure(
         The fitted model, whose attributes are compared with the weights and the data.
     wanted : int, float or None
         The argument `n_components` of the fit, where `model` is given.
+    running : bool, default=False
+        Whether mean and variances of the model are running averages over a stream.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
+    # A figure of weights that overflow is infinite or NaN, and its claim fails.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _figures(method, weights, data, training, learning_rate, model, wanted, running)
+
+
+def _figures(
+    method: Method,
+    weights: Any,
+    data: Data,
+    training: DescentSettings,
+    learning_rate: float | None,
+    model: Model | None,
+    wanted: Any,
+    running: bool,
+) -> LinearFigures:
+    """Return all figures, as described in `measure`; the weights are NumPy arrays."""
     k, m = weights.encoder.shape
     leading = leading_eigenpairs(data, weights.atoms)
-    products = _Products.of(weights.encoder, weights.atoms, data)
+    unit = _unit(method, data)
+    scaled = _Problem(method, weights, data, leading).in_units(unit)
+    products = LossTerms.of(scaled.weights.encoder, scaled.weights.atoms, scaled.data)
     declared = type(method.objective) not in OWN_OBJECTIVES
-    value, minimum, size = _loss_figures(method, weights, data, leading, products, declared)
+    value, minimum, size = _loss_figures(*scaled, products, declared)
     zero, uncertain = _zero_latents(method, leading, k)
     return LinearFigures(
         method=method,
@@ -148,7 +199,7 @@ def measure(
         tolerance=training.tol,
         leading=leading,
         rise=_rise(method, weights, products, m) if method.expected().orders else None,
-        stationarity=_stationarity(method, weights, data, leading, products),
+        stationarity=_stationarity(*scaled, products),
         gap=_gap(value, minimum, size),
         declared=declared,
         balance=_imbalance(weights, m) if method.expected().balanced else None,
@@ -156,25 +207,45 @@ def measure(
         uncertain_latents=uncertain,
         conditioning=_conditioning(method, leading),
         epochs=_epochs(method, leading, k, data, learning_rate, training),
-        attributes=attribute_difference(model, weights, data, leading, wanted),
+        attributes=attribute_difference(model, weights, data, leading, wanted, running),
         moment=data.difference,
-        evidence=_evidence(method, leading, k, data, (value, minimum, size)),
+        sampling=_sampling(method, leading, k, data),
+        from_elsewhere=model is None,
+        evidence=_evidence(method, leading, k, data, (value, minimum, size), m * math.log(unit)),
     )
 
 
-class _Products:
-    """Products of weights with Σ, and the terms of the reconstruction loss per pair of latents."""
+class _Problem(NamedTuple):
+    """A method, its weights, the data, and what is known about their eigenvalues."""
 
-    def __init__(self, encoded: Vector, decoded: Vector, encoder: Vector, atoms: Vector) -> None:
-        self.encoded, self.decoded = encoded, decoded
-        self.code_moment, self.gram = encoded @ encoder.T, atoms @ atoms.T
-        self.cross = np.sum(encoded * atoms, axis=1)
+    method: Method
+    weights: Any
+    data: Data
+    leading: Leading
 
-    @classmethod
-    def of(cls, encoder: Vector, atoms: Vector, data: Data) -> _Products:
-        """Multiply both layers with Σ."""
-        both = data.apply(np.concatenate([encoder, atoms]))
-        return cls(both[: len(encoder)], both[len(encoder) :], encoder, atoms)
+    def in_units(self, unit: float) -> _Problem:
+        """Return the same problem for data divided by `unit`."""
+        if unit == 1.0:
+            return self
+        noise = self.method.objective.noise  # type: ignore[attr-defined]
+        objective = LinearVAE(None if noise is None else noise / unit**2)
+        return _Problem(
+            replace(self.method, rule=objective, objective=objective),
+            self.weights.in_units(1.0 / unit),
+            self.data.in_units(unit),
+            self.leading.times(unit**-2.0),
+        )
+
+
+def _unit(method: Method, data: Data) -> float:
+    """Return the unit of length in which losses and directions are computed: a power of two.
+
+    The weights of a linear VAE have the unit of the data, so that products with Σ would overflow
+    for large data. A change of units adds the same constant to its loss and to the minimum.
+    """
+    if type(method.objective) is not LinearVAE or not 0.0 < data.trace < math.inf:
+        return 1.0
+    return 2.0 ** round(math.log2(data.trace / data.n_features) / 2)
 
 
 def _loss_figures(
@@ -182,7 +253,7 @@ def _loss_figures(
     weights: Any,
     data: Data,
     leading: Leading,
-    products: _Products,
+    products: LossTerms,
     declared: bool,
 ) -> tuple[Estimate | None, Estimate | None, float]:
     """Return the loss and its minimum, with errors, and what their difference is divided by."""
@@ -198,12 +269,12 @@ def _loss_figures(
         rounding = 8 * m * EPS * (abs(found) + abs(best) + data.trace)
         return Estimate(found, rounding), Estimate(best, k * leading.error), size
     size = float(m) if isinstance(method.objective, LinearVAE) else max(data.trace, _TINY)
-    value = _own_value(method.objective, weights, data, products)
+    value = own_value(method.objective, weights, data, products)
     rest = float(np.sum(leading.values[k:])) if leading.dense else None
-    minimum = _own_minimum(method.objective, leading.values[:k], data.trace, m, rest)
+    minimum = own_minimum(method.objective, leading.values[:k], data.trace, m, rest)
     # The minimum decreases with every leading eigenvalue while the trace is fixed.
     low, high = (
-        _own_minimum(method.objective, values, data.trace, m)
+        own_minimum(method.objective, values, data.trace, m)
         for values in (leading.upper, leading.ritz)
     )
     if value is None or not all(map(math.isfinite, (low, minimum, high))):
@@ -220,101 +291,6 @@ def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estim
     if value is None or minimum is None:
         return None
     return Estimate((value.value - minimum.value) / size, (value.error + minimum.error) / size)
-
-
-def _own_value(objective: Any, weights: Any, data: Data, products: _Products) -> Estimate | None:
-    """Return the loss of the weights by its definition."""
-    encoder, atoms = weights.encoder, weights.atoms
-    if isinstance(objective, ExpectedNestedDropout):
-        prior = to_numpy(objective.prior)
-        parts = [_prefix_loss(products, b, data.trace, data.n_features) for b in _prefixes(prior)]
-        value = sum(p * part.value for p, part in zip(prior, parts, strict=True))
-        return Estimate(float(value), max(part.error for part in parts))
-    whole = _residual_variance(encoder, atoms, data, products)
-    if isinstance(objective, NonUniformL2):
-        penalties = to_numpy(objective.penalties)
-        decay = float(penalties @ (np.sum(encoder**2, axis=1) + np.sum(atoms**2, axis=1)))
-        return Estimate(whole.value + decay, whole.error + 4 * data.n_features * EPS * decay)
-    if isinstance(objective, LinearVAE):
-        return _negative_elbo(objective, weights, whole, products)
-    return whole
-
-
-def _prefixes(prior: Vector) -> range:
-    return range(1, len(prior) + 1)
-
-
-def _prefix_loss(products: _Products, b: int, trace: float, m: int) -> Estimate:
-    """Return tr((I − W₂ᵇW₁ᵇ)Σ(I − W₂ᵇW₁ᵇ)ᵀ) for the first b latents."""
-    square = products.gram[:b, :b] * products.code_moment[:b, :b]
-    cross = products.cross[:b]
-    size = trace + 2 * float(np.sum(np.abs(cross))) + float(np.sum(np.abs(square)))
-    return Estimate(trace - 2 * float(np.sum(cross)) + float(np.sum(square)), 4 * m * EPS * size)
-
-
-def _residual_variance(encoder: Vector, atoms: Vector, data: Data, products: _Products) -> Estimate:
-    """Return tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), from the m × m matrix where it is there."""
-    if data.matrix is None:
-        return _prefix_loss(products, len(encoder), data.trace, data.n_features)
-    m = data.n_features
-    residual = np.eye(m) - atoms.T @ encoder
-    image = residual @ data.matrix
-    value = float(np.sum(image * residual))
-    # Σ itself is known to m·ε·σ₁², and each of the two products adds m rounding errors.
-    size = float(np.sum(np.abs(image) * np.abs(residual)))
-    known = m * EPS * norm(residual) * norm(image)
-    return Estimate(value, 4 * m * EPS * size + known)
-
-
-def _negative_elbo(
-    objective: LinearVAE, weights: Any, whole: Estimate, products: _Products
-) -> Estimate | None:
-    """Return −ELBO: Gaussian misfit with noise s², plus the divergence of q(z|x) from N(0, I)."""
-    k, m = weights.encoder.shape
-    given = objective.noise
-    log_noise = float(weights.log_noise[0, 0]) if given is None else math.log(given)
-    noise, logs = math.exp(log_noise), weights.log_variances[:, 0]
-    if not noise > 0.0:
-        return None
-    variances = np.exp(logs)
-    spread = float(variances @ np.diag(products.gram))
-    divergence = float(np.sum(np.diag(products.code_moment) + variances - logs)) - k
-    fit = m * math.log(2 * math.pi) + m * log_noise + (whole.value + spread) / noise
-    rounding = 8 * m * EPS * (abs(fit) + abs(divergence) + m * abs(log_noise))
-    return Estimate((fit + divergence) / 2, whole.error / (2 * noise) + rounding)
-
-
-def _own_minimum(
-    objective: Any, values: Vector, trace: float, m: int, rest: float | None = None
-) -> float:
-    """Return the global minimum for given leading eigenvalues and the sum of the others.
-
-    Bao et al. 2020: Theorem 3 and Appendix F; each by minimising the loss of one latent.
-    """
-    rest = trace - float(np.sum(values)) if rest is None else rest
-    if isinstance(objective, NonUniformL2):
-        # A latent of squared length a on its axis has the loss σ²(1 − a)² + 2λa.
-        penalties = np.sort(to_numpy(objective.penalties))
-        safe = np.where(values > 0.0, values, 1.0)
-        length = np.where(values > 0.0, np.maximum(1 - penalties / safe, 0.0), 0.0)
-        return float(np.sum(values * (1 - length) ** 2 + 2 * penalties * length)) + rest
-    if isinstance(objective, ExpectedNestedDropout):
-        prior = to_numpy(objective.prior)
-        return float(sum(p * (trace - np.sum(values[:b])) for b, p in enumerate(prior, start=1)))
-    if isinstance(objective, LinearVAE):
-        return _vae_minimum(objective.noise, values, rest, m)
-    return rest
-
-
-def _vae_minimum(given: float | None, values: Vector, rest: float, m: int) -> float:
-    """Return −log-likelihood of N(0, C) with C = max(σ², s²) in the subspace and s² outside."""
-    k = len(values)
-    noise = rest / max(m - k, 1) if given is None else given
-    if noise <= 0.0:
-        return -math.inf
-    model = np.append(np.maximum(values, noise), np.full(m - k, noise))
-    data = np.append(values, np.full(m - k, rest / max(m - k, 1)))
-    return float(m * math.log(2 * math.pi) + np.sum(np.log(model) + data / model)) / 2
 
 
 def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vector]:
@@ -334,7 +310,7 @@ def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vec
     return 1 + np.flatnonzero(zero), 1 + np.flatnonzero(~zero & ~nonzero)
 
 
-def _rise(method: Method, weights: Any, products: _Products, m: int) -> Estimate:
+def _rise(method: Method, weights: Any, products: LossTerms, m: int) -> Estimate:
     lengths = np.maximum(np.array([norm(row) for row in weights.atoms]), _TINY)[:, None]
     variances = np.sum((products.decoded / lengths) * (weights.atoms / lengths), axis=1)
     variances = variances[_variance_order(method.objective, len(variances))]
@@ -355,12 +331,13 @@ def _imbalance(weights: Any, m: int) -> Estimate:
 
 
 def _stationarity(
-    method: Method, weights: Any, data: Data, leading: Leading, products: _Products
+    method: Method, weights: Any, data: Data, leading: Leading, products: LossTerms
 ) -> Estimate | None:
-    """Return ‖direction‖ / (scale · ‖weights‖); weights below 1e-8 are compared with 1e-8.
+    """Return the norm of the direction, relative to the curvature and the norm of the weights.
 
-    The gradient of a linear VAE is divided by its noise variance: it has no digits where that is
-    below the rounding error of the total variance.
+    A norm of the weights below 1e-8 is replaced by 1e-8. The gradient of a linear VAE is divided by
+    its noise variance, so that it has no digits where this is below the rounding error of the total
+    variance.
     """
     followed, m = method.expected(), data.n_features
     error = 8 * m * EPS
@@ -381,7 +358,7 @@ def _stationarity(
 
 
 def _own_direction(
-    rule: Any, weights: Any, products: _Products, data: Data
+    rule: Any, weights: Any, products: LossTerms, data: Data
 ) -> tuple[Vector, ...] | None:
     """Return the direction of a rule of the package by its definition; None for others."""
     W, A = weights.encoder, weights.atoms
@@ -413,7 +390,7 @@ def _gathered(weights: Any, encoder: Vector, atoms: Vector) -> tuple[Vector, ...
     return (encoder, atoms) if len(weights) == 2 else ((encoder + atoms) / 2,)
 
 
-def _nested_gradient(prior: Vector, weights: Any, products: _Products) -> tuple[Vector, Vector]:
+def _nested_gradient(prior: Vector, weights: Any, products: LossTerms) -> tuple[Vector, Vector]:
     """Sum the gradients over all prefix lengths b, each with its probability."""
     encoder, atoms = np.zeros_like(weights.encoder), np.zeros_like(weights.atoms)
     for b, p in enumerate(prior, start=1):
@@ -426,7 +403,7 @@ def _nested_gradient(prior: Vector, weights: Any, products: _Products) -> tuple[
 def _elbo_gradient(
     given: float | None,
     weights: Any,
-    products: _Products,
+    products: LossTerms,
     data: Data,
     halves: tuple[Vector, Vector],
 ) -> tuple[Vector, ...]:
@@ -435,7 +412,7 @@ def _elbo_gradient(
     noise = math.exp(float(weights.log_noise[0, 0])) if given is None else given
     variances = np.exp(weights.log_variances)
     lengths = np.diag(products.gram)[:, None]
-    misfit = _residual_variance(weights.encoder, weights.atoms, data, products).value
+    misfit = residual_variance(weights.encoder, weights.atoms, data, products).value
     slope = 0.0 if given is not None else m - (misfit + float(np.sum(variances * lengths))) / noise
     return (
         halves[0] / noise + products.encoded,
@@ -446,7 +423,11 @@ def _elbo_gradient(
 
 
 def _own_scale(rule: Any, top: float, m: int) -> float | None:
-    """Return the size with which a direction is compared; None for rules from outside."""
+    """Return the bound on the curvature by which the norm of a direction is divided.
+
+    It is a multiple of the largest eigenvalue `top`; for a linear VAE the number of features m is
+    used. None for rules from outside the package.
+    """
     if type(rule) is GeneralizedHebbianRule:
         return 2 * top
     if type(rule) is BrockettRule:
@@ -474,7 +455,7 @@ def _conditioning(method: Method, leading: Leading) -> float | None:
     if curvatures is None:
         return None
     positive = curvatures[curvatures > 1e-12 * curvatures[-1]]
-    return float(positive[-1] / positive[0]) if positive.size else math.inf
+    return float(positive[-1] / positive[0]) if positive.size else None
 
 
 def _epochs(
@@ -494,7 +475,26 @@ def _epochs(
     rate = method.expected().alignment_rate(leading.values, k)
     if rate is None:
         return None
-    return predicted_epochs(rate, learning_rate, training.effective_momentum, REACHED)
+    epochs = predicted_epochs(rate, learning_rate, training.effective_momentum, REACHED)
+    return epochs if math.isfinite(epochs) else None
+
+
+def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | str:
+    """Return which components are separated from sampling noise, or why it is not known."""
+    if not leading.dense:
+        return "Not all eigenvalues were computed, because there are more than 1024 features."
+    if data.weight is None:
+        return "The rows were not centred, and the theory is one of covariances."
+    if not data.weight > 2.0 or not data.trace > 0.0:
+        return "At least three rows that differ are needed."
+    # Eigenvalues below their rounding error are no noise of the data.
+    values, rows = np.where(leading.values > leading.error, leading.values, 0.0), data.weight - 1.0
+    if method.expected().aligns:
+        return Sampling(rows, separated_components(values, rows, k), None)
+    if k == data.n_features:
+        return "The subspace contains all features, so that no sample can change it."
+    turned = subspace_sampling_error(values, rows, k)
+    return Sampling(rows, components_above_noise(values, rows, k), turned)
 
 
 def _evidence(
@@ -503,8 +503,12 @@ def _evidence(
     k: int,
     data: Data,
     loss: tuple[Estimate | None, Estimate | None, float],
+    shift: float,
 ) -> dict[str, Any]:
-    """Return the numbers from which a reader can compute the figures again."""
+    """Return the numbers from which the figures can be computed again.
+
+    `shift` is added to the loss and its minimum: what the change of units subtracted from them.
+    """
     value, minimum, size = loss
     objective = method.objective
     found: dict[str, Any] = {
@@ -513,11 +517,14 @@ def _evidence(
         "eigenvalue_after_k_at_most": leading.outside,
         "all_eigenvalues_computed": leading.dense,
         "trace": data.trace,
+        "n_rows": data.weight,
         "misalignments": leading.misalignments,
-        "loss": None if value is None else value.value,
-        "minimum": None if minimum is None else minimum.value,
+        "loss": None if value is None else value.value + shift,
+        "minimum": None if minimum is None else minimum.value + shift,
         "loss_size": size,
     }
+    if leading.dense:
+        found["spectrum"] = leading.values
     if isinstance(objective, NonUniformL2):
         found["penalties"] = to_numpy(objective.penalties)
     if isinstance(objective, ExpectedNestedDropout):

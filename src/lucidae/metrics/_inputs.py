@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, as_float, as_plain, is_array, like, namespace, scalar, where_set
+from lucidae.arrays import Array, as_float, like, namespace, scalar, where_set
+from lucidae.validation import real_array
 
 
 def finite_array(x: Any, name: str, least_axes: int) -> Array:
     """Return `x` as a floating array; raise an error unless all entries are finite real numbers."""
-    array = as_plain(x) if is_array(x) else _from_sequence(x, name)
+    array = real_array(x, name)
     xp = namespace(array)
-    if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
-        raise ValueError(f"{name} must contain real numbers; its dtype is {array.dtype}.")
     if array.ndim < least_axes or 0 in array.shape:
         raise ValueError(
             f"{name} must have at least {least_axes} axes, none of them empty; "
@@ -26,13 +25,6 @@ def finite_array(x: Any, name: str, least_axes: int) -> Array:
             f"{name} contains NaN or infinite values; the metrics need finite weights."
         )
     return array
-
-
-def _from_sequence(x: Any, name: str) -> Array:
-    try:
-        return np.asarray(x)
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array of numbers; {error}.") from error
 
 
 def matrix(x: Any, name: str) -> Array:

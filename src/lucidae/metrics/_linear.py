@@ -6,15 +6,18 @@ from typing import Any
 
 from lucidae.arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
 from lucidae.metrics._inputs import matrix, norms, pair, require, single_or_stack, unit_columns
+from lucidae.validation import check_number
 
 ORTHONORMAL_TOLERANCE = 1e-4
+"""Largest difference of UᵀU from the identity for which U counts as orthonormal."""
 
 
 def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     """Measure how far the columns of the decoder are from the principal directions.
 
-    1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ): Bao et al. 2020, Definition 7.1. It is zero if every uᵢ is,
-    up to scale and sign, some column of the decoder, in any order.
+    The distance is 1 − (1/k) Σᵢ maxⱼ cos²(uᵢ, wⱼ), where uᵢ are the columns of U and wⱼ those of
+    the decoder (Bao et al. 2020, Definition 7.1). It is zero if every uᵢ equals some column of the
+    decoder up to scale and sign, in any order.
 
     Parameters
     ----------
@@ -39,6 +42,7 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     >>> round(axis_alignment_distance([[1.0, 1.0], [1.0, -1.0]], np.eye(2)), 12)
     0.5
     """
+    rtol = check_number(rtol, "rtol", low=0.0)
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
     return single_or_stack(alignment_of(weights, unit_columns(directions, 0.0), rtol))
@@ -55,10 +59,10 @@ def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
 def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     """Measure the part of the principal subspace outside the decoder's column space.
 
-    1 − (1/k) tr(UUᵀQQᵀ), Q an orthonormal basis of the column space: Bao et al. 2020,
-    Definition 7.2. Directions whose singular value is below `rtol` times the largest do not
-    enter Q, so that a zero latent adds 1/k to the distance although rounding errors give its
-    column some direction.
+    The distance is 1 − (1/k) tr(UUᵀQQᵀ), where Q is an orthonormal basis of the column space (Bao
+    et al. 2020, Definition 7.2). Directions whose singular value is at most `rtol` times the
+    largest do not enter Q. A zero latent therefore adds 1/k to the distance, although rounding
+    errors give its column some direction.
 
     Parameters
     ----------
@@ -84,6 +88,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     >>> subspace_distance(U * [1.0, 0.0], U)
     0.5
     """
+    rtol = check_number(rtol, "rtol", low=0.0)
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
     xp = namespace(weights)
@@ -98,7 +103,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 
 
 def imbalance(encoder: Any, decoder: Any) -> Any:
-    """Measure how far the encoder is from the decoder's transpose: ‖W₁ − W₂ᵀ‖²_F/k.
+    """Return ‖W₁ − W₂ᵀ‖²_F/k, the distance of the encoder W₁ from the transposed decoder W₂.
 
     It is zero at every minimum of an ℓ₂-regularised linear autoencoder (Bao et al. 2020,
     Theorem 3).
@@ -106,7 +111,9 @@ def imbalance(encoder: Any, decoder: Any) -> Any:
     Parameters
     ----------
     encoder : array of shape (..., k, m)
+        Encoder weights W₁; leading axes are a stack of problems.
     decoder : array of shape (..., m, k)
+        Decoder weights W₂.
 
     Returns
     -------
@@ -127,11 +134,13 @@ def imbalance(encoder: Any, decoder: Any) -> Any:
 
 
 def non_diagonality(M: Any) -> Any:
-    """Return the sum of the absolute off-diagonal entries. Bao et al. 2020, Definition 6.1.
+    """Return the sum of the absolute off-diagonal entries of M (Bao et al. 2020, Definition 6.1).
 
     Parameters
     ----------
     M : array of shape (..., k, k)
+        A square matrix, such as the second moment of the codes; leading axes are a stack of
+        problems.
 
     Returns
     -------
@@ -152,15 +161,15 @@ def non_diagonality(M: Any) -> Any:
 
 
 def importance_scores(U: Any, V: Any) -> Array:
-    """Return ‖uᵢ‖‖vᵢ‖ for every hidden unit i. Mianjy et al. 2018, section 6.
+    """Return ‖uᵢ‖‖vᵢ‖, the importance of each hidden unit i (Mianjy et al. 2018, Section 6).
 
     Parameters
     ----------
     U : array of shape (..., d1, r)
         Outgoing weights, one column per hidden unit.
     V : array of shape (..., d2, r)
-        Incoming weights, one column per hidden unit (LᵀV if the inputs are not white, with
-        E[xxᵀ] = LLᵀ). For tied weights, pass U twice.
+        Incoming weights, one column per hidden unit. If the inputs x are not white, give LᵀV
+        instead of V, where E[xxᵀ] = LLᵀ. For tied weights, give U twice.
 
     Returns
     -------
@@ -183,13 +192,13 @@ def importance_scores(U: Any, V: Any) -> Array:
 def equalization_variance(U: Any, V: Any) -> Any:
     """Return the variance of the importance scores over the hidden units (divisor r).
 
-    It is zero if and only if the pair is jointly equalized, as is every global optimum under
-    dropout: Mianjy et al. 2018, Theorem 3.4 and the right panels of Figure 3.
+    It is zero if and only if all hidden units have the same importance, as at every global optimum
+    of dropout training (Mianjy et al. 2018, Theorem 3.4 and the right panels of Figure 3).
 
     Parameters
     ----------
-    U : array of shape (..., d1, r)
-    V : array of shape (..., d2, r)
+    U, V : arrays of shape (..., d1, r) and (..., d2, r)
+        Outgoing and incoming weights, as for `importance_scores`.
 
     Returns
     -------
@@ -208,13 +217,13 @@ def equalization_variance(U: Any, V: Any) -> Any:
 def path_norm(U: Any, V: Any) -> Any:
     """Return the path norm ψ₂ = (Σᵢ ‖uᵢ‖²‖vᵢ‖²)^½ of a linear network.
 
-    Dropout with λ = (1 − θ)/θ adds λψ₂² to the expected squared loss: Mianjy et al. 2018,
-    section 1.
+    If each hidden unit is kept with probability θ, dropout adds λψ₂² to the expected squared loss,
+    where λ = (1 − θ)/θ (Mianjy et al. 2018, Section 1).
 
     Parameters
     ----------
-    U : array of shape (..., d1, r)
-    V : array of shape (..., d2, r)
+    U, V : arrays of shape (..., d1, r) and (..., d2, r)
+        Outgoing and incoming weights, as for `importance_scores`.
 
     Returns
     -------

@@ -7,7 +7,7 @@ from typing import Any
 
 from lucidae.arrays import Array, arange_like, like, namespace, where_set
 from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack
-from lucidae.validation import check_choice, check_number
+from lucidae.validation import check_choice, check_flag, check_number
 
 
 def support_recovery(coef: Any, true_coef: Any) -> Any:
@@ -24,6 +24,7 @@ def support_recovery(coef: Any, true_coef: Any) -> Any:
     coef : array of shape (kappa,) or (..., n, kappa)
         Coefficients in the orientation of scikit-learn's ``coef_``.
     true_coef : array of the same shape
+        The true coefficients.
 
     Returns
     -------
@@ -50,14 +51,14 @@ def support_recovery(coef: Any, true_coef: Any) -> Any:
 
 
 def frobenius_recovered(found: Array, truth: Array, rtol: float) -> Array:
-    """Tell whether ‖C − C₀‖_F ≤ rtol ‖C₀‖_F."""
+    """Return whether ‖C − C₀‖_F ≤ rtol ‖C₀‖_F for found coefficients C and true ones C₀."""
     return norms(norms(found - truth, axis=-2), axis=-1) <= rtol * norms(
         norms(truth, axis=-2), axis=-1
     )
 
 
 def rows_recovered(found: Array, truth: Array, rtol: float) -> Array:
-    """Tell whether every column has a small error relative to its own norm.
+    """Return whether the error of every column is at most `rtol` times its own norm.
 
     The error of a column that is zero in the truth is relative to the smallest true norm.
     """
@@ -85,6 +86,7 @@ def exact_recovery(
     coef : array of shape (kappa,) or (..., n, kappa)
         Coefficients in the orientation of scikit-learn's ``coef_``.
     true_coef : array of the same shape
+        The true coefficients.
     rtol : float, default=1e-3
         Relative error that still counts as equal.
     criterion : {"frobenius", "rows"}, default="frobenius"
@@ -134,9 +136,11 @@ def active_dimensions(
     variance : array of shape (..., n_samples, k) or (k,)
         Posterior variances, per sample or shared by all.
     max_variance : float, default=0.9
+        A dimension is active only if its average posterior variance is below this number.
     min_spread : float, default=0.01
+        A dimension is active only if the variance of its posterior mean is above this number.
     return_mask : bool, default=False
-        Return (count, mask), with the boolean mask (..., k) of the active dimensions.
+        Whether to return (count, mask), with the boolean mask (..., k) of the active dimensions.
 
     Returns
     -------
@@ -149,6 +153,9 @@ def active_dimensions(
     >>> active_dimensions([[1.0, 0.0], [-1.0, 0.0]], [[0.1, 1.0], [0.1, 1.0]])
     1
     """
+    max_variance = check_number(max_variance, "max_variance", low=0.0)
+    min_spread = check_number(min_spread, "min_spread", low=0.0)
+    check_flag(return_mask, "return_mask")
     means = finite_array(mean, "mean", least_axes=2)
     variances = like(finite_array(variance, "variance", least_axes=1), means)
     shared = variances.ndim == 1 and variances.shape[0] == means.shape[-1]

@@ -12,7 +12,7 @@ import torch
 from lucidae.arrays import scalar, to_numpy
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
-from lucidae.nn.layers import Tensor, batches, device_of, evaluation
+from lucidae.nn.layers import Tensor, batches, check_tensor, device_of, evaluation
 from lucidae.validation import check_number
 
 __all__ = ["CollapseReport", "collapse_report"]
@@ -23,7 +23,9 @@ _HEADER = ("latent", "KL", "variance", "spread", "active", "collapse")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapseReport:
-    """Report of `lucidae.nn.collapse_report`.
+    """Which latents of a VAE are used, and whether the collapse of the others is optimal.
+
+    The result of `lucidae.nn.collapse_report`.
 
     Parameters
     ----------
@@ -46,12 +48,13 @@ class CollapseReport:
         Number of samples.
     gains : ndarray of shape (k,) or None
         For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions v that the
-        latent could use; above 1 its collapse is not justified.
+        latent could use, with the covariance C of the model and Σ of the data; above 1 its collapse
+        is not justified.
     linear_active : int or None
         Number of latents that the best linear VAE with the same noise variance γ would use: the
         number of eigenvalues of the data covariance above γ.
     noise_variance : float or None
-        γ.
+        Noise variance γ of the decoder.
     max_variance, min_spread, tolerance : float
         The thresholds.
 
@@ -273,6 +276,13 @@ def collapse_report(
     0
     """
     check_number(tolerance, "tolerance", low=0.0)
+    check_number(max_variance, "max_variance", low=0.0)
+    check_number(min_spread, "min_spread", low=0.0)
+    if not isinstance(model, torch.nn.Module) or not callable(getattr(model, "encode", None)):
+        raise ValueError(
+            f"model is of type {type(model).__name__}, expected an nn.Module with a method encode "
+            "that returns a Gaussian posterior, such as lucidae.nn.VAE."
+        )
     with evaluation(model):
         found = _gather(model, loader)
     count, active = active_dimensions(
@@ -332,6 +342,11 @@ def active_directions(
     >>> active_directions(turn @ torch.diag(torch.tensor([0.1, 1.0])) @ turn.T, mean)
     1
     """
+    check_tensor(mean, "mean", ("n", "k"))
+    check_tensor(covariance, "covariance", (mean.shape[1], mean.shape[1]))
+    for name, values in (("mean", mean), ("covariance", covariance)):
+        if not torch.isfinite(values).all():
+            raise ValueError(f"{name} contains NaN or infinity: the training has diverged.")
     variances, axes = torch.linalg.eigh(covariance.double())
     rotated = mean.double() @ axes
     spread = rotated.var(0, correction=0)
@@ -344,8 +359,8 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
     moment: SecondMoment | None = None
     device = device_of(model)
     for batch in batches(loader, "loader"):
-        x = batch.to(device)
-        posterior = model.encode(x)
+        x = batch.to(device, _dtype_of(model, batch))
+        posterior = _posterior(model, x)
         means.append(posterior.mean)
         variances.append(posterior.variance)
         kls.append(posterior.marginal_kl())
@@ -365,6 +380,26 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
         covariance / count,
         moment,
     )
+
+
+def _dtype_of(model: Any, batch: Tensor) -> Any:
+    """Return the floating type of a model's parameters; that of the batch if it has none."""
+    kinds = (part.dtype for part in model.parameters() if part.is_floating_point())
+    return next(kinds, batch.dtype)
+
+
+def _posterior(model: Any, x: Tensor) -> Any:
+    """Return the posterior of a batch, if it is a Gaussian over latents of shape (B, k)."""
+    posterior = model.encode(x)
+    needed = ("mean", "variance", "covariance", "kl", "marginal_kl")
+    missing = [name for name in needed if not hasattr(posterior, name)]
+    if missing:
+        raise ValueError(
+            f"model.encode returned an object of type {type(posterior).__name__} without "
+            f"{', '.join(missing)}, expected a posterior such as lucidae.nn.FullGaussian."
+        )
+    check_tensor(posterior.mean, "the posterior mean of model.encode", (len(x), "k"))
+    return posterior
 
 
 def _linear_comparison(
@@ -398,9 +433,10 @@ def linear_decoder_of(model: Any) -> Tensor | None:
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
     """Return the largest variance of the data outside the range of the decoder, divided by γ.
 
-    On that complement C = γI, so vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest
-    eigenvalue of the restricted Σ divided by γ. If it exceeds 1, a collapsed latent whose decoder
-    column can be chosen freely would increase the likelihood.
+    γ is the noise variance. On that complement the model covariance is C = γI, so vᵀC⁻¹ΣC⁻¹v /
+    vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest eigenvalue of the restricted Σ divided by γ.
+    If it exceeds 1, a collapsed latent whose decoder column can be chosen freely would increase the
+    likelihood.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
     outside = basis.mT @ sigma.to(basis) @ basis
@@ -408,11 +444,11 @@ def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
 
 
 def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tensor) -> Tensor:
-    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary, Qⱼ/zⱼ of Wipf 2023, eq. 18.
+    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary.
 
-    The log-likelihood −½(log|C| + tr C⁻¹Σ) along C + t vvᵀ has the derivative
-    ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. If the ratio exceeds 1, activating a latent with
-    this fixed column would increase the likelihood.
+    C is the covariance of the model and Σ that of the data (`sigma`). The log-likelihood −½(log|C|
+    + tr C⁻¹Σ) along C + t vvᵀ has the derivative ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. If the ratio
+    exceeds 1, activating a latent with this fixed column would increase the likelihood.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
     model_covariance = decoder @ decoder.mT + noise * identity

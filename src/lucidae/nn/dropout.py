@@ -12,7 +12,14 @@ from lucidae.certificate import Certificate, Claim, at_most
 from lucidae.dropout.certificate import certify_weights
 from lucidae.dropout.equalize import equalize_pair
 from lucidae.dropout.theory import strength_of
-from lucidae.nn.layers import Tensor, check_bottleneck, full_precision, without_autocast
+from lucidae.nn.layers import (
+    Tensor,
+    check_bottleneck,
+    check_pair,
+    check_tensor,
+    full_precision,
+    without_autocast,
+)
 from lucidae.validation import check_choice, check_number
 
 __all__ = ["DropoutPenalty", "certify_dropout", "equalize_layers"]
@@ -23,11 +30,11 @@ NAMES = ("linear1", "linear2")
 class DropoutPenalty(nn.Module):
     """The regulariser that dropout between two linear layers adds to the squared error.
 
-    λ Σᵢ ‖uᵢ‖² E[hᵢ²], with λ = dropout / (1 − dropout), hidden units h = linear1(x) and the
-    columns uᵢ of the second layer's weight (Mianjy et al. 2018, eq. 2, for any inputs and with
-    biases). The squared error without dropout plus this penalty is exactly the mean of the squared
-    error with dropout over all masks, so that training minimises the same loss without the noise of
-    the masks.
+    The penalty is λ Σᵢ ‖uᵢ‖² E[hᵢ²], with λ = dropout / (1 − dropout), hidden units h = linear1(x)
+    and the columns uᵢ of the second layer's weight (Mianjy et al. 2018, eq. 2, here for any inputs
+    and with biases). The squared error without dropout plus this penalty is exactly the mean of the
+    squared error with dropout over all masks, so that training minimises the same loss without the
+    noise of the masks.
 
     Parameters
     ----------
@@ -64,8 +71,9 @@ class DropoutPenalty(nn.Module):
         inputs : tensor of shape (…, linear1.in_features), optional
             Inputs of `linear1`; without them, inputs of identity covariance are assumed.
         """
-        if linear1.out_features != linear2.in_features:
-            check_bottleneck(linear1, linear2, NAMES)
+        check_pair(linear1, linear2, NAMES)
+        if inputs is not None:
+            check_tensor(inputs, "inputs", (..., linear1.in_features), linear1.weight)
         with without_autocast(linear1.weight):
             power = _hidden_power(linear1, inputs)
             outgoing = torch.sum(torch.square(full_precision(linear2.weight)), 0)
@@ -188,8 +196,17 @@ def certify_dropout(
     """
     check_bottleneck(linear1, linear2, NAMES)
     check_number(tolerance, "tolerance", low=0.0, open_low=True)
-    inputs = data.detach().double()
-    outputs = inputs if target is None else target.detach().double().reshape(len(target), -1)
+    inputs = check_tensor(data, "data", ("n", linear1.in_features)).detach().double()
+    outputs = inputs
+    if target is None:
+        if linear2.out_features != linear1.in_features:
+            raise ValueError(
+                f"no target was given, but linear1 has {linear1.in_features} inputs and linear2 "
+                f"{linear2.out_features} outputs: give the target, unless this is an autoencoder."
+            )
+    else:
+        check_tensor(target, "target", (len(data), linear2.out_features))
+        outputs = target.detach().double()
     biased = linear1.bias is not None or linear2.bias is not None
     certificate = certify_weights(
         linear2.weight.detach(),

@@ -19,6 +19,9 @@ __all__ = [
     "Tensor",
     "batches",
     "check_bottleneck",
+    "check_module",
+    "check_pair",
+    "check_tensor",
     "device_of",
     "evaluation",
     "full_precision",
@@ -28,26 +31,86 @@ __all__ = [
 Tensor: TypeAlias = Any
 
 
-def check_linear(layer: Any, name: str) -> Any:
-    """Return `layer` if it is a plain, materialised `nn.Linear` with finite weights."""
-    if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
-        raise ValueError(f"{name} is a {type(layer).__name__}, expected an nn.Linear layer.")
-    if not torch.isfinite(layer.weight).all():
-        raise ValueError(f"{name}.weight contains NaN or infinity: the training has diverged.")
-    return layer
-
-
 def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[Any, Any]:
-    """Return two linear layers if the input size of the second is the output size of the first."""
-    check_linear(first, names[0])
-    check_linear(second, names[1])
+    """Return two linear layers with finite weights if the second can follow the first."""
+    check_pair(first, second, names)
+    for layer, name in zip((first, second), names, strict=True):
+        if not torch.isfinite(layer.weight).all():
+            raise ValueError(f"{name}.weight contains NaN or infinity: the training has diverged.")
+    return first, second
+
+
+def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
+    """Check that two linear layers can follow each other, without reading their weights."""
+    for layer, name in zip((first, second), names, strict=True):
+        if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
+            raise ValueError(
+                f"{name} is {_kind(layer)}, expected an nn.Linear layer (of an nn.Sequential, give "
+                "the layer itself)."
+            )
     if first.out_features != second.in_features:
         raise ValueError(
             f"{names[0]} has {first.out_features} output features and {names[1]} has "
             f"{second.in_features} input features, expected equal numbers: give the two layers on "
             "either side of one bottleneck."
         )
-    return first, second
+
+
+def check_module(module: Any, name: str, what: str) -> Any:
+    """Return `module` if it can be called like a network; `what` says what it maps."""
+    if isinstance(module, type) or not callable(module):
+        raise ValueError(f"{name} is {_kind(module)}, expected an nn.Module {what}.")
+    return module
+
+
+def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = None) -> Tensor:
+    """Return `x` if it is a non-empty tensor of real numbers of an expected shape.
+
+    NaN and infinity are not searched for: on an accelerator this would wait for the device.
+
+    Parameters
+    ----------
+    x : object
+        What was given.
+    name : str
+        Its name in the message.
+    shape : tuple
+        The expected size of each axis; a string, such as ``"B"``, allows any size. An ellipsis in
+        the first place allows any number of further axes.
+    reference : tensor, optional
+        A parameter of the module; `x` has to be on its device.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name} is {_kind(x)}, expected a tensor of shape {_shown(shape)}.")
+    if x.is_complex():
+        raise ValueError(f"{name} is complex ({x.dtype}), expected real numbers.")
+    if x.is_meta and reference is None:
+        raise ValueError(f"{name} is on the device 'meta', which has no data.")
+    sizes = shape[1:] if shape[0] is ... else shape
+    fits = x.ndim >= len(sizes) if shape[0] is ... else x.ndim == len(sizes)
+    last = x.shape[x.ndim - len(sizes) :] if fits else ()
+    if not fits or any(
+        isinstance(want, int) and got != want for got, want in zip(last, sizes, strict=True)
+    ):
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, expected {_shown(shape)}.")
+    if 0 in x.shape:
+        raise ValueError(f"{name} is empty: its shape is {tuple(x.shape)}. Give at least one row.")
+    if reference is not None and x.device != reference.device:
+        raise ValueError(
+            f"{name} is on the device {str(x.device)!r} and the module on "
+            f"{str(reference.device)!r}, expected one device for both: move one with .to()."
+        )
+    return x
+
+
+def _shown(shape: tuple[Any, ...]) -> str:
+    names = ["…" if size is ... else str(size) for size in shape]
+    return f"({', '.join(names)}{',' * (len(names) == 1)})"
+
+
+def _kind(x: Any) -> str:
+    """Return the kind of an object for a message."""
+    return "None" if x is None else f"of type {type(x).__name__}"
 
 
 def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
@@ -70,10 +133,16 @@ def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
 
 def _finite_batch(batch: Any, name: str) -> Tensor:
     if not isinstance(batch, torch.Tensor) or batch.ndim < 2 or batch.numel() == 0:
-        shape = tuple(batch.shape) if isinstance(batch, torch.Tensor) else type(batch).__name__
-        raise ValueError(
-            f"{name} contains {shape}, expected non-empty tensors of shape (batch, …)."
+        given = (
+            f"of shape {tuple(batch.shape)}" if isinstance(batch, torch.Tensor) else _kind(batch)
         )
+        raise ValueError(
+            f"{name} contains a batch {given}, expected non-empty tensors of shape (B, …)."
+        )
+    if batch.is_complex():
+        raise ValueError(f"{name} is complex ({batch.dtype}), expected real numbers.")
+    if batch.is_meta:
+        raise ValueError(f"{name} is on the device 'meta', which has no data.")
     if not torch.isfinite(batch).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch
@@ -128,6 +197,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
+        self.channels = check_integer(channels, "channels", low=1)
         self.body = nn.Sequential(
             *_normalised(channels),
             nn.Conv2d(channels, channels, 3, padding=1, bias=False),
@@ -136,7 +206,8 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the images after the block."""
+        """Return the images after the block, for images of shape (B, channels, height, width)."""
+        check_tensor(x, "x", ("B", self.channels, "height", "width"))
         return x + self.body(x)
 
 
@@ -146,10 +217,17 @@ def _normalised(channels: int) -> tuple[Any, Any]:
 
 def image_shape(shape: Any) -> tuple[int, int, int]:
     """Return `shape` if it is (channels, height, width)."""
-    if len(tuple(shape)) != 3:
+    if not isinstance(shape, tuple | list | torch.Size) or len(shape) != 3:
         raise ValueError(f"shape={shape!r} was given, expected (channels, height, width).")
     channels, height, width = (check_integer(size, "shape", low=1) for size in shape)
     return channels, height, width
+
+
+def check_sizes(width: Any, blocks: Any, stages: Any) -> None:
+    """Check the sizes of a residual network."""
+    check_integer(width, "width", low=1)
+    check_integer(blocks, "blocks", low=0)
+    check_integer(stages, "stages", low=0)
 
 
 def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
@@ -190,6 +268,7 @@ class ResNetEncoder(nn.Module):
         super().__init__()
         self.shape = image_shape(shape)
         self.out_features = check_integer(features, "features", low=1)
+        check_sizes(width, blocks, stages)
         sizes = stage_sizes(*self.shape[1:], stages)
         layers: list[Any] = [nn.Conv2d(self.shape[0], width, 3, padding=1)]
         for stage in range(stages):
@@ -204,9 +283,7 @@ class ResNetEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of a batch of images, shape (B, features)."""
-        if tuple(x.shape[1:]) != self.shape:
-            raise ValueError(f"images have shape {tuple(x.shape)}, expected (B, *{self.shape}).")
-        return self.body(x)
+        return self.body(check_tensor(x, "x", ("B", *self.shape)))
 
 
 class Enlarge(nn.Module):
@@ -248,6 +325,7 @@ class ResNetDecoder(nn.Module):
         super().__init__()
         self.shape = image_shape(shape)
         self.in_features = check_integer(latent_dim, "latent_dim", low=1)
+        check_sizes(width, blocks, stages)
         sizes = stage_sizes(*self.shape[1:], stages)
         last = width * 2**stages
         layers: list[Any] = [
@@ -264,4 +342,4 @@ class ResNetDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return a batch of images, shape (B, channels, height, width)."""
-        return self.body(z)
+        return self.body(check_tensor(z, "z", ("B", self.in_features)))

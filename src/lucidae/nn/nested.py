@@ -13,7 +13,14 @@ from lucidae.arrays import eigh_descending
 from lucidae.arrays.eigen import fix_signs
 from lucidae.linear.objectives import geometric_prior, uniform_prior
 from lucidae.moments import SecondMoment
-from lucidae.nn.layers import Tensor, batches, check_bottleneck, full_precision, without_autocast
+from lucidae.nn.layers import (
+    Tensor,
+    batches,
+    check_bottleneck,
+    check_module,
+    check_tensor,
+    without_autocast,
+)
 from lucidae.validation import check_choice, check_integer
 
 __all__ = ["NestedDropout", "order_dimensions", "prefix_losses"]
@@ -65,7 +72,7 @@ class NestedDropout(nn.Module):
         super().__init__()
         self.dim = check_integer(dim, "dim", low=1)
         self.draw = check_choice(draw, "draw", DRAWS)
-        self.axis = axis
+        self.axis = check_integer(axis, "axis", low=-64, high=63)
         self.prefix = None if prefix is None else check_integer(prefix, "prefix", low=1, high=dim)
         probabilities = torch.as_tensor(prefix_prior(prior, dim), dtype=torch.get_default_dtype())
         self.register_buffer("prior", probabilities)
@@ -107,6 +114,7 @@ class NestedDropout(nn.Module):
         return codes.masked_fill(positions >= lengths, 0.0)
 
     def _check(self, codes: Tensor) -> None:
+        check_tensor(codes, "codes", (...,), self.prior)
         if not -codes.ndim <= self.axis < codes.ndim or codes.shape[self.axis] != self.dim:
             raise ValueError(
                 f"codes have shape {tuple(codes.shape)}, expected {self.dim} latents "
@@ -119,7 +127,16 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
     given = prior.detach().cpu() if isinstance(prior, torch.Tensor) else prior
-    probabilities = np.asarray(given, dtype=float)
+    try:
+        probabilities = np.asarray(given)
+        if probabilities.dtype.kind not in "bifu":
+            raise TypeError
+        probabilities = probabilities.astype(float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"prior={prior!r} was given, expected 'geometric', 'uniform', or the probability of "
+            "each prefix length."
+        ) from error
     if probabilities.shape != (dim,):
         raise ValueError(
             f"prior has shape {probabilities.shape}, expected ({dim},): one probability for each "
@@ -178,19 +195,37 @@ def prefix_losses(
     >>> prefix_losses(x, decoder, x).detach()
     tensor([16.,  0.])
     """
-    if codes.ndim != 2 or target.ndim < 2 or target.shape[0] != codes.shape[0]:
+    check_tensor(codes, "codes", ("B", "k"))
+    check_tensor(target, "target", (..., "B", "m"), codes)
+    if target.shape[0] != codes.shape[0]:
         raise ValueError(
             f"codes have shape {tuple(codes.shape)} and target {tuple(target.shape)}, expected "
-            "(B, k) and (B, …)."
+            "(B, k) and (B, …): one target for each row of the codes."
         )
+    check_module(decoder, "decoder", "from latents (B, k) to the shape of the target")
+    if loss is not None:
+        check_module(loss, "loss", "or function of a prediction and a target")
     dim = codes.shape[1]
     chosen = range(1, dim + 1) if prefixes is None else prefixes
+    if not isinstance(chosen, Iterable) or getattr(chosen, "ndim", 1) == 0:
+        raise ValueError(f"prefixes={prefixes!r} was given, expected lengths such as [1, 2, 4].")
     lengths = [check_integer(length, "prefixes", low=1, high=dim) for length in chosen]
     if not lengths:
         raise ValueError("prefixes is empty, expected at least one length.")
     if loss is None and isinstance(decoder, nn.Linear):
+        _check_decoder(decoder, codes, target)
         return _linear_prefix_losses(codes, decoder, target)[[b - 1 for b in lengths]]
     return _stacked_prefix_losses(codes, decoder, target, lengths, loss or _squared_error)
+
+
+def _check_decoder(decoder: Any, codes: Tensor, target: Tensor) -> None:
+    """Check that a linear layer maps the codes to the entries of the target."""
+    wanted = target.flatten(1).shape[1]
+    if (decoder.in_features, decoder.out_features) != (codes.shape[1], wanted):
+        raise ValueError(
+            f"decoder maps {decoder.in_features} to {decoder.out_features} features, expected "
+            f"{codes.shape[1]} to {wanted}, the sizes of codes and target."
+        )
 
 
 def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor:
@@ -201,9 +236,10 @@ def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor
     one product with the lower triangle of G, and their cumulative sum gives all prefixes.
     """
     with without_autocast(codes):
-        z, weight = full_precision(codes), full_precision(decoder.weight)
-        wanted = full_precision(target.flatten(1))
-        wanted = wanted if decoder.bias is None else wanted - full_precision(decoder.bias)
+        parts = (codes, decoder.weight, target.flatten(1))
+        double = any(part.dtype == torch.float64 for part in parts)
+        z, weight, wanted = (part.double() if double else part.float() for part in parts)
+        wanted = wanted if decoder.bias is None else wanted - decoder.bias.to(wanted.dtype)
         gram = weight.mT @ weight
         doubled = 2 * torch.tril(gram, -1) + torch.diag(torch.diagonal(gram))
         changes = z * (z @ doubled.mT - 2 * wanted @ weight)
@@ -219,7 +255,13 @@ def _stacked_prefix_losses(
     dropped = torch.arange(dim, device=codes.device) >= cut
     stacked = codes[None].masked_fill(dropped, 0.0).reshape(count * size, dim)
     wanted = target[None].expand(count, *target.shape).flatten(0, 1)
-    values = loss(decoder(stacked), wanted)
+    decoded = decoder(stacked)
+    if decoded.shape != wanted.shape:
+        raise ValueError(
+            f"decoder returned shape {tuple(decoded.shape)} for {count * size} samples, expected "
+            f"{tuple(wanted.shape)}, the shape of the target for each prefix."
+        )
+    values = loss(decoded, wanted)
     if values.shape[:1] != (count * size,):
         raise ValueError(
             f"loss returned shape {tuple(values.shape)}, expected one value for each of "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lucidae.nn.layers import Tensor, full_precision, without_autocast
+from lucidae.nn.layers import Tensor, check_tensor, full_precision, without_autocast
 from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["DiagonalGaussian", "FullGaussian", "Gaussian", "GaussianHead", "LowRankGaussian"]
@@ -33,11 +33,12 @@ def _noise(mean: Tensor, sample_shape: Shape, count: int | None = None) -> Tenso
 
 
 class DiagonalGaussian(NamedTuple):
-    """N(mean, diag(scale²)).
+    """Gaussian distribution N(mean, diag(scale²)) with a diagonal covariance.
 
     Parameters
     ----------
     mean : tensor of shape (…, k)
+        Means of the k latents.
     scale : tensor of shape (…, k)
         Standard deviations, positive.
 
@@ -78,11 +79,12 @@ class DiagonalGaussian(NamedTuple):
 
 
 class FullGaussian(NamedTuple):
-    """N(mean, LLᵀ) with a lower-triangular factor.
+    """Gaussian distribution N(mean, LLᵀ) with a full covariance, given by a triangular factor L.
 
     Parameters
     ----------
     mean : tensor of shape (…, k)
+        Means of the k latents.
     factor : tensor of shape (…, k, k)
         L, lower triangular with a positive diagonal; leading axes may broadcast.
 
@@ -131,15 +133,16 @@ class FullGaussian(NamedTuple):
 
 
 class LowRankGaussian(NamedTuple):
-    """N(mean, diag(scale²) + FFᵀ) with a factor F of a few columns.
+    """Gaussian distribution N(mean, diag(scale²) + FFᵀ) with a factor F of a few columns.
 
     Parameters
     ----------
     mean : tensor of shape (…, k)
+        Means of the k latents.
     scale : tensor of shape (…, k)
-        Positive.
+        Standard deviations of the diagonal part, positive.
     factor : tensor of shape (…, k, r)
-        F.
+        The factor F of the low-rank part.
 
     Examples
     --------
@@ -290,6 +293,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> Gaussian:
         """Return the posterior of each sample, for features of shape (…, in_features)."""
+        check_tensor(features, "features", (..., self.in_features), self.mean.weight)
         with without_autocast(features):
             features = features.to(self.mean.weight.dtype)
             mean = full_precision(self.mean(features))

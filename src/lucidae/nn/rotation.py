@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +18,90 @@ RESCALING = ("ada", "rmsprop", "rprop", "lion", "signsgd", "muon")
 """Parts of the names of optimizers that rescale the coordinates of a step."""
 
 
+class CodeRecorder:
+    """Record the codes from which the present gradients of an encoder were computed.
+
+    Codes and gradients come and go together: codes are recorded when ``backward`` reaches them,
+    and dropped when the gradients are cleared. Forward passes without a backward pass, such as an
+    evaluation between two steps, are therefore not counted, and the order of ``zero_grad`` and the
+    forward pass does not matter.
+
+    A copy of the encoder has a copy of this hook, which must not record anything for the original:
+    copies are not connected.
+
+    Parameters
+    ----------
+    encoder : nn.Linear, optional
+        The layer whose outputs are recorded; without it the recorder is not connected.
+    """
+
+    def __init__(self, encoder: Any = None) -> None:
+        self.codes: list[Tensor] = []
+        self._arriving: list[Tensor] = []
+        self._cleared = False
+        self._handles: tuple[Any, ...] = ()
+        self._connected = encoder is not None
+        if encoder is not None:
+            self._handles = (
+                encoder.register_forward_hook(self),
+                encoder.weight.register_hook(self._before_gradient),
+                encoder.weight.register_post_accumulate_grad_hook(self._after_gradient),
+            )
+            self._weight = encoder.weight
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return CodeRecorder, ()
+
+    def __call__(self, layer: Any, _inputs: Any, codes: Tensor) -> None:
+        """Register codes, so that they are recorded when ``backward`` reaches them."""
+        if not self._connected or not codes.requires_grad or not torch.is_grad_enabled():
+            return
+        kept = codes.detach()
+        if not torch.compiler.is_compiling():
+            codes.register_hook(functools.partial(self._arrive, kept))
+        elif layer.training:
+            # A compiled graph cannot have a hook on one of its tensors: these codes count with the
+            # next gradient.
+            self._arriving.append(kept)
+
+    def _arrive(self, kept: Tensor, _gradient: Tensor) -> None:
+        # A graph that is retained may be traversed more than once.
+        if not any(kept is other for other in (*self.codes, *self._arriving)):
+            self._arriving.append(kept)
+
+    def _before_gradient(self, _gradient: Tensor) -> None:
+        """Note whether gradients were cleared by other means, such as ``model.zero_grad()``."""
+        self._cleared = self._weight.grad is None
+
+    def _after_gradient(self, _weight: Tensor) -> None:
+        self.codes = self._arriving if self._cleared else [*self.codes, *self._arriving]
+        self._arriving = []
+
+    def clear(self) -> None:
+        """Drop the codes of the present gradients."""
+        self.codes = []
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._connected = False
+
+
 class RotationAugmented(torch.optim.Optimizer):
     """Wrap an optimizer so that it also rotates the latents onto the principal axes.
 
-    Before each step the rotation of Bao et al. 2020, Algorithm 1 is added to the gradients: with
-    the second moment Y of the outputs of `encoder` since the last step and
-    A = ½(triu(Y, 1) − tril(Y, −1)), g₁ ← g₁ − AW₁ and g₂ ← g₂ + W₂A. To first order this does not
+    Before each step the rotation of Bao et al. 2020, Algorithm 1 is added to the gradients of the
+    encoder W₁ and of the decoder W₂. With the second moment Y of the outputs of `encoder` from
+    which these gradients were computed, and the skew matrix A = ½(triu(Y, 1) − tril(Y, −1)), the
+    gradient of W₁ is reduced by AW₁, and W₂A is added to that of W₂. To first order this does not
     change the function of the network, for any layers around the bottleneck. The encoder's bias is
-    rotated, too.
+    rotated, too. After the step the gradients are again those of the loss.
+
+    The optimizer is used like any other: ``zero_grad`` may be called before or after the forward
+    pass, gradients may be accumulated over several forward and backward passes, ``step`` accepts a
+    closure, and `torch.amp.GradScaler` can be applied. Forward passes without a backward pass do
+    not count. If a network is compiled, each forward pass in training mode counts.
 
     Parameters
     ----------
@@ -57,6 +134,7 @@ class RotationAugmented(torch.optim.Optimizer):
     >>> optimizer = RotationAugmented(sgd, encoder, decoder, tied=True)
     >>> x = torch.randn(8, 5)
     >>> loss = (x - decoder(encoder(x))).square().sum(1).mean()
+    >>> optimizer.zero_grad()
     >>> loss.backward()
     >>> optimizer.step()
     >>> torch.equal(decoder.weight, encoder.weight.T)
@@ -81,34 +159,53 @@ class RotationAugmented(torch.optim.Optimizer):
         self.optimizer = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share()
-        self._clear_codes()
-        self._hook = encoder.register_forward_hook(self._record_codes)
+        self._recorder = CodeRecorder(encoder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies and pickles are made of the same arguments, so that the copy of an optimizer
+        # belongs to the copy of its network. Gradients and their codes are not copied by torch.
+        settings = {"tied": self.tied, "strength": self.strength, "centered": self.centered}
+        return _rebuild, (self.optimizer, self.encoder, self.decoder, settings)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Add the rotation to the gradients and let the wrapped optimizer step."""
+        """Add the rotation to the gradients and let the wrapped optimizer step.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Clears the gradients, computes the loss, calls its ``backward`` and returns it.
+
+        Returns
+        -------
+        The loss that the closure returned, or None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            self._augment()
-            self.optimizer.step()
+            of_loss = self._augment()
+            try:
+                self.optimizer.step()
+            finally:
+                for parameter, gradient in of_loss:
+                    parameter.grad = gradient
             if self.tied:
                 self.decoder.weight.copy_(self.encoder.weight.mT)
-        self._clear_codes()
+        self._recorder.clear()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients and the codes that belong to them."""
+        """Clear the gradients, and the codes from which they were computed."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._clear_codes()
+        self._recorder.clear()
 
     def add_param_group(self, param_group: Any) -> None:
         """Add a group of parameters to the wrapped optimizer."""
-        if "optimizer" in self.__dict__ and hasattr(self, "_hook"):
+        if "_recorder" in self.__dict__:
             self.optimizer.add_param_group(param_group)
         else:
-            super().add_param_group(param_group)
+            super().add_param_group(param_group)  # called by the constructor of the base class
 
     def state_dict(self) -> Any:
         """Return the state of the wrapped optimizer."""
@@ -120,8 +217,8 @@ class RotationAugmented(torch.optim.Optimizer):
         self._share()
 
     def detach(self) -> Any:
-        """Remove the hook from the encoder and return the wrapped optimizer."""
-        self._hook.remove()
+        """Remove the hooks from the encoder and return the wrapped optimizer."""
+        self._recorder.remove()
         return self.optimizer
 
     def _share(self) -> None:
@@ -129,35 +226,32 @@ class RotationAugmented(torch.optim.Optimizer):
         self.param_groups = self.optimizer.param_groups
         self.state = self.optimizer.state
 
-    def _clear_codes(self) -> None:
-        self._codes: list[Tensor] = []
-
-    def _record_codes(self, layer: Any, _: Any, codes: Tensor) -> None:
-        if layer.training and torch.is_grad_enabled():
-            self._codes.append(codes.detach())
-
     def _code_moment(self) -> Tensor:
-        """Return the second moment of the codes since the last step."""
-        if not self._codes:
+        """Return the second moment of the codes from which the gradients were computed."""
+        if not self._recorder.codes:
             raise RuntimeError(
-                "step() was called, but the encoder was not used in training mode since the last "
-                "step: call the network and loss.backward() first."
+                "step() was called, but no gradient went through the encoder since the last step: "
+                "call the network and loss.backward() first."
             )
-        codes = torch.cat([part.reshape(-1, part.shape[-1]) for part in self._codes])
+        codes = torch.cat([part.reshape(-1, part.shape[-1]) for part in self._recorder.codes])
         codes = full_precision(codes).to(self.encoder.weight.dtype)
-        codes = codes - codes.mean(0) if self.centered else codes
-        return codes.mT @ codes / codes.shape[0]
+        codes = codes - codes.mean(0) if self.centered and len(codes) else codes
+        return codes.mT @ codes / max(len(codes), 1)
 
-    def _augment(self) -> None:
+    def _augment(self) -> list[tuple[Any, Tensor]]:
+        """Add the rotation to the gradients; return the parameters with the gradients before."""
         weights = (self.encoder.weight, self.decoder.weight)
         if any(weight.grad is None for weight in weights):
             raise RuntimeError(
                 "step() was called, but a layer of the bottleneck has no gradient: call "
                 "loss.backward() first, and do not freeze these layers."
             )
+        changed = [weight for weight in (*weights, self.encoder.bias) if weight is not None]
+        before = [(parameter, parameter.grad) for parameter in changed]
         with without_autocast(weights[0]):
             generator = self.strength * rotation_generator(self._code_moment())
             self._add_rotation(generator, *weights)
+        return before
 
     def _add_rotation(self, generator: Tensor, encoder: Tensor, decoder: Tensor) -> None:
         # A step of size η adds ηA W₁ to the encoder and −ηW₂A to the decoder, since the gradient
@@ -175,6 +269,13 @@ class RotationAugmented(torch.optim.Optimizer):
         bias = self.encoder.bias
         if bias is not None and bias.grad is not None:
             bias.grad = bias.grad - generator @ bias
+
+
+def _rebuild(
+    optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
+) -> RotationAugmented:
+    """Return a new optimizer, for copies and pickles."""
+    return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 
 def refuse_rescaling(optimizer: Any) -> None:
@@ -200,7 +301,10 @@ def refuse_rescaling(optimizer: Any) -> None:
 
 def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str) -> bool:
     """Return whether the layers are tied, tying them if that was asked for."""
-    groups = [_group_of(optimizer, layer, name) for layer, name in _named(encoder, decoder)]
+    groups = [
+        _group_of(optimizer, encoder, "encoder"),
+        _group_of(optimizer, decoder, "decoder"),
+    ]
     if not isinstance(tied, bool) and tied != "auto":
         raise ValueError(f"tied={tied!r} was given, expected True, False or 'auto'.")
     fits = tuple(encoder.weight.shape) == tuple(decoder.weight.mT.shape)
@@ -224,11 +328,13 @@ def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str)
     return True
 
 
-def _named(encoder: Any, decoder: Any) -> tuple[tuple[Any, str], tuple[Any, str]]:
-    return (encoder, "encoder"), (decoder, "decoder")
-
-
 def _group_of(optimizer: Any, layer: Any, name: str) -> Any:
+    """Return the parameter group of the weight of a layer, which must be trainable."""
+    if not layer.weight.requires_grad:
+        raise ValueError(
+            f"{name}.weight does not require a gradient, so that it cannot be trained: call "
+            f"{name}.requires_grad_() first."
+        )
     for group in optimizer.param_groups:
         if any(parameter is layer.weight for parameter in group["params"]):
             return group

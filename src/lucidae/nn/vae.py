@@ -14,6 +14,8 @@ from lucidae.nn.layers import (
     ResNetDecoder,
     ResNetEncoder,
     Tensor,
+    check_module,
+    check_tensor,
     full_precision,
     image_shape,
 )
@@ -33,7 +35,7 @@ AVERAGING_RATE = 0.05
 """Weight of the newest batch in the running mean of the squared error."""
 
 SMALLEST_VARIANCE = 1e-8
-"""Lower bound of γ: single precision cannot distinguish smaller squared errors from zero."""
+"""Lower bound of the noise variance: in single precision, smaller errors count as zero."""
 
 SMALLEST_SCALE = 1e-8
 """Lower bound of the posterior standard deviations of `DictionaryVAE`."""
@@ -51,7 +53,7 @@ class Evidence(NamedTuple):
     kl : tensor of shape (B,)
         KL divergence of each sample's posterior to N(0, I).
     noise_variance : tensor, a number
-        γ.
+        Noise variance γ of the decoder.
 
     Examples
     --------
@@ -68,7 +70,21 @@ class Evidence(NamedTuple):
 
 
 def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> Tensor:
-    """Return ½(d log 2πγ + ‖x − μ‖²/γ), −log N(x; μ, γI) for x of `size` d.
+    """Return −log N(x; μ, γI), which is ½(d log 2πγ + ‖x − μ‖²/γ).
+
+    Parameters
+    ----------
+    squared_error : tensor
+        ‖x − μ‖², the squared error of each sample.
+    size : int
+        Number d of entries of a sample.
+    noise : tensor, a number
+        Noise variance γ.
+
+    Returns
+    -------
+    tensor
+        In nats, of the shape of `squared_error`.
 
     Examples
     --------
@@ -82,7 +98,7 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
 
 @dataclass(frozen=True, slots=True)
 class GeometricSchedule:
-    """A variance that changes from `start` to `end` by a constant factor per step.
+    """Schedule of a variance that changes from `start` to `end` by a constant factor per step.
 
     Parameters
     ----------
@@ -180,9 +196,10 @@ class NoiseVariance(nn.Module):
 class VAE(nn.Module):
     """A variational autoencoder for continuous data, with any encoder and decoder.
 
-    x ~ N(decoder(z), γI), z ~ N(0, I), and an amortised Gaussian posterior (Wipf 2023, eq. 2).
-    `VAE.resnet` builds one for images. The forward pass returns the loss, so that `torch.compile`
-    compiles the loss with the networks.
+    The latents z have the prior N(0, I), a sample x has the distribution N(decoder(z), γI) with the
+    noise variance γ, and the posterior of z is a Gaussian that the encoder predicts (Wipf 2023, eq.
+    2). `VAE.resnet` builds one for images. The forward pass returns the loss, so that
+    `torch.compile` compiles the loss with the networks.
 
     Parameters
     ----------
@@ -193,7 +210,7 @@ class VAE(nn.Module):
     decoder : nn.Module
         From latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
-        γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
+        The noise variance γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
 
     Examples
     --------
@@ -218,6 +235,8 @@ class VAE(nn.Module):
         super().__init__()
         if not isinstance(head, GaussianHead):
             raise ValueError(f"head is a {type(head).__name__}, expected a GaussianHead.")
+        check_module(encoder, "encoder", "from a batch to features")
+        check_module(decoder, "decoder", "from latents to means of the shape of a batch")
         self.encoder, self.decoder, self.head = encoder, decoder, head
         self.noise = NoiseVariance(noise_variance)
 
@@ -270,22 +289,28 @@ class VAE(nn.Module):
 
     @property
     def noise_variance(self) -> Tensor:
-        """Current value of γ."""
+        """Current value of the noise variance γ."""
         return self.noise.value
 
     def encode(self, x: Tensor) -> Gaussian:
         """Return the posterior of each sample."""
+        check_tensor(x, "x", (..., "B", "features"), self.head.mean.weight)
         posterior: Gaussian = self.head(self.encoder(x))
         return posterior
 
     def decode(self, z: Tensor) -> Tensor:
         """Return the mean of x given latents of shape (B, k)."""
-        return self.decoder(z)
+        return self.decoder(check_tensor(z, "z", ("B", self.latent_dim), self.head.mean.weight))
 
     def forward(self, x: Tensor) -> Evidence:
         """Return −ELBO and its parts for a batch, from one sample of each posterior."""
         posterior = self.encode(x)
         decoded = full_precision(self.decode(posterior.rsample()))
+        if decoded.shape != x.shape:
+            raise ValueError(
+                f"decoder returned shape {tuple(decoded.shape)} for a batch of shape "
+                f"{tuple(x.shape)}, expected the same shape."
+            )
         squared_error = torch.sum(torch.square(full_precision(x) - decoded).flatten(1), 1)
         size = math.prod(x.shape[1:])
         noise = self.noise(torch.mean(squared_error) / size)
@@ -300,23 +325,42 @@ class VAE(nn.Module):
     def sample(self, count: int) -> Tensor:
         """Decode `count` samples from the prior."""
         ref = self.head.mean.weight
+        check_integer(count, "count", low=1)
         return self.decode(torch.randn(count, self.latent_dim, dtype=ref.dtype, device=ref.device))
+
+
+def _as_tensor(dictionary: Any) -> Tensor:
+    """Return a dictionary as a tensor with data."""
+    try:
+        columns = torch.as_tensor(dictionary)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"dictionary is of type {type(dictionary).__name__}, expected numbers of shape (d, κ)."
+        ) from error
+    if columns.is_complex() or columns.is_meta:
+        raise ValueError(
+            f"dictionary has the type {columns.dtype} on {str(columns.device)!r}, expected real "
+            "numbers on a device with data."
+        )
+    return columns
 
 
 class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
-    This is the model of Wipf 2023, eq. 5, with encoder mean W_z x and one posterior covariance SSᵀ
-    for all samples. Minimised over the encoder, its loss is, up to a factor and a constant, the
-    energy that `lucidae.SparseVAE` minimises directly (eq. 18 for a full, eq. 50 for a diagonal
-    covariance). This module minimises it by gradient descent, as larger networks are trained.
+    This is the model of Wipf 2023, eq. 5, for a dictionary Φ and trained weights w. The posterior
+    of a sample x has the mean W_z x with a trained matrix W_z, and the covariance SSᵀ with one
+    trained factor S for all samples. Minimised over the encoder, its loss is, up to a factor and a
+    constant, the energy that `lucidae.SparseVAE` minimises directly (Wipf 2023, eq. 18 for a full
+    and eq. 50 for a diagonal covariance). This module minimises it by gradient descent, as larger
+    networks are trained.
 
     Parameters
     ----------
     dictionary : tensor of shape (d, κ)
-        Φ, fixed.
+        The dictionary Φ, which is not trained.
     noise_variance : float
-        γ, fixed.
+        The noise variance γ, which is not trained.
     covariance : {"full", "diagonal"}, default="full"
         Form of the posterior covariance.
     sampled : bool, default=False
@@ -342,7 +386,7 @@ class DictionaryVAE(nn.Module):
         sampled: bool = False,
     ) -> None:
         super().__init__()
-        columns = torch.as_tensor(dictionary)
+        columns = _as_tensor(dictionary)
         columns = columns if columns.is_floating_point() else columns.double()
         if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
             raise ValueError(
@@ -381,7 +425,7 @@ class DictionaryVAE(nn.Module):
 
     def encode(self, x: Tensor) -> FullGaussian | DiagonalGaussian:
         """Return the posterior of each sample, for x of shape (B, d)."""
-        mean = full_precision(x) @ self.encoder.mT
+        mean = self._rows(x) @ self.encoder.mT
         scale = nn.functional.softplus(self.raw_scale) + SMALLEST_SCALE
         if self.covariance == "diagonal":
             return DiagonalGaussian(mean, scale)
@@ -389,7 +433,8 @@ class DictionaryVAE(nn.Module):
 
     def decode(self, z: Tensor) -> Tensor:
         """Return Φ diag(w) z for latents of shape (B, κ)."""
-        return z @ self.linear_decoder().mT
+        check_tensor(z, "z", ("B", self.latent_dim), self.encoder)
+        return z.to(self.encoder.dtype) @ self.linear_decoder().mT
 
     def coefficients(self, x: Tensor) -> Tensor:
         """Return the sparse codes diag(w) W_z x, shape (B, κ) (Wipf 2023, Theorem 4.1)."""
@@ -397,10 +442,7 @@ class DictionaryVAE(nn.Module):
 
     def forward(self, x: Tensor) -> Evidence:
         """Return −ELBO and its parts for a batch of shape (B, d)."""
-        if x.ndim != 2 or x.shape[1] != self.dictionary.shape[0]:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}, expected (B, {self.dictionary.shape[0]})."
-            )
+        x = self._rows(x)
         posterior = self.encode(x)
         squared_error = self._squared_error(x, posterior)
         kl = posterior.kl()
@@ -408,14 +450,21 @@ class DictionaryVAE(nn.Module):
         return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
 
     def energy(self, x: Tensor) -> float:
-        """Return the energy over all samples in the scale of eq. 18 and eq. 50.
+        """Return the energy over all samples, as in Wipf 2023, eq. 18 and eq. 50.
 
         This is −2 ELBO without the constant d log 2π per sample. It is an upper bound of
         `SparseVAE.energy_` at the same relevances, with equality at the best encoder.
         """
+        if not torch.isfinite(self._rows(x)).all():
+            raise ValueError("x contains NaN or infinity. Remove or impute those entries first.")
         with torch.no_grad():
             loss = float(self(x).loss)
         return float(len(x) * (2 * loss - x.shape[1] * math.log(2 * math.pi)))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Return a batch of shape (B, d) in the precision of the dictionary."""
+        check_tensor(x, "x", ("B", self.dictionary.shape[0]), self.dictionary)
+        return full_precision(x).to(self.encoder.dtype)
 
     def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
         """Return E‖x − Φ diag(w) z‖² over the posterior, or its estimate from one sample."""

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 
+from lucidae.io.sheets import as_text
 from lucidae.io.tables import Table
 from lucidae.report.style import to_svg
 
@@ -100,6 +101,9 @@ class Plot:
         What the figure shows and how to read it.
     numbers : mapping of str to sequence
         Columns of equal length.
+    keeps_colours : bool, default=False
+        Whether images look the same in the dark theme, because the caption names their colours;
+        other images are inverted there.
     """
 
     kind: ClassVar[str] = "plot"
@@ -107,13 +111,20 @@ class Plot:
     svg: str
     caption: str
     numbers: Mapping[str, Sequence[Any]]
+    keeps_colours: bool = False
 
     @classmethod
     def of(
-        cls, name: str, figure: Figure, caption: str, numbers: Mapping[str, Sequence[Any]]
+        cls,
+        name: str,
+        figure: Figure,
+        caption: str,
+        numbers: Mapping[str, Sequence[Any]],
+        *,
+        keeps_colours: bool = False,
     ) -> Plot:
         """Convert `figure` to SVG, with the caption as its accessible name."""
-        return cls(name, to_svg(figure, name, caption), caption, numbers)
+        return cls(name, to_svg(figure, name, caption), caption, numbers, keeps_colours)
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
@@ -125,7 +136,7 @@ class Plot:
         """The data as a link that contains a CSV file."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.numbers)
+        writer.writerow([as_text(name) for name in self.numbers])
         writer.writerows([[_cell(value) for value in row] for row in self.rows])
         return "data:text/csv;charset=utf-8," + quote(stream.getvalue())
 
@@ -173,7 +184,7 @@ class Section:
 
 
 def _cell(value: Any) -> Any:
-    return f"{value:.10g}" if isinstance(value, float) else value
+    return f"{value:.10g}" if isinstance(value, float) else as_text(value)
 
 
 def count(number: int, noun: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from lucidae.displays._base import plain_text
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 Series = np.ndarray[Any, np.dtype[Any]]
@@ -17,17 +18,25 @@ DIVERGING = "RdBu_r"
 
 
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share of the variance of the first k."""
+    """Draw the variance of each component, and the share of the variance of the first k.
+
+    Parameters
+    ----------
+    variances, shares : array of shape (n,)
+        Variance of each component, and its share of the total variance.
+    chosen : int
+        Number of components that is marked.
+    """
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.2, 3.1))
-        order = np.arange(1, len(variances) + 1)
+        order = np.arange(len(variances))
         left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
         left.set(title="Variance of each component", xlabel="component", ylabel="variance")
-        right.plot(order, np.cumsum(shares), marker="o", color=LIGHT["blue"])
+        right.plot(order + 1, np.cumsum(shares), marker="o", color=LIGHT["blue"])
         right.set(title="Explained variance of the first k", xlabel="k", ylim=(0, 1.03))
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
-        for axes in (left, right):
-            axes.axvline(chosen, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
+        for axes, place in ((left, chosen - 0.5), (right, chosen)):
+            axes.axvline(place, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         explained = float(np.sum(shares[:chosen]))
         right.annotate(
@@ -110,9 +119,10 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
         image = axes.imshow(components, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
         axes.grid(visible=False)
         axes.set_ylabel("component")
-        axes.set_yticks(range(len(components)), [str(i + 1) for i in range(len(components))])
+        axes.set_yticks(range(len(components)), [str(i) for i in range(len(components))])
         if len(columns) <= 40:
-            axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=8)
+            names = [plain_text(name) for name in columns]
+            axes.set_xticks(range(len(columns)), names, rotation=60, ha="right", fontsize=8)
         else:
             axes.set_xlabel("column")
         figure.colorbar(image, ax=axes, shrink=0.9, label="loading")
@@ -134,14 +144,44 @@ def curves(
         return figure
 
 
+def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str, str]]:
+    """Return pairs (hidden, above) of curves of which the second covers the first.
+
+    `curves` draws on logarithmic axes; a point is covered if the later curve passes it at less than
+    a hundredth of the height of the figure.
+
+    Parameters
+    ----------
+    series : mapping of str to (abscissa, ordinate)
+        Curves with positive ordinates, in the order in which they are drawn.
+
+    Examples
+    --------
+    >>> x, y = np.arange(5.0), np.array([1.0, 0.5, 0.2, 0.1, 0.05])
+    >>> hidden_curves({"first": (x, y), "second": (x, y), "third": (x, 2 * y)})
+    [('first', 'second')]
+    """
+    heights = {name: np.log10(np.maximum(y, 1e-300)) for name, (_, y) in series.items()}
+    every = np.concatenate([*heights.values(), [0.0]])
+    width = 0.01 * float(np.ptp(every)) or 1.0
+    names, found = list(series), []
+    for index, name in enumerate(names):
+        for later in names[index + 1 :]:
+            inside = series[name][0] <= series[later][0][-1]
+            passed = np.interp(series[name][0], series[later][0], heights[later])
+            covered = inside & (abs(passed - heights[name]) < width)
+            if np.mean(covered) > 0.9:
+                found.append((name, later))
+                break
+    return found
+
+
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
     """Draw matrices of values in [0, 1] side by side with one common scale."""
     with drawing():
         figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
-            rows, columns = values.shape
-            edges = (0.5, columns + 0.5, rows + 0.5, 0.5)  # indices start at one
-            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, extent=edges)
+            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1)
             axes.grid(visible=False)
             axes.set(title=name, xlabel=xlabel)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -166,7 +206,7 @@ def shrinkage(values: Series, threshold: float) -> Figure:
     """Draw singular values and the threshold that is subtracted from each of them."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
-        axes.bar(np.arange(1, len(values) + 1), values, color=LIGHT["blue"], width=0.7)
+        axes.bar(np.arange(len(values)), values, color=LIGHT["blue"], width=0.7)
         axes.axhspan(0, threshold, color=LIGHT["grid"], alpha=0.8)
         axes.axhline(threshold, color=LIGHT["orange"], linestyle="--", label="threshold")
         axes.set(xlabel="direction", ylabel="singular value")
@@ -182,7 +222,7 @@ def relevances(
     """Draw the relevance of each column, and mark the significant and the true columns."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
-        order = np.arange(1, len(values) + 1)
+        order = np.arange(len(values))
         axes.vlines(order, 0, values, color=LIGHT["muted"], linewidth=1.0, linestyle="-")
         axes.plot(
             order[support], values[support], "o", color=LIGHT["blue"], label="significant columns"
@@ -200,7 +240,9 @@ def relevances(
         axes.set(xlabel="column", ylabel="relevance")
         axes.set_ylim(bottom=0)
         if len(names) <= 40:
-            axes.set_xticks(order, names, rotation=60, ha="right", fontsize=8)
+            axes.set_xticks(
+                order, [plain_text(name) for name in names], rotation=60, ha="right", fontsize=8
+            )
             axes.set_xlabel("")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, borderaxespad=0.2)
         return figure

@@ -56,8 +56,9 @@ def write_report(
         The path of the page.
     """
     text = render(table, SECTIONS, progress=progress)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    content = text.encode()
+    with atomic_path(path, len(content)) as temporary:
+        temporary.write_bytes(content)
     return Path(path)
 
 

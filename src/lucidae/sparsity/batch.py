@@ -21,11 +21,14 @@ from lucidae.arrays import (
     on_host,
     replayable,
     solve_lower,
+    to_numpy,
 )
 from lucidae.iteration import BatchSolution, Below, Solution, Status, iterate_batch, limited_blas
+from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.prediction import check_kept, narrowed
 from lucidae.sparsity.problem import (
     Problem,
     Units,
@@ -45,7 +48,7 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.working_set import NewtonPoint, newton_step
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number, real_array
 
 __all__ = ["SparseBatch", "solve_batch"]
 
@@ -56,8 +59,11 @@ PATIENCE = 16
 """Newton steps without progress after which a problem stops."""
 
 
+NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
+
+
 class CheckIntervals(NamedTuple):
-    """Steps between two evaluations of the distances: of updates, and of Newton steps."""
+    """Number of updates, and of Newton steps, between two evaluations of the distances."""
 
     updates: int
     newton: int
@@ -80,7 +86,7 @@ class SparseBatch(NamedTuple):
 
 
 class BatchSettings(NamedTuple):
-    """How a stack is solved."""
+    """Checked settings of `solve_batch`."""
 
     objective: Energy
     solver: str
@@ -112,7 +118,8 @@ def solve_batch(
     posterior : {"full", "diagonal", "point"} or a name given to `register_posterior`
         Which energy is minimised.
     noise_variance : float, array of shape (B,) or "learn"
-        γ of all problems, of each, or learned by evidence (safe where κ ≤ d/2).
+        Noise variance of all problems, of each problem, or learned together with the relevances,
+        which is safe for at most half as many columns as rows.
     solver : {"auto", "mm", "em", "mackay"}
         How the full energy is minimised; the other posteriors have one update each. "auto" solves
         one problem after the other on a processor, as `SparseVAE` does. On an accelerator it
@@ -149,6 +156,8 @@ def solve_batch(
     objective = make_objective(posterior, as_penalty(penalty), None)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
+    if n_jobs is not None and not (_is_integer(n_jobs) and n_jobs):
+        raise ValueError(f"n_jobs={n_jobs!r} was given, expected an integer other than 0 or None.")
     if n_jobs in (None, 1):
         return _solve_stack(X, y, noise, settings)
     count = max(1, min(y.shape[0], int(Parallel(n_jobs=n_jobs)._effective_n_jobs())))
@@ -160,10 +169,13 @@ def solve_batch(
     return _concatenated(solved)
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     """Return finite arrays (B, d, κ) and (B, d, n) of one library, with floating dtypes kept."""
-    y = y if is_array(y) else np.asarray(y)
-    X = X if is_array(X) else np.asarray(X)
+    X, y = real_array(X, "X"), real_array(y, "y")
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):
         raise ValueError(
@@ -180,6 +192,8 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     X, y = as_float(X), as_float(y)
     if not bool(xp.all(xp.isfinite(X))) or not bool(xp.all(xp.isfinite(y))):
         raise ValueError("X or y contains NaN or infinity. Remove those problems first.")
+    refuse_extremes(X, "X")
+    refuse_extremes(y, "y")
     return X, y
 
 
@@ -187,20 +201,29 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
     """Return one positive noise variance for each problem, or "learn"."""
     xp = namespace(y)
     if isinstance(noise, str):
-        check_choice(noise, "noise_variance", ("learn",))
+        check_choice(noise, "noise_variance", ("learn",), others=NUMBERS)
         check_learnable(objective)
         return noise
     ones = as_double(xp.ones_like(y[:, 0, 0]))
-    values = ones * like(noise, ones) if is_array(noise) or isinstance(noise, list) else (
-        ones * check_number(noise, "noise_variance", low=0.0, open_low=True)
-    )  # fmt: skip
+    if not is_array(noise) and not isinstance(noise, list | tuple):
+        return ones * check_number(
+            noise, "noise_variance", low=0.0, open_low=True, others=" for all problems, an array "
+            "of them or 'learn'",
+        )  # fmt: skip
+    given = like(real_array(noise, "noise_variance"), ones)
+    if tuple(given.shape) not in ((), (1,), tuple(ones.shape)):
+        raise ValueError(
+            f"noise_variance has shape {tuple(given.shape)}, expected a number or {ones.shape[0]} "
+            "of them, one for each problem."
+        )
+    values = ones * given
     if not bool(xp.all(xp.isfinite(values) & (values > 0))):
         raise ValueError("noise_variance must be finite and above 0 for every problem.")
     return values
 
 
 def _some(values: Any, index: Any) -> Any:
-    """Return some of the problems; a word stands for all of them."""
+    """Return some of the problems; a string such as "learn" applies to all and is unchanged."""
     if isinstance(values, str):
         return values
     xp = namespace(values)
@@ -218,13 +241,35 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
         solved = _solve_one_by_one if one_by_one else _solve_together
         solution = solved(problem._replace(noise=level), settings, learn)
         value = _in_units(dictionary, responses, solution.value, units, objective)
-    ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
+    narrow = _narrowed(value, units, y)
+    ended = (solution.n_iter, solution.distance, solution.tolerance)
+    return BatchSolution(narrow, _finite_status(solution, value), *ended)
+
+
+def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
+    """Return the solutions in the library and precision of y, or raise if they leave its range."""
+    xp = namespace(value.coef)
+    for name, part in zip(value._fields, value, strict=True):
+        # Problems that diverged are told by their status, and do not stop the others.
+        narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
     narrow = SparseBatch(*(like(part, y) for part in value))
-    return BatchSolution(narrow, *ended)
+    sizes = xp.abs(value.coef) * units.norms[:, None, :]
+    check_kept(value.coef, as_double(narrow.coef), sizes, "coef")
+    return narrow
+
+
+def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[Status, ...]:
+    """Return the statuses; problems with a result that is not finite have diverged."""
+    xp = namespace(value.coef)
+    finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
+    return tuple(
+        status if sound else Status.DIVERGED
+        for status, sound in zip(solution.status, to_numpy(finite), strict=True)
+    )
 
 
 def _first_noise(problem: Problem) -> Array:
-    """Residual variance where there are more rows than columns, a tenth elsewhere."""
+    """Return the residual variance if there are more rows than columns, else a tenth."""
     xp = namespace(problem.noise)
     spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
     estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
@@ -256,7 +301,7 @@ def _solve_one_by_one(
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Repeat an update until it has chosen a basin, then take Newton steps if κ is small."""
+    """Repeat an update until a basin is chosen, then take Newton steps if the columns are few."""
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
     large = problem.columns > NEWTON_COLUMNS * problem.rows

@@ -1,6 +1,7 @@
-"""Certificates of sparse representations: `measure` gives figures, `claims` judges them.
+"""Certificates of sparse representations: the claims that the verifier's figures support.
 
-Fitted estimators and coefficients from elsewhere are measured (by the verifier) and judged alike.
+Fitted estimators and coefficients from elsewhere are measured by the same verifier and judged by
+the same thresholds.
 """
 
 from __future__ import annotations
@@ -17,31 +18,45 @@ from lucidae.certificate import (
     certifies,
     does_not_apply,
     reported,
+    undecided,
 )
 from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.figures import FINEST, SparseFigures
+from lucidae.sparsity.figures import FINEST, FORMER, SparseFigures
 from lucidae.sparsity.problem import takes_dictionary_and_responses
-from lucidae.sparsity.theory import EXACT, row_scale_ratios, spark_bound, uniqueness_bound
+from lucidae.sparsity.theory import (
+    EXACT,
+    UNCHECKED,
+    row_scale_ratios,
+    spark_bound,
+    uniqueness_bound,
+)
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import check_number, check_rows
 
 __all__ = ["certify_coefficients"]
 
 GIVEN_NOISE = 1e-9
-"""Relative distance of γ from the number that was asked for; units are converted to 1e-15."""
+"""Largest relative distance of the noise variance from the number that was asked for.
+
+Conversions of units cost about 1e-15.
+"""
 
 ENERGY = 1e-8
-"""Relative distance between the reported energy and the verifier's; both are exact to rounding."""
+"""Largest relative distance between the reported energy and the verifier's."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
-UNDECIDED = "Uniqueness is neither confirmed nor refuted"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
-SPARSEST = "no other representation uses as few columns"
+SPARSEST = "no other representation of the responses uses as few columns"
+OPEN = "Nothing is claimed: whether there are others was neither confirmed nor refuted"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
-NOT_MEASURED = "This was not measured: certify(estimator, X, y)."
+NOT_DETERMINED = (
+    "The relevances are not finite, or rounding leaves them open because the coefficients "
+    "interpolate the responses."
+)
+NO_FEWER = "No column is active, or at least as many as there are rows."
 OUT_OF_REACH = (
-    "Σ has a condition number of the order of 1/γ, and solvers in float64 reach ±{reach:.1g} only, "
-    "so float64 does not decide the claim."
+    "The covariance ΦWΦᵀ + γI of a response has a condition number of the order of 1/γ, so that "
+    "solvers in float64 reach ±{reach:.1g} only: the claim is not decided."
 )
 
 
@@ -52,8 +67,10 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         _posterior_mean(figures),
         _noise_variance(figures),
         _energy(figures),
+        _predictive_variance(figures),
+        _support(figures),
         reported(
-            "reconstruction", "relative error ‖X − ΦU‖/‖X‖ of the estimate",
+            "reconstruction", "relative error of the reconstructed responses",
             f"{THEOREM} (ii)", figures.relative_error,
         ),
         reported(
@@ -73,21 +90,29 @@ def certificate_of(figures: SparseFigures, title: str) -> Certificate:
 
 
 def _reachable(claim: Claim, reach: float) -> Claim:
-    """Withdraw a failure that lies within what solvers in float64 can reach."""
+    """Make a failure that lies within what solvers in float64 can reach undecided."""
     # The verifier is accurate to ε√cond(Σ), so that what holds does hold. Solvers that form Σ are
-    # accurate to ε cond(Σ), and a distance within that is not a fault of theirs.
+    # accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
     if claim.holds is not False or claim.value is None or claim.threshold is None:
         return claim
     if not claim.value - claim.threshold <= reach:
         return claim
-    why = OUT_OF_REACH.format(reach=reach)
-    return Claim(
-        claim.name, claim.statement, claim.reference, claim.value, claim.threshold, None, why, reach
-    )
+    return undecided(
+        claim.name, claim.statement, claim.reference, OUT_OF_REACH.format(reach=reach),
+        claim.value, claim.threshold, error=reach,
+    )  # fmt: skip
+
+
+def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, why: str) -> Claim:
+    """State a claim without a figure: undecided if only an earlier version did not measure it."""
+    estimated = bool(figures.noise_rule) and name in ("predictive_variance", "support")
+    if estimated or (figures.position_reason == FORMER and figures.violation is not None):
+        return undecided(name, statement, reference, FORMER)
+    return does_not_apply(name, statement, reference, why)
 
 
 def _stationarity(figures: SparseFigures) -> Claim:
-    name, statement = "stationarity", "the energy is stationary (KKT)"
+    name, statement = "stationarity", "the energy is stationary (KKT conditions)"
     reference = "Wipf 2023, eq. 18 and 21"
     if figures.violation is None or figures.tolerance is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
@@ -101,12 +126,14 @@ def _stationarity(figures: SparseFigures) -> Claim:
 
 def _posterior_mean(figures: SparseFigures) -> Claim:
     name = "posterior_mean"
-    statement = "the coefficients are the posterior mean of their relevances, WΦᵀΣ⁻¹X"
+    statement = "the coefficients are the posterior mean, and rows are predicted by it"
     reference = "Wipf 2023, eq. 18"
     if figures.mean_distance is None:
-        why = NO_NOISE if figures.violation is None else NOT_MEASURED
-        return does_not_apply(name, statement, reference, why)
-    advice = "Coefficients and relevances do not belong together: fit again, or take both."
+        return _unknown(figures, name, statement, reference, NO_NOISE)
+    advice = (
+        "Coefficients, intercept and relevances do not belong together, or not to these data: fit "
+        "again."
+    )
     claim = at_most(
         name, statement, reference, figures.mean_distance, figures.mean_tolerance, advice,
         error=figures.mean_error,
@@ -114,48 +141,82 @@ def _posterior_mean(figures: SparseFigures) -> Claim:
     return _reachable(claim, figures.reach)
 
 
+NOISE_STATEMENTS = {
+    "learn": "the energy is stationary in the noise variance",
+    "floor": "the energy is stationary in the noise variance",
+    "cv": "the noise variance is the error of predicting held-out rows",
+}
+
+
 def _noise_variance(figures: SparseFigures) -> Claim:
-    name, rule = "noise_variance", figures.noise_rule
-    reference = "Wipf & Rao 2007"
-    statement = {
-        "learn": "the energy is stationary in the noise variance",
-        "floor": "the energy is stationary in the noise variance",
-        "cv": "the noise variance is the error of predicting held-out rows",
-    }.get(rule, "the noise variance is the one that was asked for")
-    if rule == "cv":
-        why = "Held-out rows are predicted once, in the fit; the certificate does not repeat it."
-        return does_not_apply(name, statement, reference, why)
+    name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
+    statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
     if figures.noise_distance is None:
-        why = NOT_MEASURED if rule else "It was given with the coefficients."
+        why = "The noise variance was given with the coefficients."
+        why = "Held-out rows are predicted in the fit only." if rule == "cv" else why
         why = NO_NOISE if figures.violation is None else why
-        return does_not_apply(name, statement, reference, why)
+        return _unknown(figures, name, statement, reference, why)
     learned = rule in ("learn", "floor")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
-    advice = "Raise max_iter." if learned else "Fit again."
+    advice = "Raise max_iter." if learned else "The noise variance was changed: fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
     error = figures.violation_error * max(1, figures.n_active) if learned else 0.0
     claim = at_most(
         name, statement, reference, figures.noise_distance, threshold, advice, error=error
     )
+    if rule == "cv" and claim.holds:
+        why = "Held-out rows are predicted in the fit; the certificate does not repeat this."
+        return does_not_apply(name, statement, reference, why)
     if rule == "floor" and claim.holds:
-        why = "Learning took the noise variance to its floor: the evidence has its infimum at 0."
+        why = (
+            "Learning ended at the smallest noise variance that is allowed: the energy has no "
+            "minimum, because it falls for ever smaller ones."
+        )
         return does_not_apply(name, statement, reference, why)
     return _reachable(claim, figures.reach) if learned else claim
 
 
 def _energy(figures: SparseFigures) -> Claim:
-    name, statement = "energy", "the reported energy is that of relevances and noise variance"
+    name = "energy"
+    statement = "the reported energy is that of the relevances and the noise variance"
     reference = "Wipf 2023, eq. 18, 48 and 50"
     if figures.energy_distance is None:
-        return does_not_apply(name, statement, reference, "No energy was reported.")
-    # Relevances that were stored in single precision are not quite those of the reported energy.
-    stored = figures.mean_tolerance
-    threshold = stored if stored > FINEST else ENERGY
+        why = "No energy was reported, or its formula is not part of this package."
+        return _unknown(figures, name, statement, reference, why)
     claim = at_most(
-        name, statement, reference, figures.energy_distance, threshold,
-        "The energy belongs to other relevances: fit again.",
+        name, statement, reference, figures.energy_distance, ENERGY,
+        "The energy belongs to other relevances or other data: fit again.",
     )  # fmt: skip
     return _reachable(claim, figures.reach)
+
+
+def _predictive_variance(figures: SparseFigures) -> Claim:
+    name = "predictive_variance"
+    statement = "the variances of predictions are those of the relevances and the noise variance"
+    reference = "Wipf 2023, eq. 18"
+    if figures.variance_distance is None:
+        why = "Coefficients alone have no predictive variance."
+        return _unknown(figures, name, statement, reference, why)
+    claim = at_most(
+        name, statement, reference, figures.variance_distance, FINEST,
+        "Relevances, noise variance or data have changed: fit again.",
+        error=figures.variance_error,
+    )  # fmt: skip
+    # Variances are differences of numbers of the size of γ cond(Σ), without an upper limit.
+    return _reachable(claim, min(float(figures.evidence.get("reach", 0.0)), 1.0))
+
+
+def _support(figures: SparseFigures) -> Claim:
+    name, statement = "support", "the support contains exactly the significant columns"
+    reference = "Wilks 1938"
+    if figures.support_wrong is None:
+        why = "Coefficients alone have no support with a test of significance."
+        return _unknown(figures, name, statement, reference, why)
+    return at_most(
+        name, statement, reference, figures.support_wrong, 0,
+        "So many columns are missing or should not be in it: fit again.",
+        error=float(figures.support_undecided if not figures.support_wrong else 0),
+    )  # fmt: skip
 
 
 def _not_exact(figures: SparseFigures, name: str) -> Claim:
@@ -163,42 +224,47 @@ def _not_exact(figures: SparseFigures, name: str) -> Claim:
         f"The active columns fit with relative error {figures.exact_error:.2g}, and the theorem "
         "covers exact fits only."
     )
-    return Claim(name, SPARSEST, CHEN_HUO, float(figures.n_used), None, None, why)
+    return does_not_apply(name, SPARSEST, CHEN_HUO, why)
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Judge uniqueness by Chen and Huo's condition, where general position was supported."""
-    name, count = "unique_in_general_position", float(figures.n_used)
+    """Judge uniqueness by sets of columns that were all checked."""
+    name, count = "unique_in_general_position", figures.n_used
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
+    if figures.position:
+        return Claim(name, SPARSEST, CHEN_HUO, count, None, True, figures.position_reason)
     if figures.spark is None:
-        why = figures.position_reason or "As many columns as rows are active."
+        why = figures.position_reason or NO_FEWER
         return does_not_apply(name, SPARSEST, CHEN_HUO, why)
     bound = uniqueness_bound(figures.spark, figures.rank)
-    if figures.position is False:
-        why = f"{UNDECIDED}. {figures.position_reason}"
-        return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
-    if count < bound:
-        return Claim(name, SPARSEST, CHEN_HUO, count, bound, True, figures.position_reason)
-    why = f"{UNDECIDED}: the condition is sufficient but not necessary."
-    return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
+    why = f"{OPEN}. {figures.position_reason}"
+    if count < bound and figures.position_reason.startswith(UNCHECKED):
+        why += (
+            f" If all columns are in general position, the {count} active ones are the only "
+            f"choice, because they are fewer than {bound:g}."
+        )
+    return does_not_apply(name, SPARSEST, CHEN_HUO, why)
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
     name, count = "unique_by_coherence", float(figures.n_used)
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
-    if figures.coherence is None or not figures.rank:
+    if figures.spark is None:
+        return does_not_apply(name, SPARSEST, CHEN_HUO, figures.position_reason or NO_FEWER)
+    if figures.coherence is None:
         why = "The coherence of so many columns was not computed."
-        return does_not_apply(name, SPARSEST, CHEN_HUO, figures.position_reason or why)
+        return does_not_apply(name, SPARSEST, CHEN_HUO, why)
     bound = uniqueness_bound(spark_bound(figures.coherence, figures.rows), figures.rank)
     if count < bound:
         return Claim(name, SPARSEST, CHEN_HUO, count, bound, True)
     why = (
-        f"{UNDECIDED}: the condition is sufficient but not necessary. The coherence "
-        f"is {figures.coherence:.3g}."
+        f"{OPEN}: the condition is sufficient but not necessary. The coherence is "
+        f"{figures.coherence:.3g}, so that the {figures.n_used} active columns would have to be "
+        f"fewer than {bound:.3g}."
     )
-    return Claim(name, SPARSEST, CHEN_HUO, count, bound, None, why)
+    return does_not_apply(name, SPARSEST, CHEN_HUO, why)
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
@@ -206,18 +272,25 @@ def _row_scales(figures: SparseFigures) -> Claim:
     ratios = row_scale_ratios(figures.row_norms)
     if not ratios.size:
         return does_not_apply(name, statement, THEOREM, "Fewer than two columns are active.")
-    advice = "The smaller, the fewer bad minima; the theorem's constants are not explicit."
+    advice = (
+        "The smaller this ratio, the fewer bad local minima there are; the theorem does not state "
+        "its constants."
+    )
     return reported(name, statement, THEOREM, float(np.median(ratios)), advice)
 
 
 def _posterior_collapse(figures: SparseFigures) -> Claim:
     name = "posterior_collapse"
     collapsed = figures.n_columns - figures.n_active
-    statement = f"activating any of the {collapsed} collapsed latents would not lower the energy"
+    statement = (
+        f"none of the {collapsed} collapsed latents would lower the full energy if it were active"
+    )
     reference = "Wipf 2023, Theorem 4.4"
-    if figures.unjustified is None:
+    if figures.unjustified is None and figures.violation is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
-    advice = "Some would lower the full energy: use posterior='full', or raise max_iter."
+    if figures.unjustified is None:
+        return undecided(name, statement, reference, NOT_DETERMINED)
+    advice = "So many would lower the full energy: use posterior='full', or raise max_iter."
     return at_most(
         name, statement, reference, figures.unjustified, 0, advice,
         error=float(figures.undecided if not figures.unjustified else 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -10,27 +9,38 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
     as_double,
     device,
     is_array,
-    is_numpy,
     like,
     namespace,
     scalar,
     to_numpy,
 )
-from lucidae.base import CertifiedMixin, Fitted, FittedState, upgraded_estimator, validated_rows
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    restored_on_failure,
+    upgraded_estimator,
+    validated_rows,
+)
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
-from lucidae.iteration import Callback, ProgressBar, Solution, limited_blas
+from lucidae.iteration import Callback, ProgressBar, Solution, Status, limited_blas
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.inputs import (
+    checked_attributes,
+    validated_data,
+    validated_pair,
+)
 from lucidae.sparsity.noise import (
     FALLBACK,
     cross_validated_noise,
@@ -42,20 +52,32 @@ from lucidae.sparsity.noise import (
 from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor, Posterior
+from lucidae.sparsity.prediction import check_kept, level_at_center, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units, canonical
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from lucidae.validation import check_integer, check_number, check_rows, check_weights
+from lucidae.validation import (
+    check_flag,
+    check_integer,
+    check_number,
+    check_seed,
+    check_verbose,
+    check_weights,
+    warn_user,
+)
 
 __all__ = ["SparseVAE"]
 
-LARGEST = 1e75
-"""Magnitudes above this, or columns whose entries all lie below its inverse, are refused."""
-
 VERIFIED = ("full", "diagonal", "point")
 """Posteriors whose conditions the verifier knows; others measure their own violation."""
+
+DIVERGED = (
+    "The fit diverged, because rounding made the covariance ΦWΦᵀ + γI of a response (dictionary Φ, "
+    "relevances W, noise variance γ) indefinite; the last finite relevances are returned. Use "
+    "fit_intercept=True if columns are far from zero, or give a larger noise_variance."
+)
 
 ATTRIBUTES = (
     "coef_",
@@ -70,7 +92,7 @@ ATTRIBUTES = (
 )
 
 
-@saved_as("lucidae.sparsity.fitted/1")
+@saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")
 @dataclass(eq=False)
 class SparseState(FittedState):
     """Fitted state of `SparseVAE`.
@@ -82,15 +104,40 @@ class SparseState(FittedState):
     posterior : Posterior
         Posterior of the coefficients on the active columns.
     center : array of shape (n_features,)
-        Weighted mean of the rows, zero without an intercept.
+        Weighted mean of the rows, rounded; zero without an intercept.
     figures : SparseFigures
         The figures that the certificate judges.
+    rest : array of shape (n_features,), optional
+        What rounding took from the mean of the rows.
+    level : array of shape (n_outputs,), optional
+        Prediction for the mean row, which `intercept_` may not represent to all digits.
     """
 
     results: dict[str, Any]
     posterior: Posterior
     center: Array
-    figures: SparseFigures
+    figures: Any
+    rest: Array | None = None
+    level: Array | None = None
+
+    def moved(self, rows: Array) -> Array:
+        """Return rows less the mean of the rows of the fit, in doubles."""
+        wide = as_double(rows)
+        moved = wide - like(self.center, wide)
+        return moved if self.rest is None else moved - like(self.rest, wide)
+
+    def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
+        """Return the predictions x U + b of rows x, in doubles; shape (d, n)."""
+        wide = as_double(rows)
+        coef = like(coef, wide)
+        center = like(self.center, wide)
+        center = center if self.rest is None else center + like(self.rest, wide)
+        level = None if self.level is None else like(self.level, wide)
+        return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
+
+    def variances(self, rows: Array) -> Array:
+        """Return the posterior variance of the mean that is predicted for each row."""
+        return self.posterior.variance(self.moved(rows))
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
@@ -122,9 +169,10 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Multi-output sparse regression by a variational autoencoder with a fixed dictionary.
 
-    Finds the few columns of `X` that together explain all outputs `y`. With the full posterior
-    this minimises the energy that marginalisation smooths: bad local minima of the deterministic
-    autoencoder are not local minima of this energy (Wipf 2023, Theorem 4.1).
+    The estimator finds the few columns of `X` that together explain all outputs `y`. It minimises
+    an energy, a bound on minus the log-likelihood, over one relevance per column: the prior
+    variance of its coefficients. With the full posterior covariance many bad local minima of the
+    deterministic autoencoder are not local minima of this energy (Wipf 2023, Theorem 4.1).
 
     Parameters
     ----------
@@ -132,28 +180,31 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Covariance of the encoder; "point" is the deterministic autoencoder. Also a name given to
         `lucidae.sparsity.register_posterior`.
     noise_variance : float, "auto", "learn" or "cv", default="auto"
-        γ, or how to find it: by evidence, or as the error of predicting held-out rows. "auto"
-        learns it where there are at most half as many columns as rows and uses held-out rows
-        elsewhere; for a single row it is a tenth of the mean square.
+        The noise variance γ, or how to find it: "learn" minimises the energy in γ too, "cv" takes
+        the error of predicting held-out rows. "auto" learns it where there are at most half as many
+        columns as rows, and uses held-out rows elsewhere; for a single row it is a tenth of the
+        mean square.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
         How the full energy is minimised. The other posteriors have one update each ("mm").
     groups : array-like of int of shape (n_features,), optional
         Columns with the same label share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
-        Concave penalty of the point estimate, by methods ``value`` and ``supergradient``.
+        Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
+        ``supergradient``.
     cv : int, splitter or iterable, optional
         Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
     significance : float, default=0.05
         Family-wise level of the test behind ``support_``.
     fit_intercept : bool, default=True
-        Whether to centre rows.
+        Whether to centre columns and outputs. Their means may be far from zero: no digits are lost.
     max_iter : int, default=1000
         Largest number of iterations.
     tol : float, default=1e-6
-        Distance to the KKT conditions at which to stop. It is dimensionless: for the full and the
-        diagonal posterior the largest violation of complementarity, max of w|Q − z| and
-        (Q − z)/z over the columns; for the point estimate the relative distance to the fixed point
-        of its update.
+        Distance to the optimality (KKT) conditions at which to stop, a dimensionless number. For
+        the full and the diagonal posterior it is the largest of w|Q − z| and (Q − z)/z over the
+        columns, where w is the relevance, −Q the derivative of the data term and z that of the
+        other term of the energy; for the point estimate it is the relative distance to the fixed
+        point of its update.
     random_state : int, RandomState or None, default=None
         Shuffles the distinct rows among the folds of ``noise_variance="cv"`` with an integer `cv`
         or None; nothing else is random. None uses the seed 0, so that two fits agree; an integer
@@ -163,24 +214,33 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         found as usual. Where the number of columns or the groups have changed, the fit warns and
         starts from the default relevances.
     verbose : bool, default=False
-        Whether to show the progress of updates, sweeps and of the path of noise variances.
+        Whether to show the progress of the fit.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_outputs, n_features) or (n_features,)
         Posterior mean of the coefficients.
     intercept_ : ndarray of shape (n_outputs,) or float
+        Intercept, zero without `fit_intercept`. `predict` is exact to more digits than
+        ``X @ coef_.T + intercept_`` where columns are far from zero.
     relevance_ : ndarray of shape (n_features,)
-        The optimal w = w_x², zero for columns that are not used.
+        The optimal relevances (w_x² in Wipf 2023), zero for columns that are not used.
     support_ : ndarray of int
-        Columns whose relevance is statistically significant.
+        Indices of the columns whose relevance is statistically significant, ascending.
     noise_variance_ : float
+        The noise variance that was given or found.
     energy_ : float
+        Energy of the relevances and the noise variance, summed over the outputs.
     history_ : History
+        Energy per output in each iteration.
     n_iter_ : int
+        Number of iterations.
     status_ : Status
+        How the iteration ended.
     certificate_ : Certificate
+        Claims about the fit, each measured and judged.
     n_features_in_ : int
+        Number of columns of `X`.
 
     References
     ----------
@@ -242,6 +302,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
@@ -258,13 +319,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         -------
         SparseVAE
         """
-        X, y = _validated_pair(self, X, y)
+        X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
         weights = check_weights(sample_weight, X)
         with limited_blas(X.shape[0]):
             solution = self._fit(X, y, weights, objective)
         if not solution.status.ok:
-            warnings.warn(solution.advice, ConvergenceWarning, stacklevel=2)
+            diverged = solution.status is Status.DIVERGED
+            warn_user(DIVERGED if diverged else solution.advice, ConvergenceWarning)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -285,12 +347,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
-        coef = like(self.coef_, X)
-        mean = X @ (coef.mT if coef.ndim == 2 else coef) + like(self.intercept_, X)
+        coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
+        flat = coef.ndim == 1
+        with np.errstate(all="ignore"):  # what overflows is refused below
+            mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
+        mean = narrowed(mean[:, 0] if flat else mean, X, "the prediction")
         if not return_std:
             return mean
-        spread = self._state.posterior.variance(as_double(X) - self._state.center)
-        return mean, like(namespace(X).sqrt(spread + self.noise_variance_), X)
+        with np.errstate(all="ignore"):
+            spread = self._state.variances(X) + self.noise_variance_
+            spread = namespace(spread).sqrt(spread)
+        return mean, narrowed(spread, X, "the standard deviation")
 
     def posterior_covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of some coefficients, which all outputs share.
@@ -316,6 +383,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _checked_objective(self, n_columns: int) -> Energy:
         """Check the settings that do not need data and return the energy."""
+        check_flag(self.fit_intercept, "fit_intercept")
+        check_flag(self.warm_start, "warm_start")
+        check_verbose(self.verbose)
+        check_seed(self.random_state)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
@@ -330,9 +401,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         problem, units = rows.normalised(objective.groups)
         given = Rows(as_double(X), targets, weights, rows.intercept)
         solution = self._solve(problem, units, objective, rows, given)
-        results, posterior = self._copied_out(solution, units, objective, rows, X, y)
-        figures = self._verified(results, given, rows, objective)
-        self._state = SparseState(results, posterior, rows.offsets[0], figures)
+        state = self._copied_out(solution, units, objective, rows, X, y)
+        rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
+        shapes = problem.columns, units.n_responses
+        fitted = checked_attributes(state.results, *shapes)
+        state.figures = self._verified(state, fitted, given, rows, objective, rule)
+        self._state = state
         return solution
 
     def _solve(
@@ -370,7 +444,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
         relevance = to_numpy(self.relevance_)
-        if relevance.size != problem.columns:
+        if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
+            reason = "relevance_ has negative or infinite entries"
+        elif relevance.size != problem.columns:
             reason = f"the last fit had {relevance.size} columns, this one {problem.columns}"
         elif groups is not None and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
@@ -379,32 +455,33 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             nonzero = xp.any(problem.dictionary != 0, axis=0)
             start = units.normalised_relevance(like(relevance, problem.dictionary))
             return xp.where(nonzero, start, 0.0 * start)
-        warnings.warn(
-            f"warm_start=True was given, but {reason}: the fit starts from the default relevances.",
-            UserWarning,
-            stacklevel=5,
+        warn_user(
+            f"warm_start=True was given, but {reason}: the fit starts from the default relevances."
         )
         return None
 
     def _copied_out(
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
-    ) -> tuple[dict[str, Any], Posterior]:  # fmt: skip
-        """Return the fitted attributes, in the library and precision of X, and the posterior."""
-        state = solution.value
-        relevance = units.relevance(state.relevance)
+    ) -> SparseState:  # fmt: skip
+        """Return the fitted state, with attributes in the library and precision of X."""
+        relevance, state = _stored_relevance(solution.value, units, X)
         noise = scalar(units.noise(state.noise))
         dictionary, responses = rows.weighted
-        factor = ActiveFactor.of(dictionary, relevance, noise)
+        factor = ActiveFactor.of(dictionary, as_double(relevance), noise)
         estimate = factor.mean(responses)
-        center, level = rows.offsets
-        intercept = level - estimate.mT @ center
+        coef = narrowed(estimate, X, "coef_")
+        kept = as_double(coef)
+        check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
+        center, mean = rows.offsets
+        level = mean.rounded + mean.rest
+        intercept = level - kept.mT @ center.rounded - kept.mT @ center.rest
         single = y.ndim == 1
         significant = significant_columns(state, units.n_responses, self.significance, objective)
         results = {
-            "coef_": like(estimate[:, 0] if single else estimate.mT, X),
-            "intercept_": scalar(intercept[0]) if single else like(intercept, X),
-            "relevance_": like(relevance, X),
+            "coef_": coef[:, 0] if single else coef.mT,
+            "intercept_": scalar(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
+            "relevance_": relevance,
             "noise_variance_": noise,
             "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
             "energy_": scalar(objective.in_units(objective.value(state), units)),
@@ -412,46 +489,73 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
-        return results, factor.posterior(noise)
+        return SparseState(
+            results, factor.posterior(noise), center.rounded, None, center.rest, level
+        )
 
     def _verified(
-        self, fitted: Mapping[str, Any], given: Rows, rows: Rows, objective: Energy
-    ) -> SparseFigures:
+        self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
+        objective: Energy, rule: str | float,
+    ) -> SparseFigures:  # fmt: skip
         """Measure fitted attributes on the rows as given; `rows` are those without repetition."""
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
-        rule = noise_rule(self.noise_variance, objective, rows.count, int(relevance.shape[0]))
-        known = self.posterior in VERIFIED
+        estimated = state.results["noise_variance_"] if rule == "cv" else None
         fit = Fit(
-            coef.mT if coef.ndim == 2 else coef[:, None],
+            coef.mT,
             relevance,
-            float(noise),
-            fitted["intercept_"],
+            noise,
             fitted["energy_"],
             rule if isinstance(rule, str) else "given",
-            None if isinstance(rule, str) else rule,
+            estimated if isinstance(rule, str) else rule,
+            state.predicted(given.dictionary, coef, fitted["intercept_"]),
+            state.variances(given.dictionary),
+            fitted["support_"],
         )
+        known = self.posterior in VERIFIED
         model = EnergyKind(
             self.posterior,
             as_penalty(self.penalty),
             None if objective.groups is None else objective.groups.labels,
             self.tol,
-            None if known else _violation(rows, relevance, float(noise), objective),
+            None if known else _violation(rows, relevance, noise, objective),
+            self.significance,
         )
         sample = Sample(given.dictionary, given.responses, given.frequencies, given.intercept)
         return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
     def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
-        """Certify the fit on data: those of the fit, or others."""
+        """Certify the current attributes on data: those of the fit, or others."""
+        check_is_fitted(self)
         if y is None:
             return self.certificate_
-        dictionary, targets, weights = _validated_data(self, X, y, sample_weight)
+        dictionary, targets, weights = validated_data(self, X, y, sample_weight)
+        outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
+        if targets.shape[1] != outputs:
+            raise ValueError(
+                f"y has {targets.shape[1]} outputs, the estimator was fitted to {outputs}."
+            )
+        objective = self._checked_objective(dictionary.shape[1])
         given = Rows(dictionary, targets, weights, bool(self.fit_intercept))
         rows = canonical(dictionary, targets, weights, given.intercept)
-        objective = self._checked_objective(dictionary.shape[1])
-        fitted = {name: getattr(self, name) for name in ATTRIBUTES}
-        with limited_blas(dictionary.shape[0]):
-            figures = self._verified(fitted, given, rows, objective)
+        attributes = {name: getattr(self, name) for name in ATTRIBUTES}
+        fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
+        rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
+        if not rule or not isinstance(self.noise_variance, str):
+            rule = noise_rule(self.noise_variance, objective, rows.count, dictionary.shape[1])
+        with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
+            figures = self._verified(self._state, fitted, given, rows, objective, rule)
         return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+
+
+def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
+    """Return the relevances in the precision of X, and the state at these rounded relevances."""
+    relevance = units.relevance(state.relevance)
+    stored = narrowed(relevance, X, "relevance_")
+    if stored.dtype == relevance.dtype:
+        return stored, state
+    kept = as_double(stored)
+    check_kept(relevance, kept, state.relevance, "relevance_")
+    return stored, evaluate(state.problem, units.normalised_relevance(kept))
 
 
 def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
@@ -466,57 +570,3 @@ def _constant_in(groups: Groups, relevance: Any) -> bool:
     """Tell whether the columns of each group have the same relevance."""
     shared = groups.expand(groups.gather(relevance)[:, 0])
     return bool(np.allclose(shared, relevance, rtol=1e-6, atol=0.0))
-
-
-def _validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
-    """Validate the data of a fit; arrays of other libraries stay where they are."""
-    if is_array(X) and not is_numpy(X):
-        X = validated_rows(estimator, X, reset=True, accept_sparse=False)
-        flat = y.ndim == 1
-        targets = check_rows(y[:, None] if flat else y, name="y")
-        _check_row_count(X, targets)
-        y = targets[:, 0] if flat else targets
-    else:
-        X, y = validate_data(
-            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True
-        )
-        y = np.asarray(y, dtype=np.float64)
-    _refuse_extremes(X, "X")
-    _refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
-    return X, y
-
-
-def _validated_data(
-    estimator: Any, X: Any, y: Any, sample_weight: Any
-) -> tuple[Array, Array, Array | None]:
-    """Return the dictionary, the responses as columns and the weights, in doubles."""
-    X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
-    given = y if is_array(y) else np.asarray(y, dtype=np.float64)
-    targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
-    _check_row_count(X, targets)
-    outputs = estimator.coef_.shape[0] if estimator.coef_.ndim == 2 else 1
-    if targets.shape[1] != outputs:
-        raise ValueError(
-            f"y has {targets.shape[1]} outputs, the estimator was fitted to {outputs}."
-        )
-    return X, targets, check_weights(sample_weight, X)
-
-
-def _check_row_count(X: Array, y: Array) -> None:
-    if y.shape[0] != X.shape[0]:
-        raise ValueError(
-            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give as many rows of each."
-        )
-
-
-def _refuse_extremes(values: Array, name: str) -> None:
-    """Refuse magnitudes whose squares, or the ratios of these, leave the range of doubles."""
-    xp = namespace(values)
-    peaks = as_double(xp.max(xp.abs(values), axis=0))
-    tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
-    if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
-        worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
-        raise ValueError(
-            f"{name} has a column of magnitude {worst:.3g}; squares of such numbers leave the "
-            f"range of doubles. Rescale it to lie between {1 / LARGEST:g} and {LARGEST:g}."
-        )

@@ -1,7 +1,9 @@
-"""The verifier's own view of the data: weighted rows, and Σ by its square root.
+"""Evaluation of relevances for the verifier, by a QR decomposition of a square root of Σ.
 
-Nothing here is shared with the solvers. They form Σ = ΦWΦᵀ + γI and use Cholesky factors; here a QR
-decomposition of a square root of Σ takes their place, so that figures are accurate to ε√cond(Σ).
+Φ is the dictionary, X the responses, W the diagonal matrix of the relevances w and γ the noise
+variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a response and use Cholesky factors.
+Nothing here is shared with them, and Σ is not formed, so that figures are accurate to ε√cond(Σ),
+where ε is the unit of rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +21,19 @@ REACHED = 32.0
 
 
 class Sample(NamedTuple):
-    """Rows as they were given: Φ (d, κ), X (d, n), weights (d,) or None, and the intercept."""
+    """Rows as they were given.
+
+    Parameters
+    ----------
+    dictionary : array of shape (d, κ)
+        The dictionary Φ.
+    responses : array of shape (d, n)
+        The responses X.
+    weights : array of shape (d,), optional
+        Weights of the rows, one each by default.
+    intercept : bool
+        Whether the model has an intercept, so that rows are centred.
+    """
 
     dictionary: Any
     responses: Any
@@ -28,24 +42,34 @@ class Sample(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Centred rows times the roots of their weights, in units that are powers of two.
+    """Centred rows times the roots of their weights, divided by powers of two.
 
-    `shifts` and `shift` are the exponents of the units of the columns and of the responses;
-    `cancellation` is the largest ratio of an entry to the spread of its column.
+    Parameters
+    ----------
+    dictionary, responses : ndarray of shape (d, κ) and (d, n)
+        The rows of positive weight.
+    weights : ndarray of shape (d,)
+        Their weights.
+    shifts, shift : ndarray of int of shape (κ,), and int
+        Exponents of the powers of two by which each column and the responses were divided.
+    total, dimension : float
+        Total weight, and the same less one where there is an intercept.
+    distinct : int
+        Number of different rows.
     """
 
     dictionary: Any
     responses: Any
+    weights: Any
     shifts: Any
     shift: int
     total: float
     dimension: float
-    cancellation: float
     distinct: int
 
     @property
     def mean_square(self) -> float:
-        """Mean square of the responses over distinct rows, the unit of the solver's floors."""
+        """Mean square of the responses over distinct rows, to which the smallest γ is relative."""
         power = float((self.responses**2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
@@ -57,20 +81,17 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     if (weights <= 0).any():
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
-    cancellation = 0.0
     count = _distinct(Phi, X)
     if sample.intercept:
-        Phi, first = _centred(Phi, weights)
-        X, second = _centred(X, weights)
-        cancellation = max(first, second)
+        Phi, X = (_without_constants(part, weights) for part in (Phi, X))
     root = np.sqrt(weights)[:, None]
     if sample.weights is not None:
         Phi, X = Phi * root, X * root
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), shifts, shift, total,
-        total - float(sample.intercept), cancellation, count,
+        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, total,
+        total - float(sample.intercept), count,
     )  # fmt: skip
 
 
@@ -80,15 +101,23 @@ def _distinct(Phi: Any, X: Any) -> int:
     return len(seen)
 
 
-def _centred(values: Any, weights: Any) -> tuple[Any, float]:
-    """Return values less their weighted means, and the largest ratio of an entry to a spread."""
-    peaks = np.abs(values).max(axis=0)
-    moved = values - values[0]  # a large common offset cancels exactly
-    moved = moved - (weights @ moved) / weights.sum()
-    spread = np.abs(moved).max(axis=0)
+def centred(values: Any, weights: Any) -> tuple[Any, Any]:
+    """Return values less their weighted means, and the means less the first row."""
+    # The difference of two doubles is rounded relative to itself, so no digits are lost however
+    # far the rows are from zero; the means of these differences are small numbers.
+    moved = values - values[0]
+    mean = (weights @ moved) / weights.sum()
+    moved = moved - mean
+    rest = (weights @ moved) / weights.sum()
+    return moved - rest, mean + rest
+
+
+def _without_constants(values: Any, weights: Any) -> Any:
+    """Return centred values, exactly zero in columns that vary by rounding errors only."""
+    moved, _ = centred(values, weights)
+    spread, peaks = np.abs(moved).max(axis=0), np.abs(values).max(axis=0)
     constant = spread <= CONSTANT * np.finfo(float).eps * peaks
-    ratios = peaks[~constant] / spread[~constant]
-    return np.where(constant, 0.0, moved), float(ratios.max(initial=0.0))
+    return np.where(constant, 0.0, moved)
 
 
 def _exponents(peaks: Any) -> Any:
@@ -97,14 +126,30 @@ def _exponents(peaks: Any) -> Any:
 
 
 class Evaluation(NamedTuple):
-    """What follows from relevances w and γ: z, Q, the posterior mean and the parts of the energy.
+    """Quantities that follow from relevances w and a noise variance γ.
 
-    `rounding` bounds the relative rounding error of a square root of Σ; `reach` is the error of
-    solvers that form Σ.
+    Parameters
+    ----------
+    relevance, noise : ndarray of shape (κ,), and float
+        The relevances w and the noise variance γ.
+    whitened, loading : ndarray of shape (m, κ) and (κ, p)
+        R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR and YYᵀ = XXᵀ.
+    curvature, alignment : ndarray of shape (κ,)
+        z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n of each column φ.
+    mean : ndarray of shape (κ, n)
+        The posterior mean WΦᵀΣ⁻¹X.
+    fit, log_determinant, residual : float
+        tr(XXᵀΣ⁻¹)/n, log|Σ| on the span of the dictionary, and ‖X − ΦU‖²/n.
+    rounding : float
+        Bound on the relative rounding error of the square root of Σ.
+    reach : float
+        Error of solvers that form Σ.
     """
 
     relevance: Any
     noise: float
+    whitened: Any
+    loading: Any
     curvature: Any
     alignment: Any
     mean: Any
@@ -116,7 +161,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
-    """Evaluate w and γ by a QR decomposition of the square root of Σ."""
+    """Evaluate relevances w and a noise variance γ by a QR decomposition of a square root of Σ."""
     Phi, X, outside = _in_span(rows.dictionary, rows.responses)
     size, n = X.shape
     used = np.flatnonzero(w)
@@ -127,21 +172,35 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     targets = solve_triangular(R, X, trans="T", check_finite=False)
     # Q needs the responses through their Gram matrix alone.
     root = triangle_of(targets.T).T if n > size else targets
+    loading = columns.T @ root
     mean = np.zeros((Phi.shape[1], n))
     mean[used] = w[used, None] * (columns[:, used].T @ targets)
     precise = solve_triangular(R, targets, check_finite=False)
     largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float((R**2).sum()))
     condition = max(largest / noise, 1.0)
     unit = float(np.finfo(float).eps)
-    terms = 4.0 * (size + used.size + 8) ** 0.5
     return Evaluation(
-        w, noise, (columns**2).sum(axis=0), ((columns.T @ root) ** 2).sum(axis=1) / n, mean,
+        w, noise, columns, loading, (columns**2).sum(axis=0), (loading**2).sum(axis=1) / n, mean,
         (float((targets**2).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (noise**2 * float((precise**2).sum()) + outside) / n,
-        unit * condition**0.5 * (terms + rows.cancellation),
-        REACHED * unit * condition**0.5 * (condition**0.5 + rows.cancellation),
+        (float(((noise * precise) ** 2).sum()) + outside) / n,
+        unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
+        REACHED * unit * condition,
     )  # fmt: skip
+
+
+def leverages(rows: Weighted, w: Any, noise: float) -> Any:
+    """Return the diagonal of ΦWΦᵀΣ⁻¹: the posterior variance of each row's mean, in units of γ."""
+    used = np.flatnonzero(w)
+    scaled = rows.dictionary[:, used] * np.sqrt(w[used])
+    if used.size <= scaled.shape[0]:
+        # With [S; √γ I] = QR and S = ΦW^½, S(SᵀS + γI)⁻¹Sᵀ is the Gram matrix of Q's first rows.
+        basis = np.linalg.qr(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))[0]
+        return (basis[: scaled.shape[0]] ** 2).sum(axis=1)
+    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
+    # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
+    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="T", check_finite=False)
+    return 1.0 - noise * (inverse**2).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The group lasso over rows, the convex relative of the energies, by existing solvers."""
+"""The group lasso over rows of coefficients, a convex alternative, by existing solvers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def group_lasso(
     tol: float = 1e-8,
     max_iter: int = 10_000,
 ) -> Array:
-    """Minimise ½‖X − ΦU‖² + λ Σⱼ‖uⱼ‖ at λ = √γ, the setting of Wipf 2023, Figure 2(d).
+    """Return the group lasso estimate with the penalty of Wipf 2023, Figure 2(d).
+
+    It minimises ½‖X − ΦU‖² + λ Σⱼ‖uⱼ‖ over coefficients U with rows uⱼ, where λ is the square root
+    of the noise variance.
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ def group_lasso(
     y : array-like of shape (d, n)
         The responses, X in the formula.
     noise_variance : float
-        γ; the penalty is its square root.
+        The noise variance, whose square root is the penalty λ.
     solver : {"auto", "sklearn", "skglm"}, default="auto"
         Which package solves it. "auto" uses skglm, where it is installed, for large dictionaries
         and several responses, and scikit-learn elsewhere.
@@ -100,9 +103,11 @@ def noise_free_group_lasso(
     tol: float = 1e-6,
     max_iter: int = 2000,
 ) -> Array:
-    """Minimise Σⱼ‖φⱼ‖‖uⱼ‖ subject to X = ΦU by reweighting: w ← √a at a tiny γ.
+    """Return the group lasso estimate of noise-free responses.
 
-    With unit columns, as in Wipf 2023, this is the group lasso of the noise-free experiments.
+    It minimises Σⱼ‖φⱼ‖‖uⱼ‖ subject to X = ΦU, for columns φⱼ of the dictionary Φ and rows uⱼ of the
+    coefficients U, by repeated ridge regression with a tiny noise variance. With unit columns, as
+    in Wipf 2023, this is the group lasso of the noise-free experiments.
 
     Parameters
     ----------
@@ -111,7 +116,7 @@ def noise_free_group_lasso(
     y : array of shape (d, n)
         The responses, X in the formula.
     noise_variance : float
-        The tiny γ, in squared units of the responses.
+        The tiny noise variance of the ridge regressions, in squared units of the responses.
     tol : float
         Distance to the fixed point of the reweighting at which to stop.
     max_iter : int

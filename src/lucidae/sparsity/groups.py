@@ -1,4 +1,4 @@
-"""Columns that share one relevance: free orientations, dummy-coded categories."""
+"""Groups of columns that share one relevance, such as the dummy columns of a category."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lucidae.arrays import Array, device, namespace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """A partition of the columns.
+    """A partition of the columns into groups that share one relevance.
 
     Parameters
     ----------
@@ -72,16 +72,16 @@ class Groups:
         return taken * xp.asarray(self.present, dtype=values.dtype, device=device(values))
 
     def total(self, values: Array) -> Array:
-        """Sum over the columns of each group: (..., κ) to (..., g)."""
+        """Return the sums over the columns of each group: (..., κ) to (..., g)."""
         return namespace(values).sum(self.gather(values), axis=-1)
 
     def expand(self, values: Array) -> Array:
-        """Give every column the value of its group: (..., g) to (..., κ)."""
+        """Return the value of its group for every column: (..., g) to (..., κ)."""
         xp = namespace(values)
         return xp.take(values, xp.asarray(self.labels, device=device(values)), axis=-1)
 
     def share(self, values: Array) -> Array:
-        """Replace every column's value by the total over its group."""
+        """Return the total over its group for every column."""
         return self.expand(self.total(values))
 
     def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:

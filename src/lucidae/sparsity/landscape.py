@@ -1,4 +1,4 @@
-"""One-dimensional slices of the energies: which minima marginalisation removes."""
+"""Energies as functions of one relevance or coefficient, with all others fixed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from lucidae.sparsity.support import leave_one_out
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:
-    """Energy of the full VAE along one relevance: a/(w + γ') + log(w + γ') (Wipf 2023, eq. 54).
+    """Return a/(w + γ') + log(w + γ'), the full energy along one relevance w (Wipf 2023, eq. 54).
+
+    `power` is a and `inner` is γ', see `slice_parameters`.
 
     Examples
     --------
@@ -24,7 +26,10 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
 
 
 def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> Array:
-    """Energy of the diagonal VAE along one relevance: a/(w + γ') + log(γ'' + w) (eq. 55).
+    """Return a/(w + γ') + log(γ'' + w), the diagonal energy along one relevance w.
+
+    This is Wipf 2023, eq. 55. `power` is a, `inner` is γ' and `outer` is γ'', see
+    `slice_parameters`.
 
     Examples
     --------
@@ -37,7 +42,11 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
 def autoencoder_slice(
     value: Array, target: float, noise: float, penalty: Penalty | None = None
 ) -> Array:
-    """Energy of the deterministic autoencoder in one coefficient: u² − 2au + γh(u²) (eq. 63)."""
+    """Return u² − 2au + γh(u²), the energy of the autoencoder in one coefficient u.
+
+    This is Wipf 2023, eq. 63. `target` is a, `noise` the noise variance γ and `penalty` h, by
+    default the logarithm.
+    """
     chosen = LogPenalty() if penalty is None else penalty
     return value**2 - 2.0 * target * value + noise * penalty_value(chosen, value**2)
 
@@ -54,7 +63,7 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
 
 
 def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[float]:
-    """Return the minima over w ≥ 0 of `diagonal_slice`: there may be two (Corollary 4.5).
+    """Return the minima over w ≥ 0 of `diagonal_slice`: one or two (Wipf 2023, Corollary 4.5).
 
     The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2; the larger is a minimum, the
     smaller a maximum which, where it is positive, separates a second minimum at zero.
@@ -89,8 +98,8 @@ def scan_minima(grid: Any, values: Any) -> list[float]:
 def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
     """Return (a, γ', γ'') of one column's slice through a state.
 
-    With sparsity s and squared quality q² of the column, γ' = 1/s, a = q²/s² and γ'' = γ/‖φ‖²;
-    γ'' ≤ γ' always.
+    With the sparsity s and the squared quality q² of the column φ (see `leave_one_out`), γ' = 1/s,
+    a = q²/s² and γ'' = γ/‖φ‖², where γ is the noise variance. γ'' is never larger than γ'.
     """
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])

@@ -1,14 +1,14 @@
 """The noise variance γ: given, learned by evidence, or estimated on held-out rows.
 
-Learning is safe where the rows determine the coefficients. Elsewhere the evidence has its
-infimum at γ = 0, and γ is the smallest mean squared error with which fits along a path of γ
-predict held-out rows. Each fit starts from the one before, except for small problems, where a few
-MacKay steps from equal relevances cost less and do not start in a bad minimum.
+Learning minimises the energy in γ too, and is safe where the rows determine the coefficients.
+Elsewhere the energy falls for ever smaller γ. Then γ is the smallest mean squared error with which
+fits along a path (a falling sequence) of noise variances predict held-out rows. Each fit starts
+from the one before, except for small problems, where a few MacKay steps from equal relevances cost
+less and do not start in a bad minimum.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
@@ -26,6 +26,7 @@ from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import (
     FEW_RESPONSES,
     is_small,
+    joined,
     lifted,
     repeat_update,
     solve,
@@ -34,7 +35,7 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.state import State, empty_start, evaluate
 from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
 from lucidae.sparsity.working_set import solve_working_set
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 PATH_STEP = 10.0**-0.5
 """Ratio of two neighbouring noise variances on the path."""
@@ -43,13 +44,13 @@ PATH_END = 1e-10
 """The path ends here, relative to the mean square response."""
 
 PATIENCE = 3
-"""Points of the path without a better prediction after which it ends."""
+"""Number of noise variances without a better prediction after which the path ends."""
 
 FEW_STEPS = 10
 """MacKay steps after which the predictions of a small problem no longer improve."""
 
 WARM_STEPS = 50
-"""Sweeps between two steps in γ, each descent starting from the one before."""
+"""Largest number of sweeps between two steps in γ; each descent starts from the last one."""
 
 FALLBACK = 0.1
 """Share of the mean square response that counts as noise where one row leaves nothing to learn."""
@@ -58,8 +59,11 @@ FALLBACK = 0.1
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return "learn", "cv", "fallback" or the noise variance that was given."""
     if isinstance(given, Real):
-        return check_number(given, "noise_variance", low=0.0, open_low=True)
-    rule = check_choice(given, "noise_variance", ("auto", "learn", "cv"))
+        words = " or one of 'auto', 'learn', 'cv'"
+        return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
+    rule = check_choice(
+        given, "noise_variance", ("auto", "learn", "cv"), others=" or a finite number above 0"
+    )
     if rule == "learn":
         check_learnable(objective)
     if rule == "cv" and n_rows < 2:
@@ -75,7 +79,7 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Refuse to learn the noise variance of a point estimate."""
+    """Raise an error if the energy has no posterior: its noise variance cannot be learned."""
     if not objective.has_posterior:
         raise ValueError(
             f"noise_variance='learn' needs a posterior, and {type(objective).__name__} is a point "
@@ -93,38 +97,42 @@ def folds(
     splitter or explicit folds refer to the rows as they were given. Rows are shuffled, by
     `random_state`, or by the seed 0 where it is None, so that two fits agree.
     """
+    others = ", a splitter of scikit-learn, a list of folds or None"
     if cv is None or isinstance(cv, int | np.integer):
         few = given.responses.shape[1] <= FEW_RESPONSES
         usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
-        wanted = usual if cv is None else check_integer(cv, "cv", low=2)
+        wanted = usual if cv is None else check_integer(cv, "cv", low=2, others=others)
         seed = 0 if random_state is None else random_state
         splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
         return distinct, splitter.split(np.empty((distinct.count, 1)))
-    splitter = check_cv(cv)
-    return given, splitter.split(to_numpy(given.dictionary), to_numpy(given.responses))
+    if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
+        check_integer(cv, "cv", low=2, others=others)
+    if not hasattr(cv, "split"):
+        return given, iter(cv)
+    return given, cv.split(to_numpy(given.dictionary), to_numpy(given.responses))
 
 
 class Learning(NamedTuple):
-    """The last solution at the current noise variance, and the noise variance that follows."""
+    """The solution at one noise variance, and the noise variance that EM takes next."""
 
     solution: Solution[State]
     noise: float
 
     @classmethod
     def after(cls, solution: Solution[State], objective: Energy) -> Learning:
-        """Take the EM step in γ that follows a descent."""
+        """Return a solution with the noise variance that one EM step takes from it."""
         state = solution.value
         return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity in the relevances and relative change of γ, the larger."""
+        """The larger of the distance to stationarity and the relative change of γ."""
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
 
 
 def first_noise(problem: Problem) -> float:
-    """Unbiased residual variance where there are more rows than columns, a tenth elsewhere."""
+    """Return the residual variance if there are more rows than columns, else a tenth."""
     spare, outside = scalar(problem.spare), scalar(problem.outside)
     estimate = outside / spare if spare >= 1.0 else FALLBACK
     return max(estimate, SMALLEST_LEARNED)
@@ -148,8 +156,7 @@ def learn_noise(
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
     if not objective.descends_between_noise_steps:
-        begin = lifted(problem, start)
-        return repeat_update(problem, objective, start=begin, limit=limit, learn=True, **stop)
+        return _learn_by_updates(problem, objective, lifted(problem, start), limit, stop)
     warm: dict[str, Any] = {
         "method": "coordinate" if objective.exact_coordinates else "mm",
         "tolerance": tolerance,
@@ -173,21 +180,38 @@ def learn_noise(
     return with_value(learned, learned.value.solution.value)
 
 
+def _learn_by_updates(
+    problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
+) -> Solution[State]:
+    """Update the relevances and γ together; again with all columns if a dropped one should grow."""
+    solution = repeat_update(problem, objective, start=start, limit=limit, learn=True, **stop)
+    left, state = limit - solution.n_iter, solution.value
+    # A column is dropped where its relevance decreases; as γ falls later, it might increase again.
+    grows = scalar(objective.violation(state)) > solution.tolerance
+    if not solution.status.ok or not grows or left <= 0:
+        return solution
+    start = lifted(problem, state.relevance)
+    problem = problem._replace(noise=state.noise)
+    again = repeat_update(
+        problem, objective, start=start, limit=left, learn=True, prune=False, **stop
+    )
+    return joined(solution, again)
+
+
 def warn_if_collapsed(solution: Solution[State]) -> None:
-    """Warn when learning took the noise variance to its floor."""
+    """Warn if learning ended at the smallest noise variance that is allowed."""
     if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
-        warnings.warn(
-            "The learned noise variance fell to its floor: the evidence of these data has its "
-            "infimum at zero (too few rows for so many columns, or no noise at all). Use "
-            "noise_variance='cv' or give a number.",
+        warn_user(
+            "The learned noise variance fell to the smallest value that is allowed, because the "
+            "likelihood of these data grows as it tends to zero (too few rows for so many columns, "
+            "or no noise at all). Use noise_variance='cv' or give a number.",
             ConvergenceWarning,
-            stacklevel=5,
         )
 
 
 @dataclass(slots=True)
 class RowFold:
-    """One split of the rows, with the relevances of its last fit along the path."""
+    """Training and test rows of one fold, with the relevances of its last fit along the path."""
 
     problem: Problem
     units: Units
@@ -201,7 +225,7 @@ class RowFold:
         return cls(*train.normalised(objective.groups), train, test)
 
     def error(self, noise: float, objective: Energy) -> float:
-        """Fit at `noise` from the last fit and return the weighted squared error held out."""
+        """Fit at `noise`, starting from the last fit; return the squared error of the test rows."""
         normalised = scalar(self.units.normalised_noise(noise))
         solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
         self.relevance = solution.value.relevance
@@ -211,7 +235,7 @@ class RowFold:
 
 
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
-    """Solve accurately enough for predictions."""
+    """Minimise the energy to the low accuracy that suffices for predictions."""
     if not objective.exact_coordinates:
         begin = lifted(problem, start)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
@@ -222,7 +246,11 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
 
 
 class PathPoint(NamedTuple):
-    """Number of noise variances tried, the smallest error so far, and points since it improved."""
+    """Progress along the path.
+
+    The fields are the number of noise variances tried, the smallest error so far, and how many
+    noise variances have been tried since it improved.
+    """
 
     tried: int
     best: float
@@ -235,7 +263,7 @@ def cross_validated_noise(
     objective: Energy,
     callbacks: Sequence[Callback] = (),
 ) -> float:
-    """Return the smallest mean squared error of predicting held-out rows along a path of γ.
+    """Return the smallest mean squared error of held-out rows along a path of noise variances.
 
     Parameters
     ----------
@@ -255,11 +283,19 @@ def cross_validated_noise(
         In squared units of the responses. The error of predicting unseen rows bounds the noise
         variance from above, up to sampling, and is zero only if they are predicted exactly.
     """
-    parts = [RowFold.of(rows.take(train), rows.take(test), objective) for train, test in splits]
-    total = sum(fold.test.total_weight for fold in parts) * rows.responses.shape[1]
     scale = rows.mean_square()
     if scale == 0.0:
         return 0.0
+    pairs = [
+        (rows.take(train), rows.take(test)) for train, test in _checked_splits(splits, rows.count)
+    ]
+    total = sum(test.total_weight for _, test in pairs) * rows.responses.shape[1]
+    if not total > 0.0 or not all(train.total_weight > 0.0 for train, _ in pairs):
+        raise ValueError(
+            "cv leaves the training or the test rows without a positive weight: give other folds "
+            "or weights."
+        )
+    parts = [RowFold.of(train, test, objective) for train, test in pairs]
     path = _noise_path(scale)
 
     def step(point: PathPoint) -> PathPoint:
@@ -277,8 +313,30 @@ def cross_validated_noise(
     return max(float(ended.value.best), PATH_END * scale)
 
 
+def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tuple[Any, Any]]:
+    """Return the folds as pairs of integer arrays, none of them empty."""
+    pairs = []
+    for split in splits:
+        try:
+            parts = [np.asarray(part) for part in split]
+        except (TypeError, ValueError):
+            parts = []
+        parts = [np.flatnonzero(part) if part.dtype.kind == "b" else part for part in parts]
+        whole = all(part.dtype.kind in "iu" and part.size and part.ndim == 1 for part in parts)
+        inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
+        if len(parts) != 2 or not inside:
+            raise ValueError(
+                f"cv gives the fold {split!r}, expected two non-empty arrays of row indices in "
+                f"[0, {n_rows - 1}], for training and for testing."
+            )
+        pairs.append((parts[0], parts[1]))
+    if not pairs:
+        raise ValueError("cv gives no folds, expected at least one pair of training and test rows.")
+    return pairs
+
+
 def _noise_path(scale: float) -> list[float]:
-    """Return falling noise variances from the mean square of the responses on."""
+    """Return a falling sequence of noise variances that starts at `scale`, the mean square."""
     path = [scale]
     while path[-1] * PATH_STEP > PATH_END * scale:
         path.append(path[-1] * PATH_STEP)

@@ -1,8 +1,10 @@
-"""The energies: value, gradient, distance to stationarity, update rule, and what solvers may do.
+"""The energies: value, gradient, distance to stationarity, update rule and suitable solvers.
 
-All energies are per response and in the units of the normalised problem. The full and the
-diagonal VAE share the data term tr(XXᵀΣ⁻¹) and differ in their log-volume; the deterministic
-autoencoder penalises its estimate instead. `POSTERIORS` names them; `register_posterior` adds one.
+All energies are per response and in the units of the normalised problem. X are the responses, Φ is
+the dictionary, w are the relevances, γ is the noise variance and Σ = Φ diag(w) Φᵀ + γI. The full
+and the diagonal VAE share the data term tr(XXᵀΣ⁻¹) and differ in their log-volume, the term that
+does not depend on the responses; the deterministic autoencoder penalises its estimate instead.
+`POSTERIORS` contains them by name, and `register_posterior` adds one.
 """
 
 from __future__ import annotations
@@ -69,18 +71,18 @@ class Energy(ABC):
 
     @abstractmethod
     def value(self, state: State) -> Array:
-        """Energy per response."""
+        """Return the energy per response."""
 
     @abstractmethod
     def violation(self, state: State) -> Array:
-        """Distance to stationarity, dimensionless."""
+        """Return the distance to stationarity, a dimensionless number."""
 
     @abstractmethod
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
         """Return the update of that name: from a state to new relevances."""
 
     def degrees_of_freedom(self, state: State) -> Array:
-        """Degrees of freedom of the posterior variance; zero for a point estimate."""
+        """Return the degrees of freedom of the posterior variance; zero for a point estimate."""
         return state.noise * 0.0
 
     def in_units(self, per_response: Array, units: Units) -> Array:
@@ -111,18 +113,18 @@ class Marginal(Energy):
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in each relevance, group sharing left aside."""
+        """Return the derivative of the log-volume in each relevance, without regard to groups."""
 
     @abstractmethod
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian of the log-volume, from G = ΦᵀΣ⁻¹Φ and the pressures."""
+        """Return minus the Hessian of the log-volume; `metric` is G = ΦᵀΣ⁻¹Φ."""
 
     def reduced_value(self, state: State) -> Array:
         """Return the part of the energy that depends on w."""
         return state.fit + self.volume(state)
 
     def value(self, state: State) -> Array:
-        """Energy per response."""
+        """Return the energy per response."""
         xp = namespace(state.noise)
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
@@ -132,11 +134,11 @@ class Marginal(Energy):
         return slope if self.groups is None else self.groups.share(slope)
 
     def violation(self, state: State) -> Array:
-        """Distance to the KKT conditions."""
+        """Return the distance to the KKT conditions."""
         return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
 
     def degrees_of_freedom(self, state: State) -> Array:
-        """Sum of wⱼ times its pressure: tr(ΦWΦᵀΣ⁻¹) for the full posterior."""
+        """Return the sum of all wⱼ times their pressures: tr(ΦWΦᵀΣ⁻¹) for the full posterior."""
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
 
@@ -190,14 +192,19 @@ class FullCovariance(Marginal):
 class DiagonalCovariance(Marginal):
     """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
 
-    tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ.
+    It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for a dictionary of d rows and κ
+    columns φⱼ.
     """
 
     needs_curvature: ClassVar[bool] = False
     patient: ClassVar[bool] = True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return the minimiser of a/w + log(γ + wc), from eq. 50 with U fixed."""
+        """Return the update: the minimiser of the energy in w with fixed coefficients.
+
+        For a row with mean square a and a column with squared norm c, these are the terms
+        a/w + log(γ + wc) of Wipf 2023, eq. 50.
+        """
         return self._update if self.groups is None else partial(self._grouped_update, self.groups)
 
     def _update(self, state: State) -> Array:
@@ -207,7 +214,10 @@ class DiagonalCovariance(Marginal):
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Minimise with the tangents of the logarithms, whose sum has no closed minimiser."""
+        """Return the minimiser with tangents in place of the logarithms.
+
+        The sum of the logarithms over a group has no minimiser in closed form.
+        """
         pressure = positive(groups.share(self.pressure(state)))
         return namespace(pressure).sqrt(groups.share(state.power) / pressure)
 
@@ -232,8 +242,9 @@ class DiagonalCovariance(Marginal):
 class Autoencoder(Energy):
     """Energy of the deterministic autoencoder: ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) (Wipf 2023, eq. 48).
 
-    h is concave and not decreasing, given by value and supergradient. With h = log the energy
-    is −∞ as soon as one row of U vanishes; `value` then reports a floored penalty.
+    U are the coefficients with rows uⱼ, and the penalty h is concave and not decreasing. With h =
+    log the energy is −∞ as soon as one row of U vanishes; `value` then takes the logarithm of
+    `SMALLEST`.
     """
 
     penalty: Penalty = field(default_factory=LogPenalty)
@@ -241,14 +252,14 @@ class Autoencoder(Energy):
     needs_curvature: ClassVar[bool] = False
 
     def power(self, state: State) -> Array:
-        """Mean square of each row of U, averaged over its group."""
+        """Return the mean square of each row of the coefficients, averaged over its group."""
         if self.groups is None:
             return state.power
         ones = namespace(state.noise).ones_like(state.relevance)
         return self.groups.share(state.power) / self.groups.share(ones)
 
     def value(self, state: State) -> Array:
-        """Energy per response."""
+        """Return the energy per response."""
         penalties = penalty_value(self.penalty, self.power(state))
         residual = state.residual / state.noise
         return residual + namespace(state.noise).sum(penalties, axis=-1)
@@ -258,11 +269,11 @@ class Autoencoder(Energy):
         return self.ridge_relevance
 
     def ridge_relevance(self, state: State) -> Array:
-        """Relevances of the ridge problem that majorises the energy at `state`: 1/h′(a)."""
+        """Return 1/h′(a), the relevances of the ridge problem that majorises the energy."""
         return ridge_relevance(self.penalty, self.power(state))
 
     def violation(self, state: State) -> Array:
-        """How far the reweighting is from its fixed point, relative to w + γ."""
+        """Return the distance of the reweighting from its fixed point, relative to w + γ."""
         xp = namespace(state.noise)
         target = self.ridge_relevance(state)
         largest = xp.maximum(target, state.relevance) + state.noise[..., None]
@@ -290,6 +301,13 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
         From the penalty (an object with ``value`` and ``supergradient``) and the groups of
         columns (or None) to an `Energy`. Saved estimators contain the name alone: register it
         again before a loaded estimator is refitted or certified on data.
+
+    Examples
+    --------
+    >>> register_posterior("marginal", lambda penalty, groups: FullCovariance(groups))
+    >>> type(make_objective("marginal", LogPenalty(), None)).__name__
+    'FullCovariance'
+    >>> del POSTERIORS["marginal"]
     """
     if not isinstance(name, str) or not name or name in POSTERIORS:
         known = ", ".join(map(repr, POSTERIORS))

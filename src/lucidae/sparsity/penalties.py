@@ -19,7 +19,7 @@ SMALLEST = 1e-300
 
 @runtime_checkable
 class Penalty(Protocol):
-    """A concave, non-decreasing h of the mean square a > 0 of a row."""
+    """A concave, non-decreasing function h of the mean square a > 0 of a row."""
 
     def value(self, power: Array) -> Array:
         """Return h(a)."""
@@ -111,13 +111,13 @@ PENALTIES: dict[str, Penalty] = {
 
 
 def penalty_value(penalty: Penalty, power: Array) -> Array:
-    """Return h(a), with a floored where a row has vanished."""
+    """Return the penalty h(a) of mean squares a, which are raised to at least `SMALLEST`."""
     xp = namespace(power)
     return penalty.value(xp.maximum(power, xp.full_like(power, SMALLEST)))
 
 
 def ridge_relevance(penalty: Penalty, power: Array) -> Array:
-    """Return 1/h′(a), the relevance of the majorising ridge problem; 0 where h′ is infinite."""
+    """Return 1/h′(a), the relevances of the ridge problem that majorises; 0 if h′ is infinite."""
     xp = namespace(power)
     # h(a) ≤ h(a₀) + h′(a₀)(a − a₀): the tangent of a concave h majorises it, and is the ridge
     # penalty a/w with w = 1/h′(a₀). At the floor, w is SMALLEST for h = log: the row stays zero.

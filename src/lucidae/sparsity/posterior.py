@@ -1,8 +1,9 @@
-"""The Gaussian posterior of the coefficients and its mean, never formed as κ × κ.
+"""The Gaussian posterior of the coefficients and its mean, without a matrix of all columns.
 
-With S = ΦW^½ on the a active columns, U = W^½Z has the posterior covariance W^½ C W^½ and the
-mean W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity gives the same in d × d:
-C = I − Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two is factorised.
+Φ is the dictionary with d rows, X are the responses, W the relevances and γ the noise variance.
+With S = ΦW^½ on the a active columns, U = W^½Z has the posterior covariance W^½ C W^½ and the mean
+W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity gives the same in d × d: C = I −
+Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two is factorised.
 """
 
 from __future__ import annotations
@@ -17,14 +18,22 @@ from lucidae.arrays import (
     add_diagonal,
     cholesky,
     device,
+    diagonal,
     eye_like,
     namespace,
     put,
+    scalar,
     solve_lower,
     to_numpy,
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.problem import root_by_qr
+
+ILL_CONDITIONED = 1e-8
+"""Noise variance, relative to the squares of the scaled columns, below which QR is used.
+
+A Cholesky factor of SᵀS + γI would lose more than half of the digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class ActiveFactor:
 
     @classmethod
     def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
-        """Factorise for weighted and centred rows."""
+        """Return the factor for a dictionary of weighted and centred rows."""
         xp = namespace(dictionary)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
@@ -51,13 +60,15 @@ class ActiveFactor:
         scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
-        lower, _ = cholesky(add_diagonal(gram, noise))
+        lower, definite = cholesky(add_diagonal(gram, noise))
+        if not bool(definite) or noise < ILL_CONDITIONED * _largest(diagonal(gram)):
+            lower = root_by_qr(scaled if explicit else scaled.mT, noise)
         return cls(active, roots, scaled, lower, explicit, relevance.shape[0])
 
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n)."""
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
-        if not self.active.size:  # LAPACK refuses matrices without rows
+        if not self.active.size:
             return nothing
         if self.explicit:
             half = solve_lower(self.lower, self.scaled.mT @ responses)
@@ -79,18 +90,23 @@ class ActiveFactor:
         return Posterior(self.active, self.roots, half, self.explicit, self.n_columns)
 
 
+def _largest(values: Array) -> float:
+    """Return the largest entry; 0 if there is none."""
+    return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
+
+
 def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
-    """Return U = WΦᵀΣ⁻¹X (κ, n), ridge regression with the prior variances `relevance`."""
+    """Return the posterior mean (κ, n): ridge regression with the prior variances `relevance`."""
     return ActiveFactor.of(dictionary, relevance, noise).mean(responses)
 
 
 @saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """Covariance that all responses share, on the active columns.
+    """Posterior covariance of the coefficients, which all responses share.
 
-    It is W^½ Kᵀ K W^½ when there are no more active columns than rows (`explicit`), and
-    W^½ (I − KᵀK) W^½ otherwise; elsewhere it is zero.
+    On the active columns it is W^½ Kᵀ K W^½ when there are no more active columns than rows
+    (`explicit`), and W^½ (I − KᵀK) W^½ otherwise; elsewhere it is zero.
 
     Parameters
     ----------
@@ -113,7 +129,7 @@ class Posterior:
     n_columns: int
 
     def variance(self, rows: Array) -> Array:
-        """Return xᵀCx for each row x of `rows` (d, κ)."""
+        """Return xᵀCx with the posterior covariance C for each row x of `rows` (d, κ)."""
         xp = namespace(rows)
         index = xp.asarray(self.active, device=device(rows))
         scaled = xp.take(rows, index, axis=1) * self.roots

@@ -3,7 +3,7 @@
 `Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
 `normalise` gives columns unit norm and responses unit mean square, replaces many responses by a
 square root of their Gram matrix, and reduces a dictionary with fewer columns than rows to its
-span. `Units` convert energies, relevances and noise variances back, exactly.
+span. `Units` converts energies, relevances and noise variances back.
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
@@ -22,6 +22,8 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     device,
+    diagonal,
+    eye_like,
     like,
     machine_epsilon,
     namespace,
@@ -32,7 +34,7 @@ from lucidae.arrays import (
 from lucidae.sparsity.groups import Groups
 
 NOISE_FLOOR = 1e-14
-"""Smallest noise variance, in units of the mean square response, that doubles can resolve."""
+"""Smallest noise variance that doubles can resolve, relative to the mean square response."""
 
 LEAST_ACCURACY = 1e-2
 """Distance to optimality that is required however small the noise variance."""
@@ -44,7 +46,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_dictionary_and_responses(function: Function) -> Function:
-    """Refuse former names of the arguments ``X`` and ``y``, and name the new ones."""
+    """Decorate a function so that former names of its arguments ``X`` and ``y`` are refused."""
 
     @wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
@@ -94,7 +96,19 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """How the normalised problem is measured in the units of the data."""
+    """Conversion of the normalised problem to the units of the data.
+
+    Parameters
+    ----------
+    norms : array of shape (..., κ)
+        Norms by which the columns were divided.
+    scale : array of shape (...)
+        Root mean square by which the responses were divided.
+    dimension : float
+        Number of independent rows that the data stand for.
+    n_responses : int
+        Number of responses.
+    """
 
     norms: Array
     scale: Array
@@ -126,7 +140,7 @@ class Units:
 
 
 def safe_norm(A: Array, axis: Any) -> Array:
-    """Euclidean norm along `axis` that neither overflows nor underflows."""
+    """Return the Euclidean norm along `axis` without overflow or underflow of squares."""
     xp = namespace(A)
     peak = xp.max(xp.abs(A), axis=axis, keepdims=True)
     peak = xp.where(peak > 0, peak, xp.ones_like(peak))
@@ -177,7 +191,9 @@ def normalise(
 
 
 def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
-    """Rotate a tall dictionary to the κ rows of its span; return the power of X outside it.
+    """Rotate a tall dictionary Φ and the responses X to the span of Φ, which has κ dimensions.
+
+    Return both, and the squared norm of X outside the span.
 
     With Φ = QR and [Q, Q⊥] orthogonal, Σ is block diagonal in that basis: RWRᵀ + γI on the
     span, γI outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and
@@ -206,21 +222,45 @@ def _gram_root(responses: Array) -> Array:
 
 
 def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
-    """Covariance of a response: Σ = Φ diag(w) Φᵀ + γI (Wipf 2023, eq. 18)."""
+    """Return the covariance Σ = Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18)."""
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]
     return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
 
 
-def rounding_distance(problem: Problem) -> float:
-    """Smallest distance to optimality that rounding allows for this problem.
+def root_by_qr(tall: Array, noise: Any) -> Array:
+    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, without forming AᵀA.
 
-    Errors of Σ⁻¹ are relative to the condition number, which is of the order of 1/γ in units in
-    which the responses have mean square 1.
+    Rounding may make AᵀA + γI indefinite where γ is far below the squares of A; the triangle of
+    [A; √γ I] exists always. The diagonal of L is positive, as that of a Cholesky factor.
+    """
+    xp = namespace(tall)
+    identity = eye_like(tall.shape[1], tall)
+    _, triangle = xp.linalg.qr(xp.concat([tall, noise**0.5 * identity], axis=0))
+    signs = xp.where(diagonal(triangle) < 0, -1.0, 1.0)
+    return (triangle * xp.astype(signs, triangle.dtype)[:, None]).mT
+
+
+def rounding_distance(problem: Problem) -> float:
+    """Return the smallest distance to optimality that rounding allows for this problem.
+
+    Errors of the inverse covariance Σ⁻¹ are relative to the condition number, which is of the order
+    of 1/γ in units in which the responses have mean square 1.
     """
     xp = namespace(problem.noise)
     error = 32.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
     return min(error, LEAST_ACCURACY)
+
+
+class Mean(NamedTuple):
+    """A weighted mean of rows as the sum of two arrays: rounded, and what rounding left over."""
+
+    rounded: Array
+    rest: Array
+
+    def removed_from(self, rows: Array) -> Array:
+        """Return rows less the mean; no digits are lost however far they are from zero."""
+        return (rows - self.rounded) - self.rest
 
 
 @dataclass(frozen=True)
@@ -249,7 +289,7 @@ class Rows:
 
     @property
     def total_weight(self) -> float:
-        """Number of rows that the data stand for."""
+        """Number of rows that the data stand for: the sum of the weights."""
         return scalar(namespace(self.weights).sum(self.weights))
 
     @property
@@ -258,24 +298,27 @@ class Rows:
         return self.total_weight - float(self.intercept)
 
     @cached_property
-    def offsets(self) -> tuple[Array, Array]:
+    def offsets(self) -> tuple[Mean, Mean]:
         """Weighted means of the dictionary's and the responses' rows, or zeros."""
         return self._offset(self.dictionary), self._offset(self.responses)
 
-    def _offset(self, values: Array) -> Array:
+    def _offset(self, values: Array) -> Mean:
         if not self.intercept:
-            return values[0, :] * 0.0
+            nothing = values[0, :] * 0.0
+            return Mean(nothing, nothing)
         shares = self.weights / self.total_weight
-        # The second pass removes the rounding error of the first, which is relative to the mean.
+        # Differences of rows are rounded relative to themselves. So the mean of the rows less
+        # their rounded mean is accurate relative to their spread, and not only to the mean.
         center = shares @ values
-        return center + shares @ (values - center)
+        center = center + shares @ (values - center)
+        return Mean(center, shares @ (values - center))
 
     def centred(self) -> tuple[Array, Array]:
-        """Return both less their offsets; constant columns become exactly zero."""
+        """Return dictionary and responses less their means; constant columns become zero."""
         xp = namespace(self.dictionary)
         results = []
         for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
-            moved = values - offset
+            moved = offset.removed_from(values)
             rounding = 8.0 * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
             constant = xp.max(xp.abs(moved), axis=0) <= rounding
             results.append(xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved))
@@ -308,10 +351,10 @@ class Rows:
         return Rows(dictionary, responses, weights, self.intercept)
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
-        """Weighted squared error of predicting these rows with the offsets of `reference`."""
+        """Return the weighted squared error of predicting these rows; `reference` has the means."""
         center, level = reference.offsets
-        predicted = (self.dictionary - center) @ coefficients + level
-        errors = self.weights[:, None] * (self.responses - predicted) ** 2
+        predicted = center.removed_from(self.dictionary) @ coefficients
+        errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2
         return scalar(namespace(errors).sum(errors))
 
 
@@ -320,12 +363,11 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
-    # Rows are compared by their bytes: exact equality is what repetition means, and sorting the
-    # bytes gives an order that does not depend on how the rows were given.
+    keys = _sortable(joint)
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):
-        key = joint[place].tobytes()
+        key = keys[place].tobytes()
         places.setdefault(key, int(place))
         totals[key] = totals.get(key, 0.0) + float(frequencies[place])
     order = sorted(places)
@@ -333,3 +375,16 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     index = xp.asarray(np.array([places[key] for key in order]), device=device(dictionary))
     columns, targets = (xp.take(part, index, axis=0) for part in (dictionary, responses))
     return Rows(columns, targets, merged, intercept)
+
+
+def _sortable(values: Any) -> Any:
+    """Return unsigned integers whose bytes, row by row, sort as the doubles do.
+
+    Equal rows have equal bytes. The order by value does not change when columns are multiplied by
+    positive numbers, and so neither do the folds into which sorted rows are divided.
+    """
+    # The bits of positive doubles increase with their value and those of negative ones decrease:
+    # the sign bit is set for the former, and all bits are inverted for the latter.
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    sign = np.uint64(1) << np.uint64(63)
+    return np.where(bits & sign, ~bits, bits | sign).astype(">u8")

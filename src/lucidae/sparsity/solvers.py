@@ -40,7 +40,9 @@ from lucidae.sparsity.working_set import best_change, continuation, solve_workin
 from lucidae.validation import check_choice
 
 BASIN = 1e-2
-"""Distance at which an update has chosen its basin and Newton steps take over."""
+"""Distance to stationarity at which updates have chosen a basin of attraction.
+
+Newton steps then reach its minimum."""
 
 BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 """Largest number of updates spent on choosing a basin; more of them end no lower."""
@@ -55,7 +57,7 @@ SMALL = 200_000
 """Entries of a dictionary up to which updates of all columns are affordable."""
 
 CROWDED = 0.6
-"""Share of the rows above which an estimate may have stopped in one of many minima."""
+"""Degrees of freedom per row above which an estimate may have stopped in one of many minima."""
 
 WIDE = 8
 """Columns per row above which coordinates, most of which never move, are cheaper than updates."""
@@ -72,7 +74,7 @@ LIFT = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a solver stops, and what it calls on the way."""
+    """When a solver stops, and the callbacks that it calls."""
 
     tolerance: float = 1e-6
     steps: int = 1000
@@ -84,7 +86,7 @@ Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """A way to minimise an energy, and what it needs of the energy."""
+    """A method that minimises an energy, and the properties of the energy that it needs."""
 
     minimise: Minimise
     suits: Callable[[Energy], bool]
@@ -131,7 +133,7 @@ def solve(
 
 
 def check_suited(method: Any, objective: Energy) -> str:
-    """Return the name of a solver, or say what it needs that the energy does not have."""
+    """Return the name of a solver, or raise an error if the energy lacks what the solver needs."""
     name = check_choice(method, "solver", SOLVERS)
     solver = SOLVERS[name]
     if not solver.suits(objective):
@@ -149,17 +151,17 @@ def is_small(problem: Problem) -> bool:
 
 
 def em_steps(problem: Problem) -> int:
-    """Return how many EM steps choose the basin of few responses."""
+    """Return the number of EM steps after which a basin of attraction is chosen (few responses)."""
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
 def basin_limit(objective: Energy, rule: str) -> int:
-    """Return how many updates may be spent on choosing a basin."""
+    """Return the largest number of updates before Newton steps take over."""
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
 
 class PrunedState(NamedTuple):
-    """A state on the columns that have not been dropped, and which these are."""
+    """A state on the columns that have not been dropped, and the indices of these columns."""
 
     state: State
     columns: np.ndarray[Any, Any]
@@ -174,12 +176,14 @@ def repeat_update(
     tolerance: float,
     limit: int,
     learn: bool = False,
+    prune: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Repeat one update of the relevances (and of γ, if `learn`) until it is stationary.
 
-    Columns whose relevance no longer changes Σ are dropped on the way, where the energy allows
-    it; the returned state has all of them again. The history records the energy per response.
+    If `prune`, columns whose relevance no longer changes the covariance Σ of a response are dropped
+    on the way, where the energy allows it; the returned state has all of them again. The history
+    records the energy per response.
     """
     update = objective.update(rule)
 
@@ -187,7 +191,7 @@ def repeat_update(
         state = pruned.state
         relevance = update(state)
         following = _with_learned_noise(state, objective) if learn else state.problem
-        if objective.prunes:
+        if prune and objective.prunes:
             pruned, following, relevance = _dropped(pruned, following, relevance)
         return PrunedState(evaluate(following, relevance), pruned.columns)
 
@@ -214,14 +218,14 @@ def _with_learned_noise(state: State, objective: Energy) -> Problem:
 
 
 def _noise_distance(state: State, objective: Energy) -> float:
-    """Relative change that the next update of γ would bring."""
+    """Return the relative change that the next update of the noise variance would bring."""
     return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
 
 
 def _dropped(
     pruned: PrunedState, problem: Problem, relevance: Array
 ) -> tuple[PrunedState, Problem, Array]:
-    """Drop negligible columns once they are a tenth of all."""
+    """Drop the columns with negligible relevances as soon as these are a tenth of all columns."""
     # A column whose relevance still grows (Q > z) is not dropped however small it is.
     state = pruned.state
     negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
@@ -236,7 +240,7 @@ def _dropped(
 
 
 def _restored(problem: Problem, pruned: PrunedState) -> State:
-    """Return the state on all columns; those that were dropped do not change Σ."""
+    """Return the state on all columns, with relevance zero for those that were dropped."""
     state = pruned.state
     if pruned.columns.size == problem.columns:
         return state
@@ -258,7 +262,7 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
 
 
 def lifted(problem: Problem, start: Array | None) -> Array | None:
-    """Give every column a little relevance: the updates are multiplicative and cannot leave 0."""
+    """Raise every relevance to a small positive number, because the updates cannot leave zero."""
     if start is None:
         return None
     return namespace(start).maximum(start, LIFT * flat_start(problem))
@@ -268,7 +272,7 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Choose the basin by an update and reach its minimum by Newton steps, where there are any."""
+    """Repeat an update, then reach the minimum by Newton steps if the energy allows them."""
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
     if marginal is not None:
@@ -282,7 +286,7 @@ def _solve_by_updates(
 
 
 def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Reach the minimum of the basin in which an update has ended."""
+    """Reach the minimum by Newton steps from where the updates have ended."""
     left = limits.steps - basin.n_iter
     if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
         return basin
@@ -323,7 +327,7 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
 
 
 def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
-    """Return two solutions, the second started from the first, as one."""
+    """Return two solutions as one; the second was started from the first."""
     iterations = np.concatenate(
         [first.history.iterations, second.history.iterations[1:] + first.n_iter]
     )
@@ -338,7 +342,7 @@ def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Continuation in γ, then coordinate moves and Newton steps on working sets."""
+    """Solve with falling noise variances, then by coordinate moves and Newton steps."""
     if start is None:
         first = continuation(problem, limits.callbacks)
     else:
@@ -347,7 +351,7 @@ def _solve_by_coordinates(
 
 
 def _marginal(objective: Energy) -> Marginal:
-    """Return the energy as a marginal one, which those with exact coordinates are."""
+    """Return the energy as a data term and a log-volume, or raise an error if it is not one."""
     if objective.marginal is None:
         raise ValueError(
             f"{type(objective).__name__} has exact_coordinates and no marginal: define both, "
@@ -359,7 +363,7 @@ def _marginal(objective: Energy) -> Marginal:
 def _solve_auto(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Choose one method; where minima are many, return the lowest result of several."""
+    """Solve by one method; where many minima are likely, return the lowest result of several."""
     if not objective.exact_coordinates:
         updates = max(BASIN_LIMIT.values())
         return _solve_by_updates("mm", problem, objective, start, limits, updates)
@@ -380,7 +384,7 @@ def _solve_auto(
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
-    """Return the methods that suit a problem: the first, and others to compare where it is hard."""
+    """Return the method that suits a problem, and others to compare where minima are many."""
     if not is_small(problem):
         return ("coordinate",)
     if problem.responses.shape[-1] <= FEW_RESPONSES:

@@ -1,7 +1,8 @@
-"""The state of a sparse problem: one factorisation of Σ, and what follows from it for all columns.
+"""The state of a sparse problem: one factorisation of the covariance Σ, and its consequences.
 
-`evaluate` is the only function that factorises Σ = ΦWΦᵀ + γI. Sweeps, Newton steps, updates, the
-test of significance and the certificate all read its result.
+Σ = ΦWΦᵀ + γI is the covariance of a response, with the dictionary Φ, the relevances W and the noise
+variance γ. `evaluate` and `evaluate_fit` are the only functions of the solvers that factorise it.
+Sweeps, Newton steps, updates and the test of significance all read their result.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.problem import Problem, covariance
+from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 
 class Factor(NamedTuple):
-    """L⁻¹ of Σ = LLᵀ, the whitened responses L⁻¹Y and log|Σ|."""
+    """A factorisation Σ = LLᵀ of the covariance: L⁻¹, the whitened responses L⁻¹Y and log|Σ|."""
 
     inverse: Array
     responses: Array
@@ -36,7 +37,7 @@ class Factor(NamedTuple):
 
 
 class State(NamedTuple):
-    """A problem with relevances w, and what follows from them (Wipf 2023, eq. 18).
+    """A problem with relevances w, and the quantities that follow from them (Wipf 2023, eq. 18).
 
     After the fields of `Problem`: the relevances w (κ,), the curvatures zⱼ = φⱼᵀΣ⁻¹φⱼ, the
     alignments Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n, the data term tr(XXᵀΣ⁻¹)/n and log|Σ|; then the inverse Cholesky
@@ -75,7 +76,7 @@ class State(NamedTuple):
 
     @property
     def energy_of_fit(self) -> Array:
-        """Data term per response, the part outside the span of the dictionary included."""
+        """Data term tr(XXᵀΣ⁻¹)/n, including the responses outside the span of the dictionary."""
         return self.fit + self.outside / self.noise
 
     @property
@@ -95,7 +96,7 @@ class State(NamedTuple):
 
     @property
     def used(self) -> Array:
-        """Degrees of freedom that the fit uses: tr(ΦWΦᵀΣ⁻¹) = Σ wⱼzⱼ."""
+        """Degrees of freedom that the fit uses: tr(ΦWΦᵀΣ⁻¹), which is the sum of all wⱼzⱼ."""
         return namespace(self.relevance).sum(self.relevance * self.curvature, axis=-1)
 
     @property
@@ -128,15 +129,21 @@ class State(NamedTuple):
 
 
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the Cholesky factor of Σ and log|Σ|; NaN where Σ is not positive definite."""
+    """Return the Cholesky factor of Σ and log|Σ|.
+
+    Where rounding makes Σ indefinite, the factor of one problem is computed without forming Σ, and
+    those of a stack are NaN.
+    """
     xp = namespace(problem.dictionary)
     dictionary, weights = _active_columns(problem, relevance)
-    factor, _ = cholesky(covariance(dictionary, weights, problem.noise))
+    factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
+    if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
+        factor = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
     return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
 
 
 def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the columns from which Σ is formed: the active ones, if these are few of many."""
+    """Return the columns and relevances that form Σ: the active ones, where they are a minority."""
     if relevance.ndim > 1 or problem.columns <= problem.rows:
         return problem.dictionary, relevance
     active = np.flatnonzero(to_numpy(relevance))
@@ -190,9 +197,10 @@ def evaluate(
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
-    """Return a state without curvatures (they are NaN): two small solves in place of an inverse.
+    """Return a state without curvatures (they are NaN), which takes less time than `evaluate`.
 
-    For energies whose update and violation do not depend on the curvatures.
+    It serves energies whose update and violation do not depend on the curvatures. Two triangular
+    systems for the responses replace the inverse of the Cholesky factor.
     """
     xp = namespace(problem.dictionary)
     lower, log_determinant = factorise(problem, relevance)
@@ -212,7 +220,7 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 
 
 def evaluate_from(state: State, relevance: Array) -> State:
-    """Return the state at `relevance` with its columns; Σ is not factorised again if unchanged."""
+    """Return the state at `relevance` with its columns; reuse Σ if the relevances are equal."""
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.whitened.shape[-1]:
         return state
@@ -221,12 +229,12 @@ def evaluate_from(state: State, relevance: Array) -> State:
 
 
 def _not_stored(relevance: Array) -> Array:
-    """Return what stands for a matrix that is not stored: no rows and no columns."""
+    """Return an empty matrix, which stands for a matrix that is not stored."""
     return zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
 
 
 def flat_start(problem: Problem) -> Array:
-    """Equal relevances that explain the mean square of the responses; zero for zero columns."""
+    """Return equal relevances that explain the mean square response; zero for zero columns."""
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns
     nonzero = xp.any(problem.dictionary != 0, axis=-2)
@@ -234,7 +242,7 @@ def flat_start(problem: Problem) -> Array:
 
 
 def empty_start(problem: Problem) -> Array:
-    """All relevances zero."""
+    """Return relevances that are all zero."""
     shape = (*problem.dictionary.shape[:-2], problem.columns)
     return zeros_like_shape(shape, problem.dictionary)
 
@@ -248,10 +256,12 @@ def positive(values: Array) -> Array:
 def complementarity(
     relevance: Array, alignment: Array, pressure: Array, groups: Groups | None = None
 ) -> Array:
-    """Distance to the KKT conditions Q = z where w > 0 and Q ≤ z where w = 0.
+    """Return the distance to the KKT conditions: Q = z where w > 0, and Q ≤ z where w = 0.
 
-    The largest of wⱼ|Qⱼ − zⱼ| and (Qⱼ − zⱼ)/zⱼ; both are dimensionless and vanish together
-    exactly at a stationary point. For a group, Q and z are totals over its columns.
+    Here w are the relevances, Q the alignments and z the curvatures (or another derivative of the
+    log-volume, `pressure`). The distance is the largest of wⱼ|Qⱼ − zⱼ| and (Qⱼ − zⱼ)/zⱼ; both are
+    dimensionless and vanish together exactly at a stationary point. For a group, Q and z are totals
+    over its columns.
     """
     xp = namespace(relevance)
     if groups is not None:

@@ -1,7 +1,7 @@
-"""Which columns are significant: a test of what each one adds to the likelihood.
+"""Which columns are significant: a test of how much each one adds to the likelihood.
 
-At the optimum about half of the columns of pure noise have a small positive relevance, so
-w > 0 does not define a support.
+At the optimum about half of the columns of pure noise have a small positive relevance, so a
+positive relevance does not make a column part of the support.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from lucidae.sparsity.state import State, evaluate_from, positive
 
 
 def leave_one_out(state: State) -> tuple[Array, Array]:
-    """Return Tipping's sparsity sⱼ and squared quality qⱼ²: z and Q with column j left out of Σ.
+    """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
 
-    Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So sⱼ = zⱼ/(1 − wⱼzⱼ)
-    and qⱼ² = Qⱼ/(1 − wⱼzⱼ)²; 1 − wⱼzⱼ is the posterior variance of the latent, which rounding
-    must not take to zero.
+    They are the curvature zⱼ and the alignment Qⱼ with column j left out of the covariance Σ. Σ₋ⱼ =
+    Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ²
+    = Qⱼ/(1 − wⱼzⱼ)²; 1 − wⱼzⱼ is the posterior variance of the latent, which rounding must not take
+    to zero.
     """
     xp = namespace(state.relevance)
     variance = 1.0 - state.relevance * state.curvature
@@ -31,9 +32,9 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
 
 
 def evidence_ratios(state: State, n_responses: int) -> Array:
-    """Twice the gain in log-likelihood that each column alone brings: n(t − 1 − log t), t = q²/s.
+    """Return twice the log-likelihood that each column alone gains: n(t − 1 − log t) with t = q²/s.
 
-    Zero for columns with t ≤ 1, whose best relevance is zero.
+    It is zero for columns with t ≤ 1, whose best relevance is zero.
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -43,14 +44,14 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
 
 
 def significance_threshold(significance: float, n_columns: int) -> float:
-    """Quantile of χ²₁ at 1 − α/κ, which the evidence of a significant column exceeds."""
+    """Return the quantile of χ²₁ at 1 − α/κ for the significance α and κ columns (or groups)."""
     return float(scipy.stats.chi2.isf(significance / n_columns, 1))
 
 
 def significant_columns(
     state: State, n_responses: int, significance: float, objective: Energy
 ) -> Any:
-    """Return a mask of the columns whose evidence exceeds the χ²₁ quantile at 1 − α/κ.
+    """Return a Boolean mask of the columns whose evidence exceeds `significance_threshold`.
 
     Grouped columns are tested together, one relevance at a time.
     """
@@ -67,7 +68,7 @@ def significant_columns(
 
 
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
-    """Return twice the log-likelihood lost when each group is taken out of Σ.
+    """Return twice the log-likelihood that is lost when each group is taken out of Σ.
 
     With G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n, taking out w_g raises the energy per response by
     log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
@@ -85,7 +86,7 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 
 
 def _removal_cost(left: Any, loading: Any, weight: float) -> float:
-    """Return log|M| + w tr(BᵀM⁻¹B) of M = I − wG, infinite where rounding makes M indefinite."""
+    """Return log|M| + w tr(BᵀM⁻¹B); M is `left`, B is `loading`; infinite for indefinite M."""
     # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
     # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹; both are read off the eigenvalues of M.
     values, vectors = np.linalg.eigh(left)

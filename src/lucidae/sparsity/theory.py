@@ -1,12 +1,13 @@
 """When a sparse representation is the only one, and which relevances coefficients imply.
 
-No solver uses this module. Uniqueness needs a lower bound on the spark of the dictionary, the
-smallest number of dependent columns: from its coherence, or from subsets that were checked.
+No solver uses this module. Uniqueness is proved from the coherence of the dictionary, which bounds
+its spark (the smallest number of linearly dependent columns), or from sets of columns that are all
+checked. It is never assumed.
 """
 
 from __future__ import annotations
 
-from itertools import combinations, islice
+from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple
 
@@ -25,25 +26,24 @@ MARGIN = 10.0
 Two exact fits differ by at most 2 EXACT in their reconstruction, so any factor above 2 is safe.
 """
 
-MINORS = 3000
-"""Largest number of subsets of columns that are all checked; more are sampled."""
-
-SAMPLED = 100
-"""Number of random minors that are checked where they are too many; fewer if they are large."""
-
-SINGULAR = 1e-10
-"""Smallest singular value, for unit columns, below which a random minor is singular.
-
-Regular minors of random dictionaries may have singular values of 1e-6, and structural dependence
-leaves 1e-15.
-"""
+SUBSETS = 20_000
+"""Largest number of subsets of three and more columns that are checked one by one."""
 
 PAIR_WORK = 2e9
 """Multiplications up to which all pairs of columns are compared."""
 
+NO_OTHER = "Checked: no other column lies in the span of the active ones."
+
+UNCHECKED = "General position was not checked"
+
+TOO_MANY = (
+    "{unchecked}, because there are too many sets of {size} columns. Checked: no single other "
+    "column lies in the span of the active ones."
+)
+
 
 def coherence(dictionary: Any) -> float:
-    """Largest absolute correlation μ between two different columns; zero columns are left out.
+    """Return the largest absolute correlation of two different columns; zero columns are ignored.
 
     Examples
     --------
@@ -61,40 +61,43 @@ def coherence(dictionary: Any) -> float:
 
 
 def unit_columns(columns: Any) -> tuple[Any, Any]:
-    """Return the columns that are not zero, divided by their norms, and which these are."""
+    """Return the columns that are not zero, divided by their norms, and their indices."""
     norms = np.linalg.norm(columns, axis=0)
     nonzero = np.flatnonzero(norms > 0)
     return columns[:, nonzero] / norms[nonzero], nonzero
 
 
 def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
-    """Lower bound on the spark, 1 + 1/μ (Donoho & Elad 2003).
+    """Return 1 + 1/μ, a lower bound on the spark for the coherence μ (Donoho & Elad 2003).
 
-    With `rows`, μ is raised by a bound on the rounding error of an inner product of so many terms.
+    If `rows` is given, μ is first raised by a bound on the rounding error of an inner product of so
+    many terms.
     """
     raised = mutual_coherence + 2.0 * (rows + 2) * np.finfo(float).eps if rows else mutual_coherence
     return 1.0 + 1.0 / raised if raised > 0 else float("inf")
 
 
 def uniqueness_bound(spark: float, rank: int) -> float:
-    """Return the number of non-zero rows below which a feasible U is the only sparsest one.
+    """Return (spark − 1 + rank)/2, below which an exact representation is the sparsest one.
 
-    That is (spark − 1 + rank X)/2 (Chen & Huo 2006, Theorem 2.4).
+    `rank` is that of the responses, and the number of columns of the representation is compared
+    with the bound (Chen & Huo 2006, Theorem 2.4).
     """
     return (spark - 1.0 + rank) / 2.0
 
 
 def row_scale_ratios(norms: Any) -> Any:
-    """Return π₍ⱼ₊₁₎/π₍ⱼ₎ of the non-zero row norms, descending (Wipf 2023, Theorem 4.1)."""
+    """Return ratios of successive non-zero row norms, descending (Wipf 2023, Theorem 4.1)."""
     positive_norms = np.sort(to_numpy(norms)[to_numpy(norms) > 0])[::-1]
     return positive_norms[1:] / positive_norms[:-1]
 
 
 def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) -> Any:
-    """Relevances under which U can be the posterior mean: wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖.
+    """Return the relevances under which coefficients U, with rows uⱼ, can be the posterior mean.
 
-    Holds because X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X. Infinite where the slope φⱼᵀ(X − ΦU) vanishes
-    and uⱼ does not: then U is not a posterior mean.
+    They are wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖ for the noise variance γ and the columns φⱼ of the dictionary
+    Φ, because X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X. They are infinite where φⱼᵀ(X − ΦU) vanishes and
+    uⱼ does not: then U is not a posterior mean.
     """
     slopes = dictionary.T @ (responses - dictionary @ rows)
     lengths, norms = np.linalg.norm(slopes, axis=1), np.linalg.norm(rows, axis=1)
@@ -103,32 +106,41 @@ def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) 
 
 
 class Position(NamedTuple):
-    """What is known about other representations with as few columns.
+    """What was found out about other representations of the responses with as few columns.
 
-    `spark` is the value used in the bound of Chen and Huo; `verdict` is True where uniqueness was
-    proved, False where general position was refuted, and None where it is assumed.
+    Parameters
+    ----------
+    spark : float
+        The spark that the dictionary would have if its columns were in general position: its rank
+        plus one, or infinity if all columns are linearly independent.
+    unique : bool
+        True where it was proved that there is no other representation; False leaves it open.
+    reason : str
+        What was checked, or why nothing is claimed.
     """
 
     spark: float
-    verdict: bool | None
+    unique: bool
     reason: str
 
 
-def position_of(columns: Any, used: Any, rank: int, weakest: float) -> Position:
-    """Judge whether columns are in general position, as far as the `used` ones depend on it.
+def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: float) -> Position:
+    """Try to prove that no other set of as few columns represents the responses.
 
     Parameters
     ----------
     columns : ndarray of shape (d, κ)
         The dictionary.
     used : ndarray of int
-        The columns S of an exact representation X = Φ_S U.
+        The columns S of an exact representation X = Φ_S U, ascending.
+    responses : ndarray of shape (d, n)
+        The responses X, or any matrix with the same Gram matrix XXᵀ.
     rank : int
         Numerical rank of X.
     weakest : float
         The smallest of the norms ‖φⱼ‖‖uⱼ‖ and of the first `rank` singular values of X, relative
-        to ‖X‖: a dependence with a singular value below MARGIN · EXACT / weakest would be an exact
-        representation of X by other columns.
+        to ‖X‖. A set of columns whose smallest singular value is below MARGIN · EXACT / weakest
+        might give an exact representation of X by other columns.
 
     Returns
     -------
@@ -150,34 +162,62 @@ def position_of(columns: Any, used: Any, rank: int, weakest: float) -> Position:
         column = int(nonzero[near[0]])
         why = f"Column {column} lies in the span of the active ones and can replace one of them."
         return Position(spark, False, why)
-    if rank == used.size:
-        # Others would have to span range X = span Φ_S, so all of them would lie in it.
-        return Position(spark, True, "Checked: no other column lies in the span of the active.")
-    return _by_minors(unit, place, rank, spark, least, full_rank)
+    return _by_projection(unit, place, responses, rank, spark, least * place.size**0.5)
 
 
-def _by_minors(
-    unit: Any, used: Any, rank: int, spark: float, least: float, full_rank: int
+def _by_projection(
+    unit: Any, used: Any, responses: Any, rank: int, spark: float, least: float
 ) -> Position:
-    """Judge by subsets of columns: all of the size that decides, or random ones of full size."""
-    size = 2 * used.size - rank + 1  # Chen and Huo's condition: every subset of it is independent
-    if size <= full_rank and comb(unit.shape[1], size) <= MINORS:
-        subsets = np.array(list(combinations(range(unit.shape[1]), size)))
-        if _smallest_minor(unit, subsets) <= least:
-            why = f"Some {size} columns are linearly dependent."
-            return Position(spark, False, why)
-        return Position(spark, True, f"Checked: all subsets of {size} columns are independent.")
-    if unit.shape[1] ** 2 * unit.shape[0] <= PAIR_WORK and _dependent_pair(unit, used, least):
-        why = "Two other columns depend linearly on the active ones."
-        return Position(spark, False, why)
-    rng = np.random.default_rng(0)
-    count = int(min(SAMPLED, max(4.0, 2e8 / full_rank**3)))
-    draws = (rng.choice(unit.shape[1], full_rank, replace=False) for _ in iter(int, 1))
-    if _smallest_minor(unit, np.array(list(islice(draws, count)))) <= SINGULAR:
-        why = f"Some {full_rank} columns are linearly dependent."
-        return Position(spark, False, why)
-    why = f"General position is assumed; {count} random minors of size {full_rank} were regular."
-    return Position(spark, None, why)
+    """Prove uniqueness from the parts of the columns that are orthogonal to the responses.
+
+    Let T be another set of at most s = |S| columns whose span contains range X, of dimension r.
+    Orthogonal to range X, the columns of T span at most s − r dimensions, so that any s − r + 1 of
+    them are linearly dependent there. If therefore all subsets of s − r + 1 columns that are not
+    contained in S are independent after range X is projected out, no such T exists. For
+    representations that are exact up to EXACT only, the smallest singular value of such a subset
+    of T is at most EXACT √s ‖X‖/σ_r(X), which is below `least`.
+    """
+    size = used.size - rank + 1
+    work = float(unit.shape[1]) ** 2 * unit.shape[0]
+    if work > PAIR_WORK or (size > 2 and comb(unit.shape[1], size) > SUBSETS):
+        return Position(spark, False, TOO_MANY.format(unchecked=UNCHECKED, size=size))
+    basis = np.linalg.svd(responses, full_matrices=False)[0][:, :rank]
+    rest = unit - basis @ (basis.T @ unit)
+    # Eigenvalues of Gram matrices are squares of singular values, up to this rounding error.
+    rounding = 8.0 * (unit.shape[0] + size) * np.finfo(float).eps
+    if _smallest_eigenvalue(rest, used, size) > least**2 + rounding:
+        why = f"Checked: no set of {size} columns allows others to replace the active ones."
+        return Position(spark, True, why if size > 1 else NO_OTHER)
+    why = f"Some {size} columns may allow others to replace some of the active ones."
+    return Position(spark, False, why)
+
+
+def _smallest_eigenvalue(rest: Any, used: Any, size: int) -> float:
+    """Return the smallest eigenvalue of all Gram matrices of `size` columns not all in `used`."""
+    inside = np.zeros(rest.shape[1], dtype=bool)
+    inside[used] = True
+    if size == 1:
+        return float((rest**2).sum(axis=0)[~inside].min(initial=np.inf))
+    if size == 2:
+        return _smallest_of_pairs(rest, inside)
+    subsets = np.array(list(combinations(range(rest.shape[1]), size)))
+    subsets = subsets[~inside[subsets].all(axis=1)]
+    gram = rest.T @ rest
+    minors = gram[subsets[:, :, None], subsets[:, None, :]]
+    return float(np.linalg.eigvalsh(minors)[:, 0].min(initial=np.inf)) if subsets.size else np.inf
+
+
+def _smallest_of_pairs(rest: Any, inside: Any) -> float:
+    """Return the smallest eigenvalue of [[a, c], [c, b]] over all pairs not both inside."""
+    squares, smallest = (rest**2).sum(axis=0), np.inf
+    for start in range(0, rest.shape[1], BLOCK_COLUMNS):
+        block = slice(start, start + BLOCK_COLUMNS)
+        a, b, c = squares[block, None], squares[None, start:], rest[:, block].T @ rest[:, start:]
+        values = (a + b - np.hypot(a - b, 2.0 * c)) / 2.0
+        values[inside[block, None] & inside[None, start:]] = np.inf
+        np.fill_diagonal(values, np.inf)  # a column is no pair with itself
+        smallest = min(smallest, float(values.min()))
+    return float(smallest)
 
 
 def _rank(unit: Any) -> tuple[int, float]:
@@ -187,36 +227,15 @@ def _rank(unit: Any) -> tuple[int, float]:
     # Squares of singular values below this are rounding errors of the product.
     rounding = 10.0 * max(unit.shape) * np.finfo(float).eps * float(values.max(initial=0.0))
     rank = int((values > rounding).sum())
-    smallest = float(np.sqrt(max(values.min(initial=0.0) - rounding, 0.0))) if values.size else 0.0
-    return rank, smallest
+    smallest = max(float(values[0]) - rounding, 0.0) if values.size else 0.0
+    return rank, float(np.sqrt(smallest))
 
 
 def _outside_span(unit: Any, used: Any) -> tuple[Any, float]:
-    """Return norms of all columns outside the span of some, and the smallest singular of these."""
+    """Return how far all columns lie outside the span of the used ones.
+
+    Also return the smallest singular value of the used columns.
+    """
     left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
     smallest = float(values[-1]) if used.size <= unit.shape[0] else 0.0
     return np.linalg.norm(unit - left @ (left.T @ unit), axis=0), smallest
-
-
-def _smallest_minor(unit: Any, subsets: Any) -> float:
-    """Return the smallest singular value of all the subsets of columns."""
-    if not subsets.size:
-        return 0.0
-    stacks = unit.T[subsets]
-    return float(np.linalg.svd(stacks, compute_uv=False)[:, -1].min())
-
-
-def _dependent_pair(unit: Any, used: Any, least: float) -> bool:
-    """Tell whether two columns outside the used ones depend on each other and on these."""
-    # With S ∪ {j} independent, {k} joins a dependence exactly if the parts of φ_j and φ_k outside
-    # span Φ_S are collinear: their coherence is 1.
-    left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
-    others = np.setdiff1d(np.arange(unit.shape[1]), used)
-    rest = unit[:, others] - left @ (left.T @ unit[:, others])
-    lengths = np.linalg.norm(rest, axis=0)
-    if not lengths.all() or others.size < 2:
-        return bool(others.size and not lengths.all())
-    sine = np.sqrt(max(1.0 - coherence(rest) ** 2, 0.0))
-    # 1 − μ² below the rounding error of μ cannot be told from 0.
-    resolved = sine**2 > 16.0 * unit.shape[0] * np.finfo(float).eps
-    return not resolved or bool(float(values[-1]) * lengths.min() ** 2 * sine / 9.0 <= least)

@@ -1,7 +1,9 @@
 """Update rules of the relevances and of the noise variance: one pure step each.
 
-a = ‖u‖²/n, z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n as in `State`. The rules are written in Q, since
-a = w²Q leaves 0/0 where a relevance is zero. None of them raises the energy.
+For a column φ with relevance w and row u of the coefficients, a = ‖u‖²/n, z = φᵀΣ⁻¹φ and
+Q = ‖φᵀΣ⁻¹X‖²/n as in `State`, where X are the n responses and Σ is their covariance. The rules are
+written in Q, because a = w²Q would leave 0/0 where a relevance is zero. None of them raises the
+energy.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ SMALLEST_LEARNED = 1e-10
 
 
 def _totals(state: State, groups: Groups | None) -> tuple[Array, Array]:
-    """Alignments and curvatures, as totals where columns are grouped."""
+    """Return the alignments Q and the curvatures z, as totals where columns are grouped."""
     if groups is None:
         return state.alignment, state.curvature
     return groups.share(state.alignment), groups.share(state.curvature)
 
 
 def expectation_maximization(state: State, groups: Groups | None = None) -> Array:
-    """EM: w ← w + w²(Q − z), the posterior second moment of each row (Wipf & Rao 2007)."""
+    """Return w + w²(Q − z), the posterior second moment of each row: EM (Wipf & Rao 2007)."""
     alignment, curvature = _totals(state, groups)
     slope = alignment - curvature
     if groups is not None:
@@ -37,7 +39,7 @@ def expectation_maximization(state: State, groups: Groups | None = None) -> Arra
 
 
 def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
-    """MM: w ← w √(Q/z), from the tangent of log|Σ| (Wipf 2023, eq. 21)."""
+    """Return w √(Q/z), the minimum of a majoriser of the energy: MM (Wipf 2023, eq. 21)."""
     # log|Σ| is concave in w, with gradient z; the data term is the minimum over U of
     # ‖X − ΦU‖²/γ + Σ a/w. So a/w + zw majorises the energy, and is minimal at w = √(a/z).
     alignment, curvature = _totals(state, groups)
@@ -45,7 +47,7 @@ def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
 
 
 def mackay(state: State, groups: Groups | None = None) -> Array:
-    """MacKay: w ← w Q/z; the MM majoriser is equal at both ends of this longer step."""
+    """Return w Q/z (MacKay 1992); the majoriser of MM is equal at both ends of this longer step."""
     alignment, curvature = _totals(state, groups)
     return state.relevance * (alignment / positive(curvature))
 
@@ -59,9 +61,11 @@ UPDATES: dict[str, Update] = {
 
 
 def learned_noise(state: State, degrees_of_freedom: Array) -> Array:
-    """EM for γ: (‖X − ΦU‖²/n + γ·dof)/d, dof = tr(ΦWΦᵀΣ⁻¹) for the full posterior.
+    """Return the noise variance γ that EM takes next: (‖X − ΦU‖²/n + γ·dof)/d.
 
-    Never below `SMALLEST_LEARNED`.
+    Φ is the dictionary with d rows, U are the coefficients, and dof are the degrees of freedom:
+    tr(ΦWΦᵀΣ⁻¹) for the full posterior with relevances W. The result is never below
+    `SMALLEST_LEARNED`.
     """
     xp = namespace(state.noise)
     noise = (state.residual + state.noise * degrees_of_freedom) / state.dimension

@@ -1,9 +1,11 @@
 """The verifier: all figures of a certificate, from fitted numbers and rows of data alone.
 
-It imports nothing of the solvers. It centres and weights the rows itself, factorises Σ = ΦWΦᵀ + γI
-by a QR decomposition (the solvers form Σ and use Cholesky factors), and evaluates the posterior
-mean, the KKT conditions and the energy by their definitions. Since Σ is never formed, its
-figures are accurate to ε√cond(Σ), where those of the solvers are accurate to ε cond(Σ).
+It imports nothing of the solvers. Φ is the dictionary, X the responses, W the diagonal matrix of
+the relevances and γ the noise variance. The verifier centres and weights the rows itself,
+factorises the covariance Σ = ΦWΦᵀ + γI by a QR decomposition (the solvers form Σ and use Cholesky
+factors), and evaluates the posterior mean, the Karush–Kuhn–Tucker (KKT) conditions and the energy
+by their definitions. Since Σ is never formed, its figures are accurate to ε√cond(Σ), where those
+of the solvers are accurate to ε cond(Σ); ε is the unit of rounding.
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays import machine_epsilon, to_numpy
+from lucidae.sparsity.attributes import (
+    prediction_distance,
+    support_differences,
+    variance_distance,
+)
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
@@ -47,13 +54,13 @@ A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
 """
 
 SMALLEST_NOISE = 1e-14
-"""Documented floor of γ, relative to the mean square response."""
+"""Documented smallest noise variance γ, relative to the mean square response."""
 
 SMALLEST_LEARNED = 1e-10
-"""Documented floor of a learned γ, relative to the mean square response."""
+"""Documented smallest value of a learned γ, relative to the mean square response."""
 
 FALLBACK = 0.1
-"""Documented share of the mean square response that counts as noise for a single row."""
+"""Documented share of the mean square response that is taken as γ for a single row."""
 
 COLLAPSE = 1e-3
 """Excess (Q − z)/z from which on a collapsed latent should be active.
@@ -73,28 +80,64 @@ these certificates, and storing them makes δ half a unit.
 
 
 class Fit(NamedTuple):
-    """Fitted numbers as an estimator exposes them; U is (κ, n).
+    """Fitted numbers as an estimator exposes and uses them.
 
-    `noise_rule` tells where γ came from and `given_noise` is the number that was asked for.
+    Parameters
+    ----------
+    coef : array of shape (κ, n)
+        The coefficients U.
+    relevance : array of shape (κ,), optional
+        The relevances w; by default those that the coefficients imply.
+    noise : float, optional
+        The noise variance γ.
+    energy : float, optional
+        The reported energy.
+    noise_rule : str
+        How γ was found.
+    given_noise : float, optional
+        The value of γ that was asked for, or that was estimated on held-out rows.
+    predicted, variances : array of shape (d, n) and (d,), optional
+        Predictions of the rows, and the posterior variances of their means.
+    support : array of int, optional
+        The columns that are reported as significant.
     """
 
     coef: Any
     relevance: Any = None
     noise: Figure = None
-    intercept: Any = None
     energy: Figure = None
     noise_rule: str = ""
     given_noise: Figure = None
+    predicted: Any = None
+    variances: Any = None
+    support: Any = None
 
 
 class EnergyKind(NamedTuple):
-    """Which energy was minimised; `violation` is that of an energy from outside the package."""
+    """Which energy was minimised.
+
+    Parameters
+    ----------
+    posterior : str
+        Name of the posterior.
+    penalty : object
+        Penalty of the point estimate.
+    labels : ndarray of int of shape (κ,), optional
+        The group of each column.
+    tolerance : float
+        Distance to stationarity that was asked for.
+    violation : float, optional
+        The distance that an energy from outside the package measures itself.
+    significance : float
+        Family-wise level of the test behind the support.
+    """
 
     posterior: str = "full"
     penalty: Any = None
     labels: Any = None
     tolerance: float = FINEST
     violation: Figure = None
+    significance: float = 0.05
 
 
 FULL = EnergyKind()
@@ -147,19 +190,18 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
-        return replace(
-            figures, violation=np.inf, tolerance=tolerance, mean_distance=np.inf, unjustified=0,
-            noise_rule=fit.noise_rule, noise_distance=np.inf, energy_distance=_none_or_inf(fit),
-        )  # fmt: skip
-    at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+        return _failed(figures, fit, tolerance)
+    try:
+        at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+    except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
+        return _failed(figures, fit, tolerance)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
         figures = replace(figures, violation=distance)
-    offset = 0.0 if fit.intercept is None else _intercept_distance(plain, fit)
+    figures = _with_attributes(figures, plain, rows, at, fit, model)
     return replace(
         figures,
-        mean_distance=_worse(figures.mean_distance, offset),
         noise_rule=_floored_rule(fit, rows, at),
         noise_distance=_noise_distance(fit, rows, at, model),
         energy_distance=_energy_distance(fit, rows, at, model),
@@ -167,13 +209,49 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     )
 
 
+def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
+    """Return infinite distances, for relevances, coefficients or a γ that are not admissible."""
+    return replace(
+        figures,
+        violation=np.inf,
+        tolerance=tolerance,
+        mean_distance=np.inf,
+        noise_rule=fit.noise_rule,
+        noise_distance=np.inf,
+        energy_distance=None if fit.energy is None else np.inf,
+        support_wrong=None if fit.support is None else int(np.size(to_numpy(fit.support))),
+        variance_distance=None if fit.variances is None else np.inf,
+    )
+
+
+def _with_attributes(
+    figures: SparseFigures, plain: Sample, rows: Weighted, at: Evaluation, fit: Fit,
+    model: EnergyKind,
+) -> SparseFigures:  # fmt: skip
+    """Add the figures about predictions, predictive variances and the support."""
+    if fit.predicted is not None:
+        predicted = to_numpy(fit.predicted).astype(np.float64)
+        distance, error = prediction_distance(plain, fit.coef, predicted)
+        figures = replace(
+            figures,
+            mean_distance=_worse(figures.mean_distance, distance),
+            mean_error=max(figures.mean_error, error),
+        )
+    if fit.variances is not None and fit.noise is not None:
+        given = to_numpy(fit.variances).astype(np.float64)
+        given = given if plain.weights is None else given[plain.weights > 0]
+        distance, error = variance_distance(rows, at, given / fit.noise)
+        figures = replace(figures, variance_distance=distance, variance_error=error)
+    if fit.support is None:
+        return figures
+    support = to_numpy(fit.support)
+    wrong, left = support_differences(at, model.labels, model.significance, support)
+    return replace(figures, support_wrong=wrong, support_undecided=left)
+
+
 def _worse(first: Figure, second: Figure) -> float:
     """Return the larger of two distances; NaN if one is NaN."""
     return float(np.max([0.0 if value is None else value for value in (first, second)]))
-
-
-def _none_or_inf(fit: Fit) -> Figure:
-    return None if fit.energy is None else np.inf
 
 
 def _shifted(noise: float, rows: Weighted) -> float:
@@ -189,7 +267,8 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
     norms = np.linalg.norm(U, axis=1) * column_norms
     nonzero = np.flatnonzero(norms)
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
-    error = float(np.linalg.norm(X - Phi[:, nonzero] @ U[nonzero])) / total if total > 0 else 0.0
+    residual = float(np.linalg.norm(X - Phi[:, nonzero] @ U[nonzero]))
+    error = residual / total if total > 0 else (np.inf if residual > 0 else 0.0)
     figures = SparseFigures(
         title, None, None, error, error, int(used.size), Phi.shape[1], 0, norms[used],
         n_used=int(used.size), rows=Phi.shape[0],
@@ -197,7 +276,7 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
             "relative_error": error, "used": used, "row_norms": norms[used] / max(total, 1e-300),
         },
     )  # fmt: skip
-    if not 0 < used.size < Phi.shape[0] or not error < 0.1:
+    if total == 0 or not 0 < used.size < Phi.shape[0] or not error < 0.1:
         return figures
     return _with_uniqueness(figures, Phi, X, used, norms[used] / total)
 
@@ -214,14 +293,14 @@ def _with_uniqueness(
     figures = replace(figures, exact_error=exact)
     if exact > EXACT:
         return figures
-    compressed = triangle_of(X.T) if X.shape[1] > X.shape[0] else X
+    compressed = triangle_of(X.T).T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())
     share = min(float(shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
-    position = position_of(Phi, used, rank, share)
+    position = position_of(Phi, used, compressed, rank, share)
     cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
     return replace(
-        figures, rank=rank, spark=position.spark, position=position.verdict,
+        figures, rank=rank, spark=position.spark, position=position.unique,
         position_reason=position.reason, coherence=coherence(Phi) if cheap else None,
         evidence=figures.evidence | {
             "exact_error": exact, "rank": rank, "smallest_share": share, "spark": position.spark,
@@ -371,23 +450,10 @@ def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) 
     return float(errors.max() * (3.0 + 2.0 * used.size**0.5))
 
 
-def _intercept_distance(sample: Sample, fit: Fit) -> float:
-    """Return the distance of the intercept from ȳ − Uᵀx̄, relative to the terms of that sum."""
-    weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
-    offset = np.atleast_1d(to_numpy(fit.intercept).astype(np.float64))
-    if not sample.intercept:
-        return float(np.abs(offset).max())
-    center = weights @ sample.dictionary / weights.sum()
-    level = weights @ sample.responses / weights.sum()
-    expected = level - fit.coef.T @ center
-    spread = np.sqrt(weights @ (sample.responses - level) ** 2 / weights.sum())
-    size = np.abs(level) + np.abs(fit.coef).T @ np.abs(center) + spread
-    return float((np.abs(offset - expected) / np.where(size > 0, size, 1.0)).max())
-
-
 def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
     """Return where γ came from; "floor" where learning was stopped by the smallest value."""
-    at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * rows.mean_square
+    mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
+    at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * mean_square
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
 
 
@@ -398,6 +464,8 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
     if fit.noise_rule == "given" and fit.given_noise is not None:
         expected = max(_shifted(fit.given_noise, rows), lowest)
         return float(abs(at.noise / expected - 1.0))
+    if fit.noise_rule == "cv" and fit.given_noise is not None:
+        return float(abs(at.noise / _shifted(fit.given_noise, rows) - 1.0))
     if fit.noise_rule == "fallback":
         share = float((rows.responses**2).sum()) / (rows.total * rows.responses.shape[1])
         return float(abs(at.noise / max(FALLBACK * share, lowest) - 1.0))

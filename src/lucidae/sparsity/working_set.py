@@ -75,9 +75,10 @@ COARSE = 1e-2
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Change of each wⱼ to its exact minimiser max(0, wⱼ + (Qⱼ − zⱼ)/zⱼ²) (Wipf 2023, Thm 4.4).
+    """Return the change of each relevance wⱼ to its exact minimiser (Wipf 2023, Theorem 4.4).
 
-    Curvatures must be positive, as those of all columns that are not zero are.
+    With the alignment Qⱼ and the curvature zⱼ the minimiser is max(0, wⱼ + (Qⱼ − zⱼ)/zⱼ²).
+    Curvatures must be positive; only those of zero columns are not.
     """
     # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
     # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
@@ -87,18 +88,18 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 
 
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
-    """Decrease of the energy per response when one relevance moves by `change`."""
+    """Return the decrease of the energy per response when one relevance changes by `change`."""
     growth = change * curvature
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
 
 
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Decrease of the energy per response that each coordinate alone can bring."""
+    """Return the decrease of the energy per response from minimising each relevance alone."""
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
 
 class Workspace(NamedTuple):
-    """Owned buffers of coordinate moves on a few columns.
+    """Buffers of coordinate moves on a few columns, which the moves overwrite.
 
     `gram` is [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of those columns; curvature and alignment are its diagonal
     and the squared row norms of its right part.
@@ -211,7 +212,7 @@ class NewtonPoint(NamedTuple):
 
 
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
-    """Solve the damped Newton system on the free coordinates; NaN if it is not definite.
+    """Return the damped Newton step on the free coordinates; NaN if its matrix is not definite.
 
     A coordinate is free if it is positive or if its derivative is negative. Pressures are the
     units in which the damping counts, so that the step does not depend on the scale of columns or
@@ -275,7 +276,7 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
 
 
 def _raised(damping: Array, direction: Array) -> Array:
-    """Return the damping to try next: `DEFINITE` at once where the Hessian was indefinite."""
+    """Return the damping to try next, which is at least `DEFINITE` after an indefinite Hessian."""
     xp = namespace(damping)
     safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
     return xp.maximum(10.0 * damping, safe)
@@ -308,7 +309,7 @@ def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]
 
 
 def improve(state: State, marginal: Marginal, tolerance: float) -> State:
-    """Lower the energy on the working set and evaluate all columns anew."""
+    """Lower the energy on the working set, and evaluate all columns at the new relevances."""
     index = working_set(state, marginal)
     relevance = state.relevance
     if index.size and marginal.exact_coordinates:
@@ -409,7 +410,7 @@ def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
 
 
 def noise_stages(target: float) -> list[float]:
-    """Noise variances of the continuation: geometric, below the mean square 1, above `target`.
+    """Return the noise variances of the continuation: a geometric series between 1 and `target`.
 
     Examples
     --------

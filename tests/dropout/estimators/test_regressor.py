@@ -8,6 +8,7 @@ from sklearn.linear_model import LinearRegression
 from dropout.problems import regression_data
 from extras import require
 from lucidae import DropoutRegressor
+from lucidae.iteration import ProgressBar
 
 
 def test_no_dropout_is_ordinary_least_squares():
@@ -68,6 +69,31 @@ def test_torch_sgd_and_cv_stay_in_torch():
     chosen = DropoutRegressor(2, dropout="cv", cv=3).fit(X, Y)
     reference = DropoutRegressor(2, dropout="cv", cv=3).fit(X.numpy(), Y.numpy())
     assert chosen.dropout_ == pytest.approx(reference.dropout_)
+
+
+def test_cross_validation_shows_its_progress_and_belongs_to_the_fit(monkeypatch, capsys):
+    X, Y = regression_data()
+    quiet = DropoutRegressor(2, dropout="cv", cv=3).fit(X, Y)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(
+        "lucidae.dropout.estimators.network.ProgressBar", lambda text: ProgressBar(text, delay=0.0)
+    )
+    loud = DropoutRegressor(2, dropout="cv", cv=3, verbose=True).fit(X, Y)
+    assert "cross-validation: 2 of at most 3 steps" in capsys.readouterr().err
+    assert loud.dropout_ == quiet.dropout_ == quiet.cv_.best
+    with pytest.raises(ValueError, match="NaN"):
+        quiet.set_params(dropout=0.3).fit(X, np.nan * Y)
+    assert quiet.dropout_ == loud.dropout_
+    assert quiet.fit(X, Y).cv_ is None
+    assert quiet.dropout_ == 0.3
+
+
+@pytest.mark.parametrize(("width", "factor"), [(None, 0.5), (1, 0.5), (4, 0.8)])
+def test_one_target_is_shrunk_as_the_documentation_says(width, factor):
+    X, Y = regression_data()
+    least_squares = DropoutRegressor(dropout=0.0).fit(X, Y[:, 0])
+    model = DropoutRegressor(width, dropout=0.5).fit(X, Y[:, 0])
+    assert_allclose(model.coef_, factor * least_squares.coef_)
 
 
 @pytest.mark.parametrize("dropout", [1 - 1e-12, 1 - 2**-53])

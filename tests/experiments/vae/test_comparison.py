@@ -14,20 +14,20 @@ torch = require("torch")
 
 from lucidae.experiments.declaration import Measured, Results
 from lucidae.experiments.vae.comparison import (
-    ARMS,
-    DESIGNS,
-    Design,
+    COVARIANCES,
+    RUNS,
+    RunSettings,
     as_tensor,
     cell_settings,
     digits,
     measure,
-    train_arm,
+    train_model,
 )
 from lucidae.experiments.vae.mnist import Comparison
 from lucidae.experiments.vae.training import TrainingSettings
 
 TINY = replace(
-    DESIGNS["smoke"],
+    RUNS["smoke"],
     latent_dim=3,
     features=8,
     training=TrainingSettings(epochs=1, batch_size=50),
@@ -42,11 +42,11 @@ def test_a_cell_contains_what_one_arm_measures():
     cells = cell_settings("smoke")
     assert json.loads(json.dumps(cells)) == cells
     assert len(cell_settings("paper")) == 6
-    design = replace(TINY, training=TrainingSettings(epochs=1, batch_size=500))
-    group = [cell | {"design": asdict(design)} for cell in cells]
+    chosen = replace(TINY, training=TrainingSettings(epochs=1, batch_size=500))
+    group = [cell | {"design": asdict(chosen)} for cell in cells]
     whole = [as_tensor(x, "cpu") for x in digits()]
     for cell, arrays in zip(cells, measure(group, "cpu"), strict=True):
-        expected = train_arm(*whole, design, cell["arm"], cell["seed"])
+        expected = train_model(*whole, chosen, cell["arm"], cell["seed"])
         assert arrays.keys() == expected.keys()
         for name, values in expected.items():
             assert_allclose(arrays[name], values, rtol=0, err_msg=name)
@@ -61,12 +61,12 @@ def test_unknown_settings_of_a_cell_are_refused(setting, value):
 
 
 def test_a_fixed_noise_variance_stays():
-    for arm in ARMS:
-        found = train_arm(*images(), replace(TINY, noise_variance=0.07), arm, 0)
+    for kind in COVARIANCES:
+        found = train_model(*images(), replace(TINY, noise_variance=0.07), kind, 0)
         assert_allclose(found["noise_variance"], 0.07, rtol=1e-6)
         fit = 64 / 2 * (math.log(2 * math.pi * 0.07) + found["sampled_mse"] / 0.07)
         assert_allclose(found["loss"], fit + found["kl"], rtol=1e-5)
-        learned = train_arm(*images(), TINY, arm, 0)
+        learned = train_model(*images(), TINY, kind, 0)
         assert learned["noise_variance"][-1] != pytest.approx(0.07, rel=1e-3)
 
 
@@ -75,22 +75,22 @@ def test_cells_name_the_noise_variance_only_where_it_is_fixed():
     for plain, cell in zip(learned, fixed, strict=True):
         assert "noise_variance" not in plain["design"]
         assert cell["design"] == plain["design"] | {"noise_variance": 0.01}
-        assert Design.of(plain["design"]).noise_variance == "learn"
-        assert Design.of(cell["design"]).noise_variance == 0.01
+        assert RunSettings.of(plain["design"]).noise_variance == "learn"
+        assert RunSettings.of(cell["design"]).noise_variance == 0.01
         assert json.loads(json.dumps(cell)) == cell
 
 
 def test_divergence_names_the_arm_and_the_seed():
     x, held_out = images()
     with pytest.raises(ValueError, match="full covariance and seed 3 diverged"):
-        train_arm(x * torch.nan, held_out, TINY, "full", 3)
+        train_model(x * torch.nan, held_out, TINY, "full", 3)
 
 
 def test_curves_are_means_over_the_seeds():
     names = ("mse", "sampled_mse", "kl", "active", "active_directions", "loss", "noise_variance")
     cells = [
-        Measured(cell, {name: np.full(2, cell["seed"] + (arm == "full")) for name in names}, {})
-        for arm, cell in ((cell["arm"], cell) for cell in cell_settings("paper"))
+        Measured(cell, {name: np.full(2, cell["seed"] + (kind == "full")) for name in names}, {})
+        for kind, cell in ((cell["arm"], cell) for cell in cell_settings("paper"))
     ]
     curves = Comparison("paper", 1.0).curves(Results(tuple(cells)))
     assert_allclose(curves["mse/full"].y, 2.0)
@@ -116,10 +116,11 @@ def test_bad_input_is_refused(act, words):
 def test_the_full_covariance_is_not_worse_at_smoke_scale():
     pair = [as_tensor(x, "cpu") for x in digits()]
     found = {
-        arm: [train_arm(*pair, DESIGNS["smoke"], arm, seed) for seed in (0, 1)] for arm in ARMS
+        kind: [train_model(*pair, RUNS["smoke"], kind, seed) for seed in (0, 1)]
+        for kind in COVARIANCES
     }
     last = {
-        name: {arm: [run[name][-1] for run in runs] for arm, runs in found.items()}
+        name: {kind: [run[name][-1] for run in runs] for kind, runs in found.items()}
         for name in ("loss", "active_directions", "mse")
     }
     assert max(last["loss"]["full"]) < min(last["loss"]["diagonal"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, scalar, trace
+from lucidae.arrays import Array, beside, like, machine_epsilon, scalar, trace
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -20,9 +22,10 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate
-from lucidae.data import aligned_blocks, by_blocks, in_memory, read_moment, store_features
-from lucidae.dropout.batches import check_streamed, loaded_or_problem
-from lucidae.dropout.certificate import check_problem, data_problem
+from lucidae.data import by_blocks, in_memory
+from lucidae.dropout.batches import BlockProblem, loaded_or_problem
+from lucidae.dropout.certificate import check_problem
+from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -30,13 +33,18 @@ from lucidae.dropout.estimators.network import (
     TrainedNetwork,
     beside_rows,
     exact_network,
+    finite_output,
     hidden_width,
     merges_moments,
+    representable,
     upgraded_network,
     upgraded_sgd_estimator,
+    weights_of,
 )
+from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import principal_problem
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
+from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
 from lucidae.io.models import saved_as
@@ -73,9 +81,33 @@ class AutoencoderState(NetworkState):
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
         return super().compute_attributes() | {
-            "mean_": like(self.moment.mean, self.ref),
+            "mean_": representable(self.moment.mean, self.ref, "mean_", factor=False),
             "n_components_": self.width,
         }
+
+    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
+        found = super().reported(attributes, moment)
+        mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
+        if mean.shape != center.shape:
+            raise ValueError(f"mean_ has shape {mean.shape}, expected {center.shape}.")
+        rounding = found.precision * np.abs(mean)
+        return found._replace(
+            mean_shift=np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None),
+            settings=((float(attributes["n_components_"]), float(self.width)),),
+        )
+
+    def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
+        """Return the mean of the rows minus `subtracted`, the mean in the dtype of new rows.
+
+        The stored mean has more digits than its attribute `mean_`. They are used if the attribute
+        is the rounded mean; if a user has assigned another value, that value is the mean.
+        """
+        mean, done = host(mean), host(subtracted)
+        center, offset = host(self.moment.center), host(self.moment.offset)
+        difference = (mean - center) - offset
+        fitted = np.abs(difference) <= machine_epsilon(self.ref) * np.abs(mean)
+        return np.where(fitted, (center - done) + offset, mean - done)
 
 
 @saved_as(
@@ -84,7 +116,11 @@ class AutoencoderState(NetworkState):
     upgrade=upgraded_sgd_estimator,
 )
 class DropoutAutoencoder(
-    NetworkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    AutoencoderBatchesMixin,
+    NetworkMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Linear autoencoder with dropout in its hidden layer, solved exactly.
 
@@ -96,7 +132,7 @@ class DropoutAutoencoder(
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer; it may exceed the number of features. None: the number of
+        Number r of hidden units; it may exceed the number of features. None: the number of
         features.
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 spans the principal subspace.
@@ -105,8 +141,9 @@ class DropoutAutoencoder(
     learning_rate, schedule, batch_size, max_iter, random_state
         Settings of SGD, as in `DropoutRegressor`.
     tol : float, default=1e-2
-        Relative norm of the expected gradient at which SGD stops. The exact solver does not use
-        it. The certificate of SGD allows a gap of `tol` to the optimum, but at most 0.02.
+        Relative norm of the expected gradient at which SGD stops, as in `DropoutRegressor`. The
+        exact solver does not use it. The certificate of SGD allows a gap of `tol` to the optimum,
+        but at most 0.02.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
@@ -122,11 +159,11 @@ class DropoutAutoencoder(
     right_ : array of shape (n_features, r)
         V, the encoder.
     n_components_ : int
-        r.
+        Number r of hidden units.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each principal standard deviation.
+        Amount by which dropout reduces each principal standard deviation.
     singular_values_ : array
         Standard deviations along the leading principal components.
     objective_ : float
@@ -150,6 +187,8 @@ class DropoutAutoencoder(
 
     mean_ = Fitted()
     n_components_ = Fitted()
+
+    _state: AutoencoderState
 
     def __init__(
         self,
@@ -178,6 +217,7 @@ class DropoutAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit to all rows at once.
 
@@ -207,43 +247,8 @@ class DropoutAutoencoder(
         self._keep(state)
         return self
 
-    @restored_on_failure
-    def fit_batches(
-        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
-    ) -> Self:
-        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
-
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded.
-
-        Parameters
-        ----------
-        batches : iterable of batches, path, memory map, or data of any other kind
-            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
-            a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds.
-        sample_weight : data of any kind, optional
-            Frequencies of the rows, unless the batches contain them.
-        start : SecondMoment, optional
-            Moment of rows that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
-
-        Returns
-        -------
-        self
-        """
-        data = aligned_blocks(batches, None, sample_weight)
-        small = data.load() if start is None else None
-        if small is not None:
-            return self.fit(small.rows, sample_weight=small.weights)
-        check_streamed(self, data, start)
-        moment = read_moment(data, start=start, verbose=bool(self.verbose))
-        state = self._unsolved(moment, data.rows.reference)
-        store_features(self, data)
-        self._keep(state)
-        return self
-
     @available_if(merges_moments)
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Add rows; after the last batch the result equals `fit` on all of them.
 
@@ -260,6 +265,7 @@ class DropoutAutoencoder(
         -------
         self
         """
+        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)
@@ -271,7 +277,7 @@ class DropoutAutoencoder(
 
     @by_blocks
     def transform(self, X: Any) -> Array:
-        """Return the code (x − mean) V of every row.
+        """Return the codes Vᵀ(x − mean) of rows x.
 
         Parameters
         ----------
@@ -285,12 +291,16 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        # Sparse rows are centred after the product, so that they stay sparse.
-        return X @ encoder - mean @ encoder if scipy.sparse.issparse(X) else (X - mean) @ encoder
+        rest = like(self._state.remainder(self.mean_, mean), encoder)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Sparse rows are centred after the product, so that they stay sparse.
+            sparse = scipy.sparse.issparse(X)
+            codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
+            return finite_output(codes - rest @ encoder, "codes")
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:
-        """Return the reconstruction of codes, code Uᵀ + mean.
+        """Return the rows that the network reconstructs from codes: U code + mean.
 
         Parameters
         ----------
@@ -303,7 +313,9 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.left_.shape[1])
-        return codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
+        return finite_output(rows, "rows")
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the share of the variance about the fitted mean that the network reconstructs.
@@ -341,19 +353,19 @@ class DropoutAutoencoder(
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows."""
+        check_is_fitted(self)
         if not (in_memory(X) and in_memory(sample_weight)):
             found = loaded_or_problem(X, None, sample_weight, centered=True)
-            if isinstance(found, LinearProblem):
+            if isinstance(found, BlockProblem):
                 return self._certificate_on_blocks(found)
             X, _, sample_weight = found
-        X = check_rows(X)
-        problem = data_problem(X, None, True, sample_weight)
-        check_problem(problem, self._state.network.weights)
+        state, X, attributes = self._state, check_rows(X), self._attributes_now()
         weights = check_weights(sample_weight, X)
-        rows = self._state.measured_on(X, X, weights, centered=True)
-        return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), rows
-        )
+        moment = SecondMoment.of(X, weights)
+        problem = LinearProblem.autoencoder(moment)
+        check_problem(problem, weights_of(attributes))
+        rows = state.measured_on(X, X, weights, centered=True, attributes=attributes)
+        return state.certificate_on(problem, moment, type(self).__name__, attributes, rows)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

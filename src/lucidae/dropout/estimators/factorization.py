@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -16,10 +18,11 @@ from lucidae.base import (
     FittedState,
     checked_codes,
     reference_array,
+    restored_on_failure,
     upgraded_estimator,
     validated_rows,
 )
-from lucidae.certificate import Certificate
+from lucidae.certificate import Certificate, Claim
 from lucidae.dropout.certificate import (
     CERTIFIED,
     DropoutFigures,
@@ -28,9 +31,15 @@ from lucidae.dropout.certificate import (
     matrix_problem,
     measure,
 )
-from lucidae.dropout.estimators.network import hidden_width
+from lucidae.dropout.estimators.network import (
+    finite_output,
+    hidden_width,
+    representable,
+    weights_of,
+)
 from lucidae.dropout.figures import ReportedAttributes
-from lucidae.dropout.objectives import LinearProblem
+from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
 from lucidae.io.models import saved_as
@@ -47,17 +56,17 @@ class FactorizationState(FittedState):
     Parameters
     ----------
     solution : ExactSolution
-        The factors.
-    figures : DropoutFigures
-        Figures of the factors, measured during the fit.
+        The factors, rounded to the dtype of the matrix.
+    figures : DropoutFigures or None
+        Figures of the factors, measured at the end of the fit.
     strength : float
-        λ.
+        Strength λ of dropout.
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
     """
 
     solution: ExactSolution
-    figures: DropoutFigures
+    figures: DropoutFigures | None
     strength: float
     ref: Array
 
@@ -72,18 +81,34 @@ class FactorizationState(FittedState):
             "singular_values_": like(self.solution.singular_values, self.ref),
             "objective_": self.solution.value,
             "n_components_": int(right.shape[1]),
-            "codes": code_map(right, self.strength),
         }
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors."""
+        assert self.figures is not None
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 
-def _reported(solution: ExactSolution) -> ReportedAttributes:
+def _returned(solution: ExactSolution, problem: LinearProblem, strength: float, ref: Array) -> Any:
+    """Return a solution with factors in the dtype of `ref`, and the loss of these factors."""
+    left, right = (
+        like(representable(part, ref, name), problem.cross)
+        for part, name in zip(solution.weights, ("left_", "right_"), strict=True)
+    )
+    representable(solution.singular_values, ref, "singular_values_")
+    value = float(DropoutObjective(problem, strength).value(Weights(left, right)))
+    return replace(solution, weights=Weights(left, right), value=value)
+
+
+def _reported(attributes: Mapping[str, Any], ref: Array) -> ReportedAttributes:
     """Return the attributes that the certificate compares with the matrix."""
     return ReportedAttributes(
-        solution.value, solution.rank, solution.threshold, solution.singular_values
+        attributes["objective_"],
+        attributes["rank_"],
+        attributes["threshold_"],
+        attributes["singular_values_"],
+        settings=((float(attributes["n_components_"]), float(attributes["right_"].shape[1])),),
+        precision=machine_epsilon(ref),
     )
 
 
@@ -97,9 +122,10 @@ class DropoutFactorization(
 ):
     """Factorise a matrix as M ≈ U Vᵀ with dropout on the columns of the factors, exactly.
 
-    Minimises E‖M − U diag(b) Vᵀ/θ‖², where b drops columns at random; this is
-    ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout), whose optimum takes one singular
-    value decomposition (Mianjy et al. 2018, Algorithm 3). Rows are not centred.
+    Minimises E‖M − U diag(b) Vᵀ/θ‖², where the random mask b keeps each column with probability
+    θ = 1 − dropout. This expectation is ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout),
+    and its minimum takes one singular value decomposition (Mianjy et al. 2018, Algorithm 3). Rows
+    are not centred.
 
     Parameters
     ----------
@@ -116,11 +142,11 @@ class DropoutFactorization(
     right_ : array of shape (n_features, r)
         V.
     n_components_ : int
-        r.
+        Number r of columns of the factors.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each singular value.
+        Amount by which dropout reduces each singular value.
     singular_values_ : array
         Leading singular values of M.
     objective_ : float
@@ -155,6 +181,7 @@ class DropoutFactorization(
         self.n_components = n_components
         self.dropout = dropout
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Factorise a matrix.
 
@@ -172,10 +199,12 @@ class DropoutFactorization(
         strength = strength_of(self.dropout)
         X = validated_rows(self, X, reset=True, accept_sparse=False)
         width = hidden_width(self.n_components, X.shape[1])
-        problem = LinearProblem.from_matrix(as_double(X))
-        solution = solve(problem, strength, width)
-        figures = measure(problem, solution.weights, strength, reported=_reported(solution))
-        self._state = FactorizationState(solution, figures, strength, reference_array(X))
+        problem, ref = LinearProblem.from_matrix(as_double(X)), reference_array(X)
+        solution = _returned(solve(problem, strength, width), problem, strength, ref)
+        state = FactorizationState(solution, None, strength, ref)
+        reported = _reported(state.attributes, ref)
+        state.figures = measure(problem, solution.weights, strength, reported=reported)
+        self._state = state
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:  # noqa: ARG002
@@ -195,14 +224,15 @@ class DropoutFactorization(
         return self.fit(X).left_
 
     def transform(self, X: Any) -> Array:
-        """Return the optimal codes of rows, m V(VᵀV + λ diag‖vᵢ‖²)⁻¹.
+        """Return the codes of rows that minimise the loss for the fitted V.
 
-        For the training rows they equal `left_`.
+        The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ = dropout/(1 − dropout). The codes of
+        the training rows equal `left_`.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows m.
+            Rows.
 
         Returns
         -------
@@ -210,10 +240,13 @@ class DropoutFactorization(
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False, accept_sparse=False)
-        return like(as_double(X) @ beside(self._state.attributes["codes"], as_double(X)), X)
+        rows = as_double(X)
+        codes = code_map(beside(as_double(self.right_), rows), self._state.strength)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return finite_output(like(rows @ codes, X), "codes")
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows that codes represent, code Vᵀ.
+        """Return the rows V code that codes represent.
 
         Parameters
         ----------
@@ -226,7 +259,36 @@ class DropoutFactorization(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.right_.shape[1])
-        return codes @ beside(self.right_, codes).mT
+        with np.errstate(over="ignore", invalid="ignore"):
+            return finite_output(codes @ beside(self.right_, codes).mT, "rows")
+
+    @property
+    def certificate_(self) -> Certificate:
+        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        check_is_fitted(self)
+        state, title = self._state, type(self).__name__
+        certificate: Certificate = state.certificate(title)
+        changed = _difference(self._attributes_now(), state.attributes)
+        if changed == 0.0:
+            return certificate
+        # The matrix is not stored, so that changed factors cannot be judged by their loss.
+        kept = [claim for claim in certificate if claim.name != "attributes"]
+        why = "Attributes were assigned after the fit: lucidae.certify(model, X) judges them."
+        old = certificate["attributes"]
+        claim = Claim(
+            old.name,
+            old.statement,
+            old.reference,
+            changed,
+            old.threshold,
+            changed <= (old.threshold or 0.0),
+            why,
+        )
+        return Certificate(title, (*kept, claim), certificate.evidence)
+
+    def _attributes_now(self) -> dict[str, Any]:
+        """Return the fitted attributes as they are now, also those that a user has assigned."""
+        return {name: getattr(self, name) for name in self._state.attributes}
 
     @property
     def _n_features_out(self) -> int:
@@ -238,23 +300,29 @@ class DropoutFactorization(
             raise ValueError(
                 "sample_weight was given, but DropoutFactorization does not weight rows: omit it."
             )
-        state, title = self._state, type(self).__name__
+        check_is_fitted(self)
+        attributes = self._attributes_now()
         return certificate_of(
             matrix_problem(X),
-            state.solution.weights,
-            state.strength,
-            title=title,
-            reported=_reported(state.solution)._replace(
-                objective=self.objective_,
-                rank=self.rank_,
-                threshold=self.threshold_,
-                singular_values=self.singular_values_,
-                layers=(self.left_, self.right_),
-                precision=machine_epsilon(state.ref),
-            ),
+            weights_of(attributes),
+            self._state.strength,
+            title=type(self).__name__,
+            reported=_reported(attributes, self._state.ref),
         )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
+    """Return the largest relative difference between attributes and those of the fit."""
+    if all(now[name] is fitted[name] for name in fitted):
+        return 0.0
+    differences = []
+    for name, expected in fitted.items():
+        a, b = host(now[name]), host(expected)
+        size = float(np.linalg.norm(b)) or 1.0
+        differences.append(float(np.linalg.norm(a - b)) / size if a.shape == b.shape else np.inf)
+    return max(differences)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,10 +12,20 @@ import numpy as np
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon, to_numpy
+from lucidae.arrays import (
+    Array,
+    beside,
+    largest,
+    like,
+    machine_epsilon,
+    namespace,
+    to_numpy,
+)
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
+from lucidae.dropout.batches import BlockProblem
 from lucidae.dropout.certificate import (
     CERTIFIED,
     LARGEST_GAP,
@@ -32,12 +42,21 @@ from lucidae.dropout.theory import dropout_of
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import History, ProgressBar, Status
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_rows,
+    check_seed,
+    check_verbose,
+    warn_user,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SolverTraits:
-    """Properties of a solver.
+    """What a solver needs, and when it stops.
 
     Parameters
     ----------
@@ -45,7 +64,7 @@ class SolverTraits:
         Whether it draws rows. If not, their moments are enough, so that it can be used in
         `partial_fit`.
     stops_at_tol : bool
-        Whether it stops at `tol`, which the certificate then allows as the gap, up to
+        Whether it stops at `tol`. The certificate then allows a gap of `tol`, but at most
         `LARGEST_GAP`.
     """
 
@@ -112,33 +131,30 @@ class SgdSettings:
             check_integer(estimator.batch_size, "batch_size", low=1),
             check_integer(estimator.max_iter, "max_iter", low=1),
             check_number(estimator.tol, "tol", low=0.0),
-            estimator.random_state,
-            bool(estimator.verbose),
+            check_seed(estimator.random_state),
+            check_verbose(estimator.verbose),
             estimator._warm_start(),
         )
 
-    @property
-    def callbacks(self) -> tuple[Callable[..., Any], ...]:
-        """The callbacks of the iteration loop."""
-        return (ProgressBar("dropout SGD"),) if self.verbose else ()
+    def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
+        """Return the callbacks that show the progress of a loop: none unless verbose."""
+        return (ProgressBar(description),) if self.verbose else ()
 
 
 def _whitened_start(
     start: Weights | None, problem: LinearProblem, white: Whitened, width: int
 ) -> Weights | None:
-    """Return a start for one run in white coordinates; None if there is none of the right shape."""
+    """Return first weights for white inputs; None if there are none of the right shape."""
     if start is None:
         return None
     outputs, features = problem.cross.shape
     expected = ((outputs, width), (features, width))
     given = tuple(tuple(part.shape) for part in start)
     if given != expected:
-        warnings.warn(
+        warn_user(
             f"warm_start=True was given, but the weights of the last fit have shapes {given[0]} "
             f"and {given[1]}, while this fit needs {expected[0]} and {expected[1]}. Training "
-            "starts from random weights.",
-            UserWarning,
-            stacklevel=4,
+            "starts from random weights."
         )
         return None
     left, right = white.lower_weights(Weights(*(like(part, problem.cross) for part in start)))
@@ -146,15 +162,49 @@ def _whitened_start(
 
 
 def hidden_width(n_components: Any, default: int) -> int:
-    """Return r, or the default if it is None."""
+    """Return the width of the hidden layer, which is `default` if `n_components` is None."""
     if n_components is None:
         return default
-    return check_integer(n_components, "n_components", low=1)
+    return check_integer(n_components, "n_components", low=1, others=" or None")
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
     """Return a fitted array in the library and on the device of rows X: NumPy for sparse rows."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
+
+
+class UnrepresentableError(ValueError, AttributeError):
+    """A fitted attribute overflows or underflows its dtype.
+
+    Like scikit-learn's NotFittedError it is an AttributeError too, so that `hasattr` and `dir` work
+    after `partial_fit`, whose attributes are computed when they are first read.
+    """
+
+
+def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
+    """Return a fitted array in the dtype of `ref`; what this dtype cannot represent is an error.
+
+    An array by which rows are multiplied (`factor`) must not underflow either.
+    """
+    limits, size = namespace(ref).finfo(ref.dtype), largest(values)
+    vanishes = factor and 0.0 < size < float(limits.smallest_normal)
+    if not size <= float(limits.max) or vanishes:
+        raise UnrepresentableError(
+            f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
+            "Divide X or y by a constant, so that both have similar sizes"
+            f"{', or fit to float64' if machine_epsilon(ref) > 1e-10 else ''}."
+        )
+    return like(values, ref)
+
+
+def finite_output(values: Array, name: str) -> Array:
+    """Return the result of a product of finite arrays; an overflow is an error."""
+    if not bool(namespace(values).all(namespace(values).isfinite(values))):
+        raise ValueError(
+            f"the {name} overflow {values.dtype}: X is too large for the fitted weights. Give X "
+            "as float64, or in the units of the rows that were fitted."
+        )
+    return values
 
 
 @dataclass(eq=False)
@@ -166,9 +216,9 @@ class NetworkState(FittedState):
     moment : SecondMoment
         Moment of the rows, with the targets after the features if there are any.
     strength : float
-        λ.
+        Strength λ of dropout.
     width : int
-        r.
+        Number r of hidden units.
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
     tolerance : float
@@ -190,15 +240,19 @@ class NetworkState(FittedState):
     @property
     @abstractmethod
     def problem(self) -> LinearProblem:
-        """The three moments on which the loss depends."""
+        """The moments of inputs and outputs on which the loss depends."""
 
     @abstractmethod
     def centers(self) -> tuple[Array, Array]:
-        """Return the points at which inputs and outputs are centred."""
+        """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
 
     @abstractmethod
     def solve(self) -> TrainedNetwork:
         """Return the exact optimum."""
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the fitted attributes that say which settings were chosen."""
+        return {}
 
     @property
     def network(self) -> TrainedNetwork:
@@ -208,7 +262,7 @@ class NetworkState(FittedState):
         return self.trained
 
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
-        """Train by dropout SGD in white coordinates of the inputs, as the paper does."""
+        """Train by SGD on white inputs, as Mianjy et al. 2018, Algorithm 1 does."""
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
         center, output_center = self.centers()
@@ -227,10 +281,12 @@ class NetworkState(FittedState):
             batch_size=settings.batch_size,
             limit=settings.max_iter,
             tolerance=settings.tol,
-            callbacks=settings.callbacks,
+            callbacks=settings.bars("dropout SGD"),
         )
         if not solution.status.ok:
-            warnings.warn(solution.advice, ConvergenceWarning, stacklevel=3)
+            given = settings.learning_rate != "auto"
+            hint = " Use learning_rate='auto', or lower it." if given else ""
+            warn_user(solution.advice + hint, ConvergenceWarning)
         runs = solution.value
         weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
         optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
@@ -239,16 +295,31 @@ class NetworkState(FittedState):
         self.trained = TrainedNetwork(weights, optimum, n_iter, solution.status, solution.history)
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes that all networks have."""
-        network = self.network
-        value = DropoutObjective(self.problem, self.strength).value(network.weights)
+        """Return the fitted attributes that all networks have.
+
+        The objective is that of the weights as they are returned, in the dtype of the rows.
+        """
+        network, optimum = self.network, self.network.optimum
+        left, right = (
+            representable(part, self.ref, name)
+            for part, name in zip(network.weights, ("left_", "right_"), strict=True)
+        )
+        weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
+        value = float(DropoutObjective(self.problem, self.strength).value(weights))
+        if not math.isfinite(value):
+            raise UnrepresentableError(
+                "the loss overflows double precision. Divide X or y by a constant, so that both "
+                "have similar sizes."
+            )
         return {
-            "left_": like(network.weights.left, self.ref),
-            "right_": like(network.weights.right, self.ref),
-            "rank_": network.optimum.rank,
-            "threshold_": network.optimum.threshold,
-            "singular_values_": like(network.optimum.singular_values, self.ref),
-            "objective_": float(value),
+            "left_": left,
+            "right_": right,
+            "rank_": optimum.rank,
+            "threshold_": optimum.threshold,
+            "singular_values_": representable(
+                optimum.singular_values, self.ref, "singular_values_"
+            ),
+            "objective_": value,
             "n_iter_": network.n_iter,
             "status_": network.status,
             "history_": network.history,
@@ -256,27 +327,36 @@ class NetworkState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the moment of the fit."""
-        return self.certificate_on(self.problem, title, self.attributes, self.row_objective)
+        return self.certificate_on(
+            self.problem, self.moment, title, self.attributes, self.row_objective
+        )
 
     def certificate_on(
         self,
         problem: LinearProblem,
+        moment: SecondMoment,
         title: str,
         attributes: Mapping[str, Any],
         rows: tuple[float, float] | None,
     ) -> Certificate:
-        """Return the certificate of the weights and the fitted attributes on a problem."""
+        """Return the certificate of the fitted attributes on a problem and its moment."""
         return certificate_of(
             problem,
-            self.network.weights,
+            weights_of(attributes),
             self.strength,
             title=title,
             tolerance=self.tolerance,
-            reported=self.reported(attributes)._replace(rows=rows),
+            reported=self.reported(attributes, moment)._replace(rows=rows),
         )
 
     def measured_on(
-        self, X: Any, Y: Any, sample_weight: Array | None, *, centered: bool
+        self,
+        X: Any,
+        Y: Any,
+        sample_weight: Array | None,
+        *,
+        centered: bool,
+        attributes: Mapping[str, Any] | None = None,
     ) -> tuple[float, float] | None:
         """Return the objective of the weights measured on rows, and its error.
 
@@ -284,19 +364,27 @@ class NetworkState(FittedState):
         """
         if X.shape[0] * (X.shape[1] + Y.shape[1]) > PROBED_ENTRIES:
             return None
-        weights = Weights(*(like(part, self.moment.center) for part in self.network.weights))
+        found = weights_of(self.attributes if attributes is None else attributes)
+        weights = Weights(*(like(part, self.moment.center) for part in found))
         return row_objective(X, Y, sample_weight, weights, self.strength, centered)
 
-    def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with the data."""
+    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
+        del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
             attributes["rank_"],
             attributes["threshold_"],
             attributes["singular_values_"],
-            layers=(attributes["left_"], attributes["right_"]),
             precision=machine_epsilon(self.ref),
         )
+
+
+def weights_of(attributes: Mapping[str, Any]) -> Weights:
+    """Return ``left_`` and ``right_`` of an estimator, which a user may have assigned."""
+    return Weights(
+        *(check_rows(attributes[name], name=name) for name in ("left_", "right_")),
+    )
 
 
 class NetworkMixin(CertifiedMixin):
@@ -318,6 +406,18 @@ class NetworkMixin(CertifiedMixin):
     warm_start: bool
 
     @property
+    def certificate_(self) -> Certificate:
+        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        check_is_fitted(self)
+        state, title = self._state, type(self).__name__
+        if not any(isinstance(getattr(type(self), name, None), Fitted) for name in vars(self)):
+            return state.certificate(title)
+        # A user has assigned an attribute, which `predict` or `transform` then use.
+        return state.certificate_on(
+            state.problem, state.moment, title, self._attributes_now(), state.row_objective
+        )
+
+    @property
     def _chosen_solver(self) -> SolverTraits:
         return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
 
@@ -325,24 +425,25 @@ class NetworkMixin(CertifiedMixin):
         """Return the fitted attributes as they are now, also those that a user has assigned."""
         return {name: getattr(self, name) for name in self._state.attributes}
 
-    def _certificate_on_blocks(self, problem: LinearProblem) -> Certificate:
+    def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
         """Return the certificate on the problem of data that were read in blocks.
 
         There are more rows than the objective is measured on.
         """
-        check_problem(problem, self._state.network.weights)
-        return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), None
-        )
+        problem, moment = found
+        attributes = self._attributes_now()
+        check_problem(problem, weights_of(attributes))
+        title = type(self).__name__
+        return self._state.certificate_on(problem, moment, title, attributes, None)
 
     def _keep(self, state: NetworkState) -> None:
-        """Store a fit and compute its attributes; `partial_fit` computes them when first read."""
-        self._state = state
+        """Compute the attributes of a fit and store it; `partial_fit` computes them when read."""
         _ = state.attributes
+        self._state = state
 
     def _warm_start(self) -> Weights | None:
         """Return the weights of the last fit if training is to start from them, else None."""
-        wanted = self.warm_start and self._chosen_solver.needs_rows
+        wanted = check_flag(self.warm_start, "warm_start") and self._chosen_solver.needs_rows
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
 
 
@@ -378,7 +479,7 @@ def upgraded_state(fields: dict[str, Any]) -> Any:
     state, results = fields["recipe"], fields["_results"]
     if results is not None:
         state.trained = results.pop("outcome", None)
-        state._attributes = results
+        state._attributes = state.chosen() | results
     certificate = fields.get("certificate")
     state._certificate = None if certificate is None else _renamed_claims(certificate)
     return state

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
@@ -16,18 +17,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lucidae.arrays import (
     Array,
     as_float,
-    as_plain,
+    beside,
     is_array,
     is_numpy,
     like,
+    machine_epsilon,
     namespace,
     to_numpy,
 )
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.data import aligned_blocks, by_blocks, in_memory, loaded, store_features
-from lucidae.dropout.batches import check_streamed, loaded_or_problem, read_problem
-from lucidae.dropout.certificate import check_problem, data_problem
+from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.dropout.batches import BlockProblem, loaded_or_problem
+from lucidae.dropout.certificate import check_problem
+from lucidae.dropout.estimators.blocks import RegressorBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -35,29 +38,46 @@ from lucidae.dropout.estimators.network import (
     TrainedNetwork,
     beside_rows,
     exact_network,
+    finite_output,
     hidden_width,
     merges_moments,
+    representable,
     upgraded_network,
     upgraded_sgd_estimator,
+    weights_of,
 )
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import MEAN_ERROR, ReportedAttributes
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.path import SELECTIONS, CrossValidation, cross_validate, fold_moments
+from lucidae.dropout.path import (
+    SELECTIONS,
+    CrossValidation,
+    DropoutChoice,
+    cross_validate,
+    fold_moments,
+)
+from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import solve
-from lucidae.dropout.theory import checked_dropout, strength_of
+from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows, check_weights
+from lucidae.validation import check_flag, check_kind, check_rows, check_weights, real_array
+
+
+def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a state from those of earlier versions, which kept less in it."""
+    added = {"root": None, "cv": None, "dropout": dropout_of(fields["strength"])}
+    return added | upgraded_network(fields)
 
 
 @saved_as(
-    "lucidae.dropout.regression.fitted/2",
+    "lucidae.dropout.regression.fitted/3",
     formerly=(
         "lucidae.dropout.estimators._regression:Regression",
         "lucidae.dropout.regression.fitted/1",
+        "lucidae.dropout.regression.fitted/2",
     ),
-    upgrade=lambda fields: {"root": None} | upgraded_network(fields),
+    upgrade=_upgraded_regression,
 )
 @dataclass(eq=False)
 class RegressionState(NetworkState):
@@ -71,6 +91,10 @@ class RegressionState(NetworkState):
         Whether rows are centred, so that there is an intercept.
     flat : bool
         Whether y was one-dimensional.
+    dropout : float
+        Probability of dropping a hidden unit.
+    cv : CrossValidation or None
+        Held-out errors from which that probability was chosen.
     root : array or None
         Triangular factor of the rows, where their moment is ill-conditioned.
     """
@@ -78,6 +102,8 @@ class RegressionState(NetworkState):
     n_features: int
     centered: bool
     flat: bool
+    dropout: float
+    cv: CrossValidation | None = None
     root: Array | None = None
 
     @property
@@ -93,28 +119,92 @@ class RegressionState(NetworkState):
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes by name."""
-        left, right = self.network.weights
-        coef = left @ right.mT
+        shared = super().compute_attributes()
+        left, right = (like(shared[name], self.moment.center) for name in ("left_", "right_"))
+        coef = representable(left @ right.mT, self.ref, "coef_")
         center, output_center = self.centers()
-        intercept = output_center - coef @ center
-        return super().compute_attributes() | {
-            "coef_": like(coef[0, :] if self.flat else coef, self.ref),
-            "intercept_": float(intercept[0]) if self.flat else like(intercept, self.ref),
-        }
-
-    def reported(self, attributes: Mapping[str, Any]) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with the data."""
-        mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
+        intercept = output_center - like(coef, center) @ center
+        intercept = representable(intercept, self.ref, "intercept_", factor=False)
         return (
-            super()
-            .reported(attributes)
-            ._replace(coef=attributes["coef_"], intercept=attributes["intercept_"], mean=mean)
+            shared
+            | self.chosen()
+            | {
+                "coef_": coef[0, :] if self.flat else coef,
+                "intercept_": float(intercept[0]) if self.flat else intercept,
+            }
         )
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the probability of dropping a unit, and how it was chosen."""
+        return {"dropout_": self.dropout, "cv_": self.cv}
+
+    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
+        found = super().reported(attributes, moment)
+        coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
+        means = [host(part) for part in (moment.center, moment.offset)]
+        if not self.centered:
+            means = [0.0 * part for part in means]
+        shift = (means[0] - self._mean_parts[0]) + (means[1] - self._mean_parts[1])
+        expected = (means[0] + means[1])[self.n_features :]
+        away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
+        rounding = 2 * found.precision * np.abs(expected)
+        # Means of other rows than those of the fit have rounding errors of their own.
+        spread = np.sqrt(np.clip(np.diag(host(moment.squares)), 0.0, None) / moment.weight)
+        doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
+        return found._replace(
+            coef=coef,
+            output_bias=np.clip(away - rounding, 0.0, None),
+            output_bias_error=MEAN_ERROR * doubt,
+            settings=((float(attributes["dropout_"]), self.dropout),),
+        )
+
+    @property
+    def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The mean of [x | y] as a sum of two vectors, which has more digits than one."""
+        center, offset = host(self.moment.center), host(self.moment.offset)
+        return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
+
+    def function(
+        self, coef: Any, intercept: Any
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the coefficients as a matrix, and the prediction at the mean input.
+
+        The latter is the mean target. It is computed from the intercept only if that is not the
+        fitted one, because an intercept loses the digits by which the means exceed the deviations.
+        """
+        center, output_center = (host(part) for part in self.centers())
+        coef = host(coef).reshape(len(output_center), len(center))
+        intercept = np.broadcast_to(host(intercept).reshape(-1), output_center.shape)
+        through = coef @ center
+        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
+        rounding = (len(center) + 8) * machine_epsilon(self.ref) * sizes
+        fitted = np.abs(intercept - (output_center - through)) <= rounding
+        return coef, np.where(fitted, output_center, intercept + through)
 
     def centers(self) -> tuple[Array, Array]:
         """Return the means of x and y; zeros without an intercept."""
         mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
         return mean[: self.n_features], mean[self.n_features :]
+
+    def predict(self, X: Any, coef: Any, intercept: Any) -> Array:
+        """Return coef (x − mean of x) + mean of y for every row.
+
+        The mean is subtracted in the dtype of the rows before the product. What it differs from
+        the mean in double precision is subtracted from the result.
+        """
+        matrix, bias = self.function(coef, intercept)
+        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), self.ref)
+        ref = reference_array(X)
+        center = like(self.centers()[0], ref)
+        parts = [part[: self.n_features] for part in self._mean_parts]
+        bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
+        bias = like(bias[0] if used.ndim == 1 else bias, used)
+        columns = used.mT if used.ndim == 2 else used
+        with np.errstate(over="ignore", invalid="ignore"):
+            if scipy.sparse.issparse(X):
+                return X @ columns + (bias - center @ columns)
+            return (X - center) @ columns + bias
 
 
 def _streams(estimator: Any) -> bool:
@@ -131,7 +221,9 @@ def _streams(estimator: Any) -> bool:
     formerly="lucidae.dropout.estimators._regressor:DropoutRegressor",
     upgrade=upgraded_sgd_estimator,
 )
-class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class DropoutRegressor(
+    RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
+):
     """Linear regression through a hidden layer with dropout, solved exactly.
 
     The network x ↦ U Vᵀx + b with r hidden units, each dropped with the given probability in
@@ -144,11 +236,13 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     Parameters
     ----------
     n_components : int or None, default=None
-        Width r of the hidden layer, which enters the regulariser as λ/r. None: the smaller of
-        the numbers of features and targets.
+        Number r of hidden units. It limits the rank of the coefficients, and the wider the layer,
+        the weaker the same dropout shrinks them. None: the smaller of the numbers of features and
+        targets. For one target this is a single unit, and dropout then multiplies the least-squares
+        coefficients by 1 − dropout; r units multiply them by r / (r + dropout/(1 − dropout)).
     dropout : float or "cv", default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares.
-        "cv" takes the one with the smallest cross-validated error along a path of rates.
+        "cv" takes the rate with the smallest cross-validated error of 162 rates.
     solver : {"exact", "sgd"}, default="exact"
         The closed form, or stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
     fit_intercept : bool, default=True
@@ -156,7 +250,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
-        Rate of the first SGD step, in white coordinates of the inputs.
+        Rate of the first SGD step. SGD works on inputs that are transformed to the identity as
+        covariance.
     schedule : {"linear", "inverse", "constant"}, default="linear"
         How SGD's rate decreases over `max_iter` steps.
     batch_size : int, default=32
@@ -164,33 +259,37 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     max_iter : int, default=5000
         Largest number of SGD steps.
     tol : float, default=1e-2
-        Relative norm of the expected gradient, ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖) in white coordinates,
-        at which SGD stops. The exact solver does not use it. The certificate of SGD allows a gap
-        of `tol` to the optimum, but at most 0.02.
+        SGD stops when the norm of the gradient of the expected loss is at most
+        tol · 2‖E[yxᵀ]‖ ‖(U, V)‖, for inputs whose covariance is the identity. The exact solver
+        does not use it. The certificate of SGD allows a gap of `tol` to the optimum, but at most
+        0.02.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
     verbose : bool, default=False
-        Whether SGD shows its progress, if it takes longer than two seconds.
+        Whether SGD and cross-validation show their progress, if they take longer than two seconds.
 
     Attributes
     ----------
     coef_ : array of shape (n_targets, n_features) or (n_features,)
         U Vᵀ; one-dimensional when y was.
     intercept_ : array of shape (n_targets,) or float
-        Bias of the output.
+        Mean target minus the product of `coef_` with the mean input. `predict` subtracts the mean
+        input before it multiplies, and so keeps more digits than X @ coef_.T + intercept_; a value
+        that is assigned to `intercept_` is used as it is.
     left_ : array of shape (n_targets, r)
         U, outgoing weights of the hidden layer.
     right_ : array of shape (n_features, r)
         V, incoming weights.
     rank_ : int
-        ρ, the rank of the optimal product.
+        Rank of the optimal product U Vᵀ.
     threshold_ : float
-        α, the amount by which dropout reduces each singular value.
+        Amount by which dropout reduces each singular value.
     singular_values_ : array
-        Leading singular values of the least-squares map in white coordinates.
+        Leading singular values of the least-squares map, for inputs whose covariance is the
+        identity.
     objective_ : float
         Expected dropout loss of the weights, mean over rows and summed over targets.
     dropout_ : float
@@ -235,8 +334,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
 
     coef_ = Fitted()
     intercept_ = Fitted()
+    dropout_ = Fitted()
+    cv_ = Fitted()
 
-    cv_: CrossValidation | None
     _state: RegressionState
 
     def __init__(
@@ -270,6 +370,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self.warm_start = warm_start
         self.verbose = verbose
 
+    @restored_on_failure
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to all rows at once.
 
@@ -292,63 +393,18 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
-        moment = self._choose_dropout(X, y, weights)
-        state = self._unsolved(moment, y.ndim == 1, reference_array(X))
-        state.root = row_problem(X, y, weights, moment, centered=state.centered).root
+        choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"))
+        state = self._unsolved(choice, y.ndim == 1, reference_array(X))
+        columns, centered = as_columns(y), state.centered
+        state.root = row_problem(X, y, weights, state.moment, centered=centered).root
         if solver.needs_rows:
-            state.train(X, as_columns(y), weights, settings)
-        columns = as_columns(y)
-        state.row_objective = state.measured_on(X, columns, weights, centered=state.centered)
-        self._keep(state)
-        return self
-
-    @restored_on_failure
-    def fit_batches(
-        self,
-        batches: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        start: SecondMoment | None = None,
-    ) -> Self:
-        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
-
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded.
-
-        Parameters
-        ----------
-        batches : iterable of batches, path, memory map, or data of any other kind
-            Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
-            is given. See `lucidae.data.row_blocks` for
-            the other kinds.
-        y : data of any kind, optional
-            Targets, unless the batches contain them.
-        sample_weight : data of any kind, optional
-            Frequencies of the rows, unless the batches contain them.
-        start : SecondMoment, optional
-            Moment of rows [x | y] that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
-
-        Returns
-        -------
-        self
-        """
-        data = aligned_blocks(batches, y, sample_weight, with_targets=True)
-        small = data.load() if start is None else None
-        if small is not None:
-            return self.fit(small.rows, small.targets, small.weights)
-        check_streamed(self, data, start)
-        self.dropout_, self.cv_ = checked_dropout(float(self.dropout)), None
-        centered, verbose = bool(self.fit_intercept), bool(self.verbose)
-        moment, root = read_problem(data, centered=centered, start=start, verbose=verbose)
-        store_features(self, data)
-        state = self._unsolved(moment, data.flat_targets, data.rows.reference)
-        state.root = root
+            state.train(X, columns, weights, settings)
+        state.row_objective = state.measured_on(X, columns, weights, centered=centered)
         self._keep(state)
         return self
 
     @available_if(_streams)
+    @restored_on_failure
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Add rows; after the last batch the result equals `fit` on all of them.
 
@@ -365,20 +421,21 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         -------
         self
         """
+        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
-        moment = self._choose_dropout(X, y, weights)
+        choice = self._choose_dropout(X, y, weights)
         flat, ref = y.ndim == 1, reference_array(X)
         if not first:
             seen = self._state
             flat, ref = flat and seen.flat, seen.ref
-            if moment.n_features != seen.moment.n_features:
+            if choice.moment.n_features != seen.moment.n_features:
                 raise ValueError(
-                    f"y has {moment.n_features - X.shape[1]} targets, but earlier batches had "
-                    f"{seen.moment.n_features - X.shape[1]}."
+                    f"y has {choice.moment.n_features - X.shape[1]} targets, but earlier batches "
+                    f"had {seen.moment.n_features - X.shape[1]}."
                 )
-            moment = seen.moment.merge(moment)
-        self._state = self._unsolved(moment, flat, ref)
+            choice = choice._replace(moment=seen.moment.merge(choice.moment))
+        self._state = self._unsolved(choice, flat, ref)
         return self
 
     @by_blocks
@@ -396,9 +453,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
-        coef, intercept = beside_rows(self.coef_, X), self.intercept_
-        intercept = beside_rows(intercept, X) if is_array(intercept) else intercept
-        return X @ (coef.mT if coef.ndim == 2 else coef) + intercept
+        predicted = self._state.predict(X, self.coef_, self.intercept_)
+        return finite_output(predicted, "predictions")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R² of the prediction, mean over targets.
@@ -422,6 +478,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Any, Array, Array | None]:
         """Return checked inputs, targets and weights; store feature count and names."""
+        X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
             y = _checked_targets(y, X)
@@ -438,40 +495,43 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             )
         return X, y, check_weights(sample_weight, X)
 
-    def _choose_dropout(self, X: Any, y: Array, weights: Array | None) -> SecondMoment:
-        """Set `dropout_` and `cv_`, and return the moment of all rows [x | y]."""
+    def _choose_dropout(
+        self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
+    ) -> DropoutChoice:
+        """Return the moment of all rows [x | y], and the probability with its cross-validation."""
         if not isinstance(self.dropout, str):
-            self.dropout_, self.cv_ = checked_dropout(self.dropout), None
-            return joint_moment(X, y, weights)
+            moment = joint_moment(X, y, weights)
+            return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
         if self.dropout not in SELECTIONS:
-            named = " or ".join(repr(name) for name in SELECTIONS)
-            raise ValueError(
-                f"dropout={self.dropout!r} was given, expected a probability in [0, 1) or {named}."
-            )
+            checked_dropout(self.dropout, " or 'cv'")
         select = SELECTIONS[self.dropout]
         columns = as_columns(y)
         width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
-        folds = fold_moments(X, columns, weights, self.cv)
-        centered = bool(self.fit_intercept)
-        self.cv_ = cross_validate(folds.folds, X.shape[1], width, centered=centered)
-        self.dropout_ = select(self.cv_)
+        folds = fold_moments(X, columns, weights, self.cv, callbacks)
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        found = cross_validate(
+            folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks
+        )
         # Folds that partition the rows have the moment of all rows already.
-        return folds.total if folds.total is not None else joint_moment(X, columns, weights)
+        total = folds.total if folds.total is not None else joint_moment(X, columns, weights)
+        return DropoutChoice(total, select(found), found)
 
-    def _unsolved(self, moment: SecondMoment, flat: bool, ref: Array) -> RegressionState:
+    def _unsolved(self, choice: DropoutChoice, flat: bool, ref: Array) -> RegressionState:
         """Return the state of a fit whose optimum is computed when it is first read."""
-        n_features = self.n_features_in_
+        moment, n_features = choice.moment, self.n_features_in_
         width = hidden_width(self.n_components, min(n_features, moment.n_features - n_features))
         return RegressionState(
             moment,
-            strength_of(self.dropout_),
+            strength_of(choice.dropout),
             width,
             ref,
             self._chosen_solver.allowed_gap(self.tol),
             None,
             n_features,
-            bool(self.fit_intercept),
+            check_flag(self.fit_intercept, "fit_intercept"),
             flat,
+            choice.dropout,
+            choice.cv,
         )
 
     def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
@@ -480,20 +540,22 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             raise ValueError(
                 "X was given without y; the certificate of a DropoutRegressor on data needs y too."
             )
-        centered = bool(self.fit_intercept)
+        check_is_fitted(self)
+        state = self._state
         if not (in_memory(X) and in_memory(y) and in_memory(sample_weight)):
-            found = loaded_or_problem(X, y, sample_weight, centered=centered)
-            if isinstance(found, LinearProblem):
+            found = loaded_or_problem(X, y, sample_weight, centered=state.centered)
+            if isinstance(found, BlockProblem):
                 return self._certificate_on_blocks(found)
             X, y, sample_weight = found
-        X = check_rows(X)
-        problem = data_problem(X, y, centered, sample_weight)
-        check_problem(problem, self._state.network.weights)
-        weights = check_weights(sample_weight, X)
-        rows = self._state.measured_on(X, as_columns(y), weights, centered=centered)
-        return self._state.certificate_on(
-            problem, type(self).__name__, self._attributes_now(), rows
+        X, attributes = check_rows(X), self._attributes_now()
+        weights, columns = check_weights(sample_weight, X), as_columns(_checked_targets(y, X))
+        moment = joint_moment(X, columns, weights)
+        problem = row_problem(X, columns, weights, moment, centered=state.centered)
+        check_problem(problem, weights_of(attributes))
+        rows = state.measured_on(
+            X, columns, weights, centered=state.centered, attributes=attributes
         )
+        return state.certificate_on(problem, moment, type(self).__name__, attributes, rows)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -505,8 +567,9 @@ def _checked_targets(y: Any, X: Array) -> Array:
     """Return targets in the library of X: finite, with one or two axes and one entry per row."""
     if y is None:
         raise ValueError("y is None, but targets are needed: requires y to be passed.")
-    y = like(as_plain(y) if is_array(y) else np.asarray(y), X)
-    y, xp = as_float(y), namespace(X)
+    y = as_float(real_array(y, "y"))
+    y = y if scipy.sparse.issparse(X) else beside(y, X)
+    xp = namespace(y)
     if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
         raise ValueError(
             f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."

@@ -10,38 +10,32 @@ import numpy as np
 from lucidae.experiments.declaration import Curve, Curves
 from lucidae.report.style import LIGHT
 
-METHODS = {
-    "uniform_l2": ("uniform ℓ₂", LIGHT["muted"], "x"),
-    "nonuniform_l2": ("non-uniform ℓ₂", LIGHT["orange"], "s"),
-    "rag": ("RAG", LIGHT["blue"], "o"),
-    "nested_dropout": ("nested dropout", LIGHT["purple"], "^"),
-    "expected_nested_dropout": ("expected nested dropout", LIGHT["green"], "D"),
-    "linear_vae": ("linear VAE", LIGHT["yellow"], "v"),
-    "full": ("full VAE", LIGHT["blue"], "o"),
-    "diagonal": ("diagonal VAE", LIGHT["green"], "D"),
-    "autoencoder": ("autoencoder", LIGHT["orange"], "s"),
-    "group lasso": ("group lasso", LIGHT["purple"], "^"),
+STYLES = {
+    "uniform_l2": (LIGHT["muted"], "x"),
+    "nonuniform_l2": (LIGHT["orange"], "s"),
+    "rag": (LIGHT["blue"], "o"),
+    "nested_dropout": (LIGHT["purple"], "^"),
+    "expected_nested_dropout": (LIGHT["green"], "D"),
+    "linear_vae": (LIGHT["yellow"], "v"),
+    "full": (LIGHT["blue"], "o"),
+    "diagonal": (LIGHT["green"], "D"),
+    "autoencoder": (LIGHT["orange"], "s"),
+    "group lasso": (LIGHT["purple"], "^"),
 }
-"""Name, colour and marker of each method."""
+"""Colour and marker of each method."""
 
-NAMES = {method: name for method, (name, _, _) in METHODS.items()}
 DASHES: dict[str, Any] = {"nesterov": "-", "adam": "--"}
 
 
 def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
     """Return the style of a method: colour, marker and line style."""
-    _, colour, marker = METHODS[method]
+    colour, marker = STYLES[method]
     return {
         "color": colour,
         "marker": marker,
         "linestyle": DASHES[optimizer],
         "markevery": 0.11,
     }
-
-
-def label(method: str, optimizer: str) -> str:
-    """Return the legend entry of a method with an optimizer."""
-    return f"{NAMES[method]}, {optimizer.capitalize()}"
 
 
 def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, list[Any]]:

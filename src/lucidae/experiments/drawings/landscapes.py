@@ -14,7 +14,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from lucidae.dropout.landscape import scalar_surface
 from lucidae.experiments.drawings.common import numbers
-from lucidae.experiments.verdicts import Outcome
+from lucidae.experiments.outcomes import Outcome
 from lucidae.report.blocks import Block, Card, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
@@ -98,11 +98,10 @@ def valley(outcome: Outcome) -> Sequence[Block]:
         panels[1].plot(*path.T, color=LIGHT["orange"], linewidth=2.2, linestyle="-")
         panels[1].plot(*path[0], marker="o", color=LIGHT["orange"], linestyle="")
         panels[1].plot([1, -1], [0, 0], marker="*", markersize=12, color="#ffffff", linestyle="")
-        panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) to an optimum (★)")
+        panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) and optima (★)")
         caption = (
             "The loss over scale α and angle θ of the two latents, cut at its value at the "
-            "origin. The descent reaches the ring in a few steps and needs hundreds more "
-            "along it."
+            "origin, and a path of gradient descent from the dot to the end of the line."
         )
         plot = Plot.of(
             "lae-landscape",
@@ -134,8 +133,8 @@ def dropout(outcome: Outcome) -> Sequence[Block]:
             flat.plot(*minima.T, marker="*", markersize=12, color="#ffffff", linestyle="")
             flat.set(title=f"λ = {cell.settings['strength']:g}", xlabel="u₁", ylabel="u₂")
         caption = (
-            "The expected loss over both weights. Without dropout (top) the optima form a circle; "
-            "with dropout only equalized weights (★) are optimal, and the optima move inwards."
+            "The expected loss over both weights, without dropout (top) and with dropout of two "
+            "strengths λ. Stars mark the optima of the closed form."
         )
         plot = Plot.of("dropout-landscape", figure, caption, numbers(outcome.curves))
     last = cells[-1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lucidae.experiments.drawings.common import NAMES, look, numbers, shared_legend
-from lucidae.experiments.verdicts import Outcome
+from lucidae.experiments.drawings.common import look, numbers, shared_legend
+from lucidae.experiments.labels import NAMES
+from lucidae.experiments.outcomes import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
@@ -41,7 +42,8 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
         shared_legend(figure, panels[0][0])
         caption = (
             f"Share of {setting.trials} random problems that each method solves; no method can "
-            f"succeed beyond r = {setting.d}."
+            f"succeed beyond r = d = {setting.d}. Where two curves coincide, the dashed one of the "
+            "autoencoder lies on top of that of the diagonal VAE."
         )
         return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
 
@@ -71,9 +73,9 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         )
         right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
         caption = (
-            "Left: the full VAE has one minimum; the diagonal VAE has a second one at w = 0, "
-            "which a descent that starts there does not leave. Right: the autoencoder with "
-            "h = log is unbounded below at u = 0 for all data."
+            "Left: energies of the full and of the diagonal VAE over one weight w. Right: energy "
+            "of the autoencoder with h = log over one coefficient u, which is unbounded below at "
+            "u = 0 for all data."
         )
         return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
 
@@ -84,19 +86,19 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
-            for arm in ("full", "diagonal"):
-                curve = outcome.curves[f"{name}/{arm}"]
-                style = {**look(arm), "linestyle": "-" if arm == "full" else "--"}
-                axes.plot(curve.x, curve.y, label=f"{arm} covariance", **style)
+            for kind in ("full", "diagonal"):
+                curve = outcome.curves[f"{name}/{kind}"]
+                style = {**look(kind), "linestyle": "-" if kind == "full" else "--"}
+                axes.plot(curve.x, curve.y, label=f"{kind} covariance", **style)
             axes.set(title=title, xlabel="epoch")
         panels[0].set_yscale("log")
         panels[0].legend()
         rows = {
-            f"{arm}, {kind}": outcome.results.where(arm=arm).cells[0].arrays[f"{arm}_{kind}"]
-            for arm in ("full", "diagonal")
-            for kind in ("reconstructions", "samples")
+            f"{kind}, {what}": outcome.results.where(arm=kind).cells[0].arrays[f"{kind}_{what}"]
+            for kind in ("full", "diagonal")
+            for what in ("reconstructions", "samples")
         }
-        caption = "Means over the seeds, on held-out images."
+        caption = "Means over the random seeds, on images that were not used for training."
         return [
             Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
             Plot.of(

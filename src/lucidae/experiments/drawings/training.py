@@ -9,24 +9,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lucidae.experiments.data import DATA
-from lucidae.experiments.drawings.common import (
-    NAMES,
-    label,
-    look,
-    numbers,
-    positive,
-    shared_legend,
-)
+from lucidae.experiments.drawings.common import look, numbers, positive, shared_legend
+from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.penalties import RULES
 from lucidae.experiments.linear.weights import METHODS
-from lucidae.experiments.verdicts import Outcome
+from lucidae.experiments.outcomes import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 PANELS = {"alignment": "Distance to the axes", "subspace": "Distance to the subspace"}
 RULE_NAMES = {
     "spaced": "√λ equally spaced",
-    "paper": "solution of eq. 16",
+    "paper": "minimiser of eq. 16 (Bao et al. 2020)",
     "best": "best conditioned",
 }
 RULE_LOOKS = {
@@ -157,7 +151,7 @@ def scaling(outcome: Outcome) -> Sequence[Block]:
             "Solid: Nesterov, dashed: Adam. A large cross marks the last size at which a model "
             "reached the target."
         )
-        return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs"]))]
+        return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs/"]))]
 
 
 def _plain_ticks(axes: Any, sizes: Any) -> None:
@@ -236,7 +230,9 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
             f"{dash}: {rate:g}"
             for rate, dash in zip(setting.rates, ("dotted", "dashed", "solid"), strict=False)
         )
-        caption = f"Training with Adam under each choice of penalties; learning rates {rates}."
+        caption = (
+            f"Training with Adam under each choice of penalties, with the learning rates {rates}."
+        )
         kinds = ("penalties", "alignment", "subspace")
         return [Plot.of("lae-penalties", figure, caption, numbers(outcome.curves, kinds))]
 

@@ -20,12 +20,13 @@ from lucidae.experiments.declaration import (
     Results,
     Scale,
     Settings,
+    Statement,
     grid,
     listed,
     on_processor,
     work,
 )
-from lucidae.experiments.verdicts import AtMost, Falls
+from lucidae.experiments.verdicts import AtLeast, AtMost, Falls
 
 TARGET = 2.0
 
@@ -39,19 +40,23 @@ class Surfaces:
     starts: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per strength."""
+        """Return one run (a `Cell`) per strength."""
         shared = {"target": TARGET, "points": self.points, "starts": self.starts, "seed": 0}
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 
     def curves(self, results: Results) -> Curves:
-        """Return norm, gap and inequality of the weights at the end points, over the strengths."""
+        """Return norm, gap and inequality of the weights at the end points, over the strengths.
+
+        The inequality is shown for λ > 0 only. The first strength is 0: the range of the norms
+        there, and the inequality, show whether the minima form a circle.
+        """
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}
-        curves = {name: Curve(self.strengths, figures) for name, figures in table.items()}
-        positive = [place for place, lam in enumerate(self.strengths) if lam > 0]
-        curves["inequality"] = Curve(
-            [self.strengths[i] for i in positive], [table["inequality"][i] for i in positive]
-        )
+        curves = {name: Curve(self.strengths, figures, "λ =") for name, figures in table.items()}
+        curves["inequality"] = Curve(self.strengths[1:], table["inequality"][1:], "λ =")
+        norms = np.linalg.norm(results.one(strength=0.0).arrays["ends"], axis=1)
+        curves["radius range"] = Curve([0], [np.ptp(norms)])
+        curves["inequality without dropout"] = Curve([0], table["inequality"][:1])
         return curves
 
     def facts(self) -> Mapping[str, str]:
@@ -100,19 +105,52 @@ def measure(settings: Settings) -> Arrays:
     }
 
 
-EXPECT = (
-    AtMost("gap", 1e-6, at="everywhere", says="every local minimum that was found is global"),
-    AtMost("inequality", 1e-3, at="everywhere", says="the minima are equalized"),
-    Falls("norm", -0.01, says="norm of the optima as λ grows"),
-)
+EXPECT = {
+    "circle": (
+        AtMost("radius range", 1e-3, says="largest minus smallest norm of the minima at λ = 0"),
+        AtLeast(
+            "inequality without dropout",
+            0.5,
+            says="largest difference of |u₁| and |u₂| over the minima at λ = 0",
+        ),
+    ),
+    "global": (
+        AtMost(
+            "gap",
+            1e-6,
+            at="everywhere",
+            says="largest loss at a minimum that was found, minus the global minimum",
+        ),
+    ),
+    "equalized": (
+        AtMost(
+            "inequality",
+            1e-3,
+            at="everywhere",
+            says="largest difference of |u₁| and |u₂| over the minima, λ > 0",
+        ),
+    ),
+    "shrink": (Falls("norm", -0.01, says="norm of the minima as λ grows"),),
+}
 
 EXPERIMENT = Experiment(
     name="dropout-landscape",
     title="Loss surface of dropout",
     reference="Mianjy et al. 2018, Figure 1",
     shows="loss surface and contours of a scalar network for three strengths of dropout",
-    claim="Without dropout the optima form a circle. With dropout only the equalized ones remain "
-    "optimal, all local minima are global, and the optima shrink towards the origin as λ grows.",
+    about="The expected dropout loss of a linear autoencoder with one input, one output and two "
+    "hidden units with weights u₁ and u₂, for three strengths λ = dropout/(1 − dropout), and the "
+    "minima at which descents from random points end.",
+    statements={
+        "circle": Statement(
+            "Without dropout (λ = 0) the loss is rotation invariant: the optima form a circle."
+        ),
+        "global": Statement("All local minima are global."),
+        "equalized": Statement(
+            "With dropout the optimal weights are equalized: |u₁| and |u₂| are equal."
+        ),
+        "shrink": Statement("The optima shrink towards the origin as λ grows."),
+    },
     scales={
         "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECT),
         "paper": Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECT),

@@ -1,4 +1,4 @@
-"""Paths of dropout SGD to the global optimum."""
+"""Paths of dropout SGD on a scalar network with two hidden units."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lucidae.experiments.declaration import (
     Results,
     Scale,
     Settings,
+    Statement,
     grid,
     on_processor,
     work,
@@ -43,7 +44,7 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per strength and seed; both starts run at once."""
+        """Return one run (a `Cell`) per strength and seed; both starts run at once."""
         shared = {
             "target": TARGET,
             "starts": [list(start) for start in STARTS],
@@ -63,7 +64,7 @@ class Paths:
                 away = [distance(cell.arrays["path"][:, place], lam) for cell in cells]
                 steps = np.linspace(0, self.n_steps, 251).round().astype(int)
                 farthest = np.max(away, axis=0)[steps]
-                curves[f"distance/{lam:g}/start {place + 1}"] = Curve(steps, farthest)
+                curves[f"distance/{lam:g}/start {place + 1}"] = Curve(steps, farthest, "step")
         return curves
 
     def facts(self) -> Mapping[str, str]:
@@ -85,7 +86,7 @@ def distance(path: Any, strength: float) -> Any:
 @work("dropout.paths/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Return the path (steps, starts, 2).
+    """Train with dropout and return the path of the weights, shape (steps, starts, 2).
 
     Input and output weights start equal, and stay equal: for a scalar network both gradients are
     the same.
@@ -113,25 +114,34 @@ def measure(settings: Settings) -> Arrays:
     return {"path": solution.history["weights"]}
 
 
-def expect(within: float) -> tuple[AtMost, ...]:
-    """Claim for every path that it ends at a global optimum."""
-    return tuple(
-        AtMost(
-            f"distance/{lam:g}/start {place}",
-            within,
-            says=f"distance to the nearest global optimum for λ = {lam:g}, start {place}",
+def expect(within: float) -> dict[str, tuple[AtMost, ...]]:
+    """Return the verdict for every path that it ends at a global optimum."""
+    return {
+        "optimum": tuple(
+            AtMost(
+                f"distance/{lam:g}/start {place}",
+                within,
+                says=f"distance to the nearest global optimum, λ = {lam:g}, start {place}",
+            )
+            for lam in (0.1, 0.5, 1.0)
+            for place in (1, 2)
         )
-        for lam in (0.1, 0.5, 1.0)
-        for place in (1, 2)
-    )
+    }
 
 
 EXPERIMENT = Experiment(
     name="dropout-paths",
-    title="Paths of dropout SGD to a global optimum",
+    title="Paths of dropout SGD",
     reference="Mianjy et al. 2018, Figure 2",
-    shows="SGD paths to the global optimum for three strengths of dropout",
-    claim="For every λ and every start, dropout converges to a global optimum, which is equalized.",
+    shows="paths of dropout SGD for three strengths of dropout",
+    about="Stochastic gradient descent with dropout on a linear network with one input, one output "
+    "and two hidden units, from two starts, for three strengths λ = dropout/(1 − dropout).",
+    statements={
+        "optimum": Statement(
+            "For every λ and from both starts, dropout converges to a global optimum, which is "
+            "equalized: both hidden units have weights of equal size."
+        )
+    },
     scales={
         "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect(0.08)),
         "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 3), expect(0.06)),

@@ -18,6 +18,7 @@ from lucidae.experiments.declaration import (
     Results,
     Scale,
     Settings,
+    Statement,
     on_processor,
     work,
 )
@@ -34,10 +35,13 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Two latents with W₁ = αO(θ)(I − ΛS⁻²)^½ = W₂ᵀ; a point is (α cos θ, α sin θ).
+    """Two latents whose encoder is a scaled and rotated optimum (Bao et al. 2020, Figure 1).
 
-    W₁ = x D + y J D is linear in the point (x, y), with D = (I − ΛS⁻²)^½ and the quarter turn J, so
-    the gradient over the point is the inner products of the gradient over W₁ with D and J D.
+    With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
+    rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
+    of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
+    quarter turn J, so that the gradient over the point is the inner products of the gradient over
+    W₁ with D and J D.
     """
 
     values: Vector
@@ -45,7 +49,7 @@ class Plane:
 
     @property
     def frame(self) -> Vector:
-        """Return D and J D."""
+        """Return the matrices D and J D, stacked along the first axis."""
         scale = np.diag(np.sqrt(1 - self.penalties / self.values))
         return np.stack([scale, TURN @ scale])
 
@@ -78,7 +82,7 @@ class Landscape:
     start: tuple[float, float] = (0.05, 0.1)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell."""
+        """Return the only run (a `Cell`)."""
         settings = {
             "points": self.points,
             "n_steps": self.n_steps,
@@ -97,8 +101,8 @@ class Landscape:
         lowest, centre = float(ring.min()), float(cell.arrays["centre"])
         curvature = cell.arrays["curvature"]
         return {
-            "radius error": Curve(steps, abs(np.hypot(*path.T) - 1.0)),
-            "angle error": Curve(steps, abs(np.arctan2(path[:, 1], path[:, 0]))),
+            "radius error": Curve(steps, abs(np.hypot(*path.T) - 1.0), "step"),
+            "angle error": Curve(steps, abs(np.arctan2(path[:, 1], path[:, 0])), "step"),
             "ring": Curve(cell.arrays["angles"], (ring - lowest) / (centre - lowest)),
             "radial curvature": Curve([0], curvature[:1]),
             "angular curvature": Curve([0], curvature[1:]),
@@ -159,31 +163,50 @@ def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
     ) / (2 * step)
 
 
-EXPECT = (
-    Outweighs(
-        "radial curvature",
-        "angular curvature",
-        50.0,
-        says="the curvature across the valley is far larger than along it",
+EXPECT = {
+    "valley": (
+        Outweighs(
+            "radial curvature",
+            "angular curvature",
+            50.0,
+            says="curvature at the minimum across the ring over that along the ring",
+        ),
+        AtMost(
+            "ring",
+            0.05,
+            at="everywhere",
+            says="height of the loss on the ring over its height at the origin",
+        ),
     ),
-    AtMost("ring", 0.05, at="everywhere", says="the loss hardly varies along the ring"),
-    Sooner(
-        "radius error",
-        "angle error",
-        0.05,
-        factor=20.0,
-        says="the descent reaches the ring long before the optimal angle",
+    "stages": (
+        Sooner(
+            "radius error",
+            "angle error",
+            0.05,
+            factor=20.0,
+            says="error of the radius against error of the angle θ",
+        ),
+        AtMost("angle error", 1e-3, says="error of the angle θ"),
     ),
-    AtMost("angle error", 1e-3, says="the descent ends at the optimum"),
-)
+}
 
 EXPERIMENT = Experiment(
     name="lae-landscape",
-    title="Loss surface of the non-uniform penalty",
+    title="Loss surface of the non-uniform ℓ₂ penalty",
     reference="Bao et al. 2020, Figure 1",
     shows="loss surface of the non-uniform penalty, and a descent path on it",
-    claim="Non-uniform penalties break the rotational symmetry of a linear autoencoder only "
-    "weakly: gradient descent reaches a ring-shaped valley quickly and then moves slowly along it.",
+    about="The loss of a linear autoencoder with two latents and non-uniform ℓ₂ penalties, over "
+    "the scale α and the angle θ of the latents, and one path of gradient descent on it.",
+    statements={
+        "valley": Statement(
+            "Penalties that differ break the rotational symmetry only weakly: the loss is steep "
+            "across a ring-shaped valley and nearly constant along it."
+        ),
+        "stages": Statement(
+            "Gradient descent converges quickly to the ring, and then very slowly along it to the "
+            "optimal angle."
+        ),
+    },
     scales={
         "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
         "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),

@@ -1,4 +1,4 @@
-"""Training runs of linear autoencoders as cells: dynamics, weights, searches, mini-batches."""
+"""Training runs of linear autoencoders, which several experiments share."""
 
 from __future__ import annotations
 
@@ -214,13 +214,13 @@ class TrainingRuns:
     words: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per run."""
+        """Return the cell of each run."""
         return [trial.cell for trial in self.trials]
 
     def curves(self, results: Results) -> Curves:
         """Return every measure of every run over the epochs, as ``"measure/run"``."""
         return {
-            f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure])
+            f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure], "epoch")
             for trial, cell in zip(self.trials, results, strict=True)
             for measure in MEASURES
         }

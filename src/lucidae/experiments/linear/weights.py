@@ -17,8 +17,11 @@ from lucidae.experiments.declaration import (
     Experiment,
     Results,
     Scale,
+    Statement,
     listed,
+    own,
 )
+from lucidae.experiments.labels import NAMES
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
 from lucidae.experiments.verdicts import AtLeast, AtMost
 
@@ -52,7 +55,7 @@ class Snapshots:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per model and epoch."""
+        """Return one run (a `Cell`) per model and epoch."""
         return self.runs.cells()
 
     def cosines(self, results: Results, method: str, epoch: int) -> Any:
@@ -69,8 +72,8 @@ class Snapshots:
             squares = [self.cosines(results, method, epoch) ** 2 for epoch in self.epochs]
             ordered = [float(np.mean(np.diag(square))) for square in squares]
             matched = [float(np.mean(square.max(axis=1))) for square in squares]
-            curves[f"ordered/{method}"] = Curve(self.epochs, ordered)
-            curves[f"matched/{method}"] = Curve(self.epochs, matched)
+            curves[f"ordered/{method}"] = Curve(self.epochs, ordered, "epoch")
+            curves[f"matched/{method}"] = Curve(self.epochs, matched, "epoch")
         return curves
 
     def facts(self) -> Mapping[str, str]:
@@ -78,18 +81,40 @@ class Snapshots:
         return self.runs.facts()
 
 
-def expect(rag: float, nested: float, uniform: float, start: float) -> tuple[Any, ...]:
-    """Claims on the squared cosines: on the diagonal, and of the best match."""
-    return (
-        AtLeast("ordered/rag", rag, says="RAG makes UᵀW₂ diagonal"),
-        AtLeast(
-            "ordered/expected_nested_dropout",
-            nested,
-            says="expected nested dropout makes UᵀW₂ diagonal",
+STATEMENTS = {
+    "ordered": Statement(
+        "With the rotation-augmented gradient (RAG) and with expected nested dropout UᵀW₂ becomes "
+        "diagonal: the components are found in order."
+    ),
+    "permuted": Statement(
+        "With the linear VAE UᵀW₂ becomes a permutation matrix: the components are found, in an "
+        "arbitrary order."
+    ),
+    "uniform": Statement("With the uniform ℓ₂ penalty the components are not found."),
+    "start": own("The initial weights are not aligned with the components."),
+}
+
+
+def expect(rag: float, nested: float, uniform: float, start: float) -> dict[str, Any]:
+    """Return the verdicts on mean squared cosines: on the diagonal, and of the best match."""
+    diagonal = "mean squared cosine on the diagonal of UᵀW₂"
+    best = "mean over the rows of UᵀW₂ of the largest squared cosine"
+    return {
+        "ordered": (
+            AtLeast("ordered/rag", rag, says=f"{diagonal}, {NAMES['rag']}"),
+            AtLeast(
+                "ordered/expected_nested_dropout",
+                nested,
+                says=f"{diagonal}, {NAMES['expected_nested_dropout']}",
+            ),
         ),
-        AtMost("matched/uniform_l2", uniform, says="the uniform penalty does not find the axes"),
-        AtMost("matched/rag", start, at=0, says="the initial weights are not aligned"),
-    )
+        "permuted": (
+            AtLeast("matched/linear_vae", 0.9, says=f"{best}, {NAMES['linear_vae']}"),
+            AtMost("ordered/linear_vae", 0.5, says=f"{diagonal}, {NAMES['linear_vae']}"),
+        ),
+        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{best}, {NAMES['uniform_l2']}"),),
+        "start": (AtMost("matched/rag", start, at=0, says=f"{best}, {NAMES['rag']}"),),
+    }
 
 
 EXPERIMENT = Experiment(
@@ -97,9 +122,9 @@ EXPERIMENT = Experiment(
     title="Alignment of the decoder with the principal directions",
     reference="Bao et al. 2020, Figure 3",
     shows="UᵀW₂ at four epochs, and the decoder as images",
-    claim="With rotation-augmented gradient and with nested dropout UᵀW₂ becomes diagonal: the "
-    "components are found in order. The linear VAE finds them in an arbitrary order, and the "
-    "uniform penalty does not find them.",
+    about="The cosines UᵀW₂ between the principal directions (the columns of U) and the columns "
+    "of the decoder W₂, at four epochs of the training of six models.",
+    statements=STATEMENTS,
     scales={
         "smoke": Scale(Snapshots(DIGITS, (0, 300, 1000, 3000)), expect(0.9, 0.9, 0.5, 0.3)),
         "paper": Scale(Snapshots(MNIST, (0, 1000, 5000, 10_000)), expect(0.85, 0.8, 0.4, 0.1)),

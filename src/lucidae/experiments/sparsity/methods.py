@@ -32,11 +32,12 @@ Solved = BatchSolution[Any]
 
 
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the full-covariance VAE. Wipf 2023, eq. 18.
+    """Solve the full-covariance VAE (Wipf 2023, eq. 18).
 
-    MM is run first. If there is no noise and MM ends in a minimum that is not sparse, EM is run
-    too: its small steps find lower minima when r is close to d. The solution of lower energy is
-    returned.
+    Majorisation-minimisation (MM) is run first. If there is no noise and it ends in a minimum that
+    is not sparse, expectation maximisation (EM) is run, too: its small steps find lower minima when
+    the number of nonzero rows is close to the number of rows of the dictionary. The solution of
+    lower energy is returned.
     """
     found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
     again = _not_sparse(Phi, X, noise, found.value)
@@ -85,20 +86,22 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 
 
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the diagonal VAE. Wipf 2023, eq. 50."""
+    """Solve the diagonal VAE (Wipf 2023, eq. 50)."""
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
 
 def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the deterministic autoencoder with h = log. Wipf 2023, eq. 48."""
+    """Solve the deterministic autoencoder with the penalty h = log (Wipf 2023, eq. 48)."""
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
 
 
 def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the group lasso ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ by reweighting, all at once.
+    """Solve the group lasso by reweighting, all problems at once.
 
-    The point estimate with h(a) = 2√a minimises it: its energy is (1/γ')‖X − ΦU‖² +
-    2√n Σ‖uⱼ‖ in units of the root mean square s of X, so that γ' = √γ s/√n.
+    The group lasso minimises ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ over the code U with rows uⱼ, for responses X,
+    a dictionary Φ and the noise variance γ. The point estimate with the penalty h(a) = 2√a
+    minimises it: its energy is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square s of
+    the n columns of X, so that γ' = √γ s/√n.
     """
     xp = namespace(X)
     scale = xp.sqrt(xp.mean(X * X, axis=(-2, -1)) / X.shape[-1])
@@ -109,7 +112,7 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
 
 def constrained_group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the group lasso subject to X = ΦU, by reweighting at a tiny γ."""
+    """Solve the group lasso subject to X = ΦU, by reweighting at a tiny noise variance."""
     penalty = PowerPenalty(0.5)
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, penalty=penalty, **limits)
 
@@ -123,4 +126,4 @@ METHODS: dict[str, Callable[..., Solved]] = {
 }
 LIMITS = {"full": 600, "diagonal": 300, "autoencoder": 300, "group lasso": 300}
 SOLVERS = {"full": "mm, or em where it ends lower"}
-"""Description of the solver in the settings of a cell, where a method uses several."""
+"""Description of the solver in the stored settings, where a method uses several."""

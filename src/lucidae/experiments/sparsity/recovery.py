@@ -1,4 +1,4 @@
-"""Recovery of row-sparse codes as cells: one method, one number of active rows, many trials."""
+"""Recovery of row-sparse codes: runs of one method on many problems of one size."""
 
 from __future__ import annotations
 
@@ -23,13 +23,19 @@ from lucidae.experiments.declaration import (
     work,
 )
 from lucidae.experiments.device import cores, is_accelerator, reference
+from lucidae.experiments.labels import NAMES
 from lucidae.experiments.sparsity.methods import LIMITS, METHODS, SOLVERS
 from lucidae.experiments.verdicts import Ordered, Where
 from lucidae.iteration import limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
 
-__all__ = ["Recovery", "above", "measure", "scales"]
+__all__ = ["ABOUT", "Recovery", "above", "measure", "rate", "scales"]
 
+ROW_NORMS = {
+    "unit": "nonzero rows of unit norm",
+    "jeffreys": "norms of the nonzero rows from Jeffreys' prior",
+}
+NO_NOISE = "none (the methods assume a noise variance γ of 1e-10)"
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
 """Numbers of active rows that are solved at once on an accelerator."""
@@ -46,11 +52,13 @@ class Recovery:
     trials : int
         Problems for each r, the same for every method.
     d, kappa, n, tau : int
-        Sizes, as in `lucidae.datasets.make_sparse_regression`.
+        Rows and columns of the dictionary, number of responses, and rank of the code; as in
+        `lucidae.datasets.make_sparse_regression`.
     row_scaling : {"unit", "jeffreys"}
         Norms of the active rows.
     snr_db : float, optional
-        Noise; without it γ is 1e-10.
+        Signal-to-noise ratio of the responses in decibels; without it there is no noise, and the
+        methods assume a noise variance of 1e-10.
     leadfield : bool, default=False
         Whether the dictionary is a MEG lead field rather than Gaussian.
     criterion : {"rows", "support"}
@@ -80,7 +88,7 @@ class Recovery:
         return ("full", "diagonal", "autoencoder", lasso)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per method and number of active rows."""
+        """Return one run (a `Cell`) per method and number of active rows."""
         return [self._cell(method, r) for method in self.methods for r in self.active]
 
     def _cell(self, method: str, r: int) -> Cell:
@@ -112,7 +120,7 @@ class Recovery:
             found = results.where(method=method)
             for criterion in CRITERIA:
                 rates = [float(np.mean(cell.arrays[criterion])) for cell in found]
-                curves[f"{criterion}/{method}"] = Curve(self.active, rates)
+                curves[f"{criterion}/{method}"] = Curve(self.active, rates, "r =")
             curves[method.removeprefix("constrained ")] = curves[f"{self.criterion}/{method}"]
         return curves
 
@@ -125,33 +133,53 @@ class Recovery:
         }
         return {
             "dictionary": f"{self.d} × {self.kappa}, {dictionary}",
-            "responses": f"{self.n}, code of rank {self.tau}, rows scaled by {self.row_scaling}",
-            "noise": "none (γ = 1e-10)" if self.snr_db is None else f"{self.snr_db:g} dB",
+            "responses": f"{self.n}, code of rank {self.tau}, {ROW_NORMS[self.row_scaling]}",
+            "noise": NO_NOISE if self.snr_db is None else f"{self.snr_db:g} dB",
             "active rows": f"{self.active[0]} to {self.active[-1]}, {len(self.active)} values",
             "trials": f"{self.trials} for each",
             "success": success[self.criterion],
         }
 
 
-METHOD_WORDS = {
-    "full": "the full VAE",
-    "diagonal": "the diagonal VAE",
-    "autoencoder": "the autoencoder",
-    "group lasso": "the group lasso",
-}
+ABOUT = (
+    "Responses are made from a dictionary of d rows and a code with r nonzero rows; each method "
+    "estimates the code from the responses. The success rate is the share of random problems that "
+    "are solved."
+)
+"""Description of the four experiments on recovery."""
+
+
+def rate(method: str) -> str:
+    """Return the name of the success rate of a method.
+
+    Examples
+    --------
+    >>> rate("full")
+    'success rate of the full VAE'
+    """
+    return f"success rate of the {NAMES[method]}"
 
 
 def above(first: str, second: str, at: Where, margin: float) -> Ordered:
     """Claim that the success rate of the first method exceeds that of the second by a margin."""
-    words = f"{METHOD_WORDS[first]} recovers more than {METHOD_WORDS[second]}"
+    words = f"{rate(first)} minus that of the {NAMES[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
 
 
-def scales(smoke: tuple[Any, ...], paper: tuple[Any, ...], **setting: Any) -> dict[str, Scale]:
-    """Return both scales of an experiment, with the claims of each and the settings they share."""
+def scales(
+    smoke: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    reported: Mapping[str, tuple[Any, ...]] | None = None,
+    **setting: Any,
+) -> dict[str, Scale]:
+    """Return both scales of an experiment, with the verdicts of each and their common settings."""
     small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
     full = Recovery(tuple(range(1, 101)), 100, **setting)
-    return {"smoke": Scale(small, smoke), "paper": Scale(full, paper)}
+    only = reported or {}
+    return {
+        "smoke": Scale(small, smoke, only.get("smoke", ())),
+        "paper": Scale(full, paper, only.get("paper", ())),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Cells that compare full with diagonal covariance in deep VAEs (Wipf 2023, section 5.2)."""
+"""Training runs of deep VAEs with full and with diagonal covariance (Wipf 2023, section 5.2)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lucidae.nn.layers import Tensor
 from lucidae.nn.vae import VAE
 from lucidae.validation import check_choice, check_number
 
-__all__ = ["ARMS", "DESIGNS", "Design", "cell_settings", "measure"]
+__all__ = ["COVARIANCES", "RUNS", "RunSettings", "cell_settings", "measure"]
 
-ARMS = ("full", "diagonal")
+COVARIANCES = ("full", "diagonal")
 N_IMAGES = 10
 """Images that are reconstructed, and samples that are drawn, for the page."""
 
@@ -27,8 +27,8 @@ Images = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
-    """Size of the networks, of the training and of the comparison.
+class RunSettings:
+    """Settings of the runs at one scale: size of the networks, training, and seeds.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class Design:
     seeds : tuple of int
         For each seed, one model with full and one with diagonal covariance is trained.
     noise_variance : "learn" or float, default="learn"
-        γ, for values in [0, 1]. A learned γ equals the error of its own model; a fixed number
-        gives both models the same trade-off between error and KL.
+        Noise variance γ of the decoder, for values in [0, 1]. A learned γ equals the error of its
+        own model; a fixed number gives both models the same trade-off between error and KL.
 
     Examples
     --------
-    >>> DESIGNS["paper"].seeds
+    >>> RUNS["paper"].seeds
     (0, 1, 2)
     """
 
@@ -65,18 +65,18 @@ class Design:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the design that `dataclasses.asdict` described."""
+        """Return the settings that `dataclasses.asdict` described."""
         training = TrainingSettings(**settings["training"])
         return cls(**{**settings, "training": training, "seeds": tuple(settings["seeds"])})
 
-    def model(self, shape: Any, arm: str, seed: int) -> VAE:
-        """Return a fresh model; both arms of one seed start from the same weights."""
+    def model(self, shape: Any, kind: str, seed: int) -> VAE:
+        """Return a fresh model; both covariances of one seed start from the same weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return VAE.resnet(
                 shape,
                 self.latent_dim,
-                covariance=arm,
+                covariance=kind,
                 width=self.width,
                 blocks=self.blocks,
                 stages=self.stages,
@@ -85,8 +85,8 @@ class Design:
             )
 
 
-DESIGNS = {
-    "smoke": Design(
+RUNS = {
+    "smoke": RunSettings(
         latent_dim=16,
         width=8,
         blocks=1,
@@ -95,7 +95,7 @@ DESIGNS = {
         training=TrainingSettings(epochs=12, batch_size=150, learning_rate=1.2e-2),
         seeds=(0,),
     ),
-    "paper": Design(
+    "paper": RunSettings(
         latent_dim=128,
         width=32,
         blocks=1,
@@ -122,41 +122,44 @@ SOURCES: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits, "mn
 
 
 def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dict[str, Any]]:
-    """Return the settings of every run at a scale: both covariances (``arm``) for each seed.
+    """Return the settings of every run at a scale: both kinds of covariance for each seed.
+
+    The kind is stored under the name ``"arm"`` and the settings under ``"design"``. These names are
+    part of the key under which finished runs are stored, and cannot change.
 
     Parameters
     ----------
     scale : {"smoke", "paper"}
-        Name of the design.
+        Name of the scale.
     noise_variance : "learn" or float, default="learn"
-        As in `Design`.
+        As in `RunSettings`.
 
     Returns
     -------
     list of dict
-        JSON-safe. If γ is learned, the settings do not contain it, so that they equal those of
-        cells that were stored before γ could be fixed.
+        JSON-safe. If the noise variance γ is learned, the settings do not contain it, so that they
+        equal those of runs that were stored before γ could be fixed.
 
     Examples
     --------
     >>> [(cell["arm"], cell["seed"]) for cell in cell_settings("smoke")]
     [('full', 0), ('diagonal', 0)]
     """
-    design = replace(DESIGNS[check_choice(scale, "scale", DESIGNS)], noise_variance=noise_variance)
+    chosen = replace(RUNS[check_choice(scale, "scale", RUNS)], noise_variance=noise_variance)
     data = "digits" if scale == "smoke" else "mnist"
-    described = asdict(design) | {"seeds": list(design.seeds)}
+    described = asdict(chosen) | {"seeds": list(chosen.seeds)}
     if noise_variance == "learn":
         del described["noise_variance"]
     return [
-        {"data": data, "arm": arm, "seed": seed, "design": described}
-        for seed in design.seeds
-        for arm in ARMS
+        {"data": data, "arm": kind, "seed": seed, "design": described}
+        for seed in chosen.seeds
+        for kind in COVARIANCES
     ]
 
 
 @work("vae.comparison/1")
 def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
-    """Train the model of each cell and return its history, one entry per epoch.
+    """Train the model of each run and return its history, one entry per epoch.
 
     Parameters
     ----------
@@ -174,8 +177,8 @@ def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, I
     --------
     >>> cell = cell_settings("smoke")[0]
     >>> training = {**cell["design"]["training"], "epochs": 1, "batch_size": 750}
-    >>> design = {**cell["design"], "training": training, "latent_dim": 2}
-    >>> (arrays,) = measure([{**cell, "design": design}], "cpu")
+    >>> chosen = {**cell["design"], "training": training, "latent_dim": 2}
+    >>> (arrays,) = measure([{**cell, "design": chosen}], "cpu")
     >>> arrays["mse"].shape, arrays["full_samples"].shape
     ((1,), (10, 8, 8))
     """
@@ -185,39 +188,41 @@ def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, I
 def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
     source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
     images, held_out = (as_tensor(x, device) for x in source())
-    design = Design.of(settings["design"])
+    chosen = RunSettings.of(settings["design"])
     if device == "cpu":  # at these sizes compiling for the processor takes longer than it saves
-        plain = replace(design.training, precision="float32", compiled=False)
-        design = replace(design, training=plain)
-    arm = check_choice(settings["arm"], "arm", ARMS)
-    return train_arm(images, held_out, design, arm, settings["seed"])
+        plain = replace(chosen.training, precision="float32", compiled=False)
+        chosen = replace(chosen, training=plain)
+    kind = check_choice(settings["arm"], "arm", COVARIANCES)
+    return train_model(images, held_out, chosen, kind, settings["seed"])
 
 
-def train_arm(
-    images: Tensor, held_out: Tensor, design: Design, arm: str, seed: int
+def train_model(
+    images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
 ) -> dict[str, Images]:
     """Train one model on image tensors; return its history, its size and images by name."""
-    model = design.model(tuple(images.shape[1:]), arm, seed)
+    model = chosen.model(tuple(images.shape[1:]), kind, seed)
     model = model.to(images.device, memory_format=torch.channels_last)
-    settings = replace(design.training, seed=seed)
-    bar = ProgressBar(f"{arm}, seed {seed}", delay=20.0)
+    settings = replace(chosen.training, seed=seed)
+    bar = ProgressBar(f"{kind}, seed {seed}", delay=20.0)
     ended = train(model, images, held_out, settings, callbacks=[bar])
     if ended.status is Status.DIVERGED:
         raise ValueError(
-            f"the training with {arm} covariance and seed {seed} diverged: lower the learning rate "
-            "of the design."
+            f"the training with {kind} covariance and seed {seed} diverged: lower its learning "
+            "rate."
         )
     size = sum(parameter.numel() for parameter in model.parameters())
     history = dict(ended.history.values)
-    return history | sample_images(model, held_out[:N_IMAGES], arm) | {"parameters": np.array(size)}
+    return (
+        history | sample_images(model, held_out[:N_IMAGES], kind) | {"parameters": np.array(size)}
+    )
 
 
-def sample_images(model: Any, x: Tensor, arm: str) -> dict[str, Images]:
+def sample_images(model: Any, x: Tensor, kind: str) -> dict[str, Images]:
     """Return reconstructions of some images and as many samples from the prior, as bytes."""
     with seeded(model, x, 0):
         return {
-            f"{arm}_reconstructions": as_bytes(model.reconstruct(x)),
-            f"{arm}_samples": as_bytes(model.sample(len(x))),
+            f"{kind}_reconstructions": as_bytes(model.reconstruct(x)),
+            f"{kind}_samples": as_bytes(model.sample(len(x))),
         }
 
 

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.experiments.declaration import Cell, Curve, Curves, Drawing, Experiment, Results, Scale
+from lucidae.experiments.declaration import (
+    Cell,
+    Curve,
+    Curves,
+    Drawing,
+    Experiment,
+    Results,
+    Scale,
+    Statement,
+    own,
+)
 from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
 
 QUANTITIES = ("mse", "sampled_mse", "kl", "active", "active_directions", "loss", "noise_variance")
@@ -25,11 +35,11 @@ class Comparison:
     Parameters
     ----------
     scale : {"smoke", "paper"}
-        Name of the design in `lucidae.experiments.vae.comparison`.
+        Name of the settings in `lucidae.experiments.vae.comparison`.
     seconds : float
         Approximate seconds per run.
     noise_variance : "learn" or float, default="learn"
-        γ.
+        Noise variance γ of the decoder: learned by each model, or fixed.
     """
 
     scale: str
@@ -37,7 +47,7 @@ class Comparison:
     noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one cell per covariance and seed."""
+        """Return one run (a `Cell`) per covariance and seed."""
         study = self._study()
         settings = study.cell_settings(self.scale, self.noise_variance)
         return [Cell(study.measure, one, self.seconds) for one in settings]
@@ -56,81 +66,94 @@ class Comparison:
     def curves(self, results: Results) -> Curves:
         """Return every quantity over the epochs, averaged over the seeds."""
         curves = {}
-        for arm in ("full", "diagonal"):
-            cells = results.where(arm=arm).cells
+        for kind in ("full", "diagonal"):
+            cells = results.where(arm=kind).cells
             for name in QUANTITIES:
                 series = np.mean([cell.arrays[name] for cell in cells], axis=0)
-                curves[f"{name}/{arm}"] = Curve(np.arange(1, len(series) + 1), series)
+                curves[f"{name}/{kind}"] = Curve(np.arange(1, len(series) + 1), series, "epoch")
         evidence = curves["loss/full"].y - curves["loss/diagonal"].y
-        curves["evidence"] = Curve(curves["loss/full"].x, evidence)
+        curves["evidence"] = Curve(curves["loss/full"].x, evidence, "epoch")
         return curves
 
     def facts(self) -> Mapping[str, str]:
         """Describe the setting in words."""
-        design = self._study().DESIGNS[self.scale]
+        runs = self._study().RUNS[self.scale]
         noise = "learned: the mean squared error of each model"
         if self.noise_variance != "learn":
             noise = f"fixed at {self.noise_variance:g} for both models"
         return {
             "data": DATA[self.scale],
-            "networks": f"{design.latent_dim} latents, width {design.width}, "
-            f"{design.stages} halvings of the image size",
+            "networks": f"{runs.latent_dim} latents, width {runs.width}, "
+            f"image size halved {runs.stages} times",
             "noise variance γ": noise,
-            "training": f"{design.training.epochs} epochs, batches of "
-            f"{design.training.batch_size}, latents independent for the first "
-            f"{design.training.uncoupled:.0%} of the steps",
-            "seeds": str(len(design.seeds)),
+            "training": f"{runs.training.epochs} epochs, batches of "
+            f"{runs.training.batch_size}, latents independent for the first "
+            f"{runs.training.uncoupled:.0%} of the steps",
+            "seeds": str(len(runs.seeds)),
         }
 
 
-SMOKE_CLAIMS = (
-    AtMost("evidence", 0.0, says="−ELBO of the full minus that of the diagonal covariance, nats"),
-    Ordered(
-        ("active_directions/diagonal", "active_directions/full"),
-        says="the full covariance does not use more directions",
+STATEMENTS = {
+    "error": Statement("The model with full covariance has the lower reconstruction error."),
+    "latents": Statement("The model with full covariance uses fewer latents."),
+    "evidence": own("The model with full covariance has the better evidence lower bound (ELBO)."),
+}
+EXPECT = {
+    "error": (
+        Outweighs(
+            "mse/diagonal",
+            "mse/full",
+            1.0,
+            says="error of the reconstruction from posterior means, diagonal over full covariance",
+        ),
+        Outweighs(
+            "sampled_mse/diagonal",
+            "sampled_mse/full",
+            1.0,
+            says="error of the reconstruction from samples of the posterior, diagonal over full "
+            "covariance",
+        ),
     ),
-    Reported("mse/full", says="error of the full covariance after 12 epochs"),
-    Reported("mse/diagonal", says="error of the diagonal covariance after 12 epochs"),
+    "latents": (
+        Ordered(
+            ("active_directions/diagonal", "active_directions/full"),
+            margin=1.0,
+            says="active directions, diagonal minus full covariance",
+        ),
+    ),
+    "evidence": (AtMost("evidence", 0.0, says="−ELBO in nats, full minus diagonal covariance"),),
+}
+REPORTED = tuple(
+    Reported(f"{name}/{kind}", says=f"{words}, {kind} covariance")
+    for name, words in (
+        ("active", "active latents (coordinates)"),
+        ("kl", "KL divergence to the prior in nats"),
+    )
+    for kind in ("full", "diagonal")
 )
-PAPER_CLAIMS = (
-    Outweighs(
-        "mse/diagonal", "mse/full", 1.0, says="the full covariance has the smaller squared error"
-    ),
-    Ordered(
-        ("active_directions/diagonal", "active_directions/full"),
-        margin=1.0,
-        says="the full covariance uses fewer directions",
-    ),
-    Reported("active/full", says="active latents (coordinates) of the full covariance"),
-    Reported("active/diagonal", says="active latents (coordinates) of the diagonal covariance"),
-    AtMost("evidence", 0.0, says="−ELBO of the full minus that of the diagonal covariance, nats"),
-    Outweighs(
-        "sampled_mse/diagonal",
-        "sampled_mse/full",
-        1.0,
-        says="the full covariance has the smaller squared error from samples",
-    ),
-    Reported("kl/full", says="KL to the prior of the full covariance, nats"),
-    Reported("kl/diagonal", says="KL to the prior of the diagonal covariance, nats"),
-)
-"""The paper's claim on error and active latents, and the parts of the evidence."""
 
 
 def scales(smoke: str | float, paper: str | float) -> dict[str, Scale]:
     """Return both scales, each with its noise variance."""
     return {
-        "smoke": Scale(Comparison("smoke", 15.0, smoke), SMOKE_CLAIMS),
-        "paper": Scale(Comparison("paper", 300.0, paper), PAPER_CLAIMS),
+        "smoke": Scale(Comparison("smoke", 15.0, smoke), EXPECT, REPORTED),
+        "paper": Scale(Comparison("paper", 300.0, paper), EXPECT, REPORTED),
     }
 
+
+ABOUT = (
+    "Two variational autoencoders (VAE) with residual networks of equal capacity, which differ in "
+    "the posterior covariance only: full, or diagonal. Active directions are counted instead of "
+    "latents, because with a full covariance a rotation of the latents changes nothing."
+)
 
 EXPERIMENT = Experiment(
     name="vae-mnist",
     title="Full against diagonal covariance in deep VAEs",
     reference="Wipf 2023, Section 5.2",
     shows="error and active latents of deep VAEs with full and with diagonal covariance",
-    claim="Of two ResNet VAEs of equal capacity, the one with full covariance reconstructs better "
-    "and uses fewer latents.",
+    about=ABOUT,
+    statements=STATEMENTS,
     scales=scales("learn", "learn"),
     draw=Drawing("recovery", "covariances"),
 )

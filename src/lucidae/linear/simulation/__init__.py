@@ -1,8 +1,9 @@
-"""Simulated training of linear autoencoders: many runs at once, exact, in the eigenbasis of Σ.
+"""Simulated training of linear autoencoders: many runs at once, in the eigenbasis of the data.
 
-Gradient descent, heavy ball, Nesterov and the rules commute with a rotation of the features. In the
-eigenbasis of Σ an epoch therefore costs O(mk²) and gives the same trajectory as a step on the data.
-Adam scales each coordinate and is run in the original basis.
+Gradient descent, heavy ball, Nesterov's method and the update rules commute with a rotation of the
+features. In the eigenbasis of the second moment, an epoch with m features and k latents therefore
+costs O(mk²) and gives the same trajectory as in the original basis. Adam rescales each coordinate
+and is run in the original basis.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
 def epochs_to_alignment(
     runs: Sequence[Run], plan: Plan, target: float = 0.3, check_every: int = 10
 ) -> np.ndarray[Any, Any]:
-    """Return how many epochs each run needs to an axis-alignment distance of `target`.
+    """Return how many epochs each run takes to an axis-alignment distance of at most `target`.
 
     A run is no longer stepped once it has reached the target.
 
@@ -66,7 +67,7 @@ def epochs_to_alignment(
     target : float, default=0.3
         The distance to reach.
     check_every : int, default=10
-        Epochs between two measurements, to which the answer is exact.
+        Epochs between two measurements; the result is a multiple of it.
 
     Returns
     -------

@@ -39,7 +39,7 @@ Step = Callable[[Any], Any]
 
 
 class _Bundle(tuple[Any, ...]):
-    """A flat state: arrays with the runs along their leading axis."""
+    """The arrays of a state as one flat tuple, with the runs along the leading axis of each."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Ensemble:
         return self.method.rule.needs_rows or self.plan.batch_size is not None
 
     def _basis(self) -> tuple[Covariance, Array]:
-        """Return Σ and its eigenvectors in the basis in which the runs are stepped."""
+        """Return the second moment and its eigenvectors in the basis of the simulation."""
         if self.in_eigenbasis:
             return EigenbasisCovariance(self.values), eye_like(len(self.values), self.values)
         return DenseCovariance((self.vectors * self.values) @ self.vectors.mT), self.vectors
@@ -178,8 +178,8 @@ class Ensemble:
     def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
         """Return the epochs that each run needs to reach `target`.
 
-        The epochs between two measurements, with the second of these, are one step of the loop,
-        which a device runs by one launch.
+        One step of the loop consists of the epochs between two measurements and the second
+        measurement, so that a device needs one launch for it.
         """
         state, rates = self.start()
         epochs = math.gcd(check_every, self.plan.n_epochs)

@@ -15,7 +15,7 @@ from lucidae.linear.spectrum import Spectrum
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run.
+    """The settings of one training run.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ class Plan:
     Parameters
     ----------
     spectrum : Spectrum
-        All m eigenpairs of the second moment. Its arrays decide library and device.
+        All m eigenpairs of the second moment. The simulation runs in the library and on the device
+        of these arrays.
     k : int
         Number of latents.
     n_epochs : int

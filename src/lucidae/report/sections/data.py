@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lucidae.io.tables import Table
+from lucidae.io.tables import Table, some
 from lucidae.moments import SecondMoment
 from lucidae.report import figures
-from lucidae.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section
+from lucidae.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section, count
 
 EXPLAINED = 0.9
 """Share of the variance that determines the number of components of the report."""
@@ -29,7 +29,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
             f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
             f"{LARGEST_WIDTH:,}. Select columns, or use lucidae.LinearAutoencoder in Python."
         )
-    with clock("second moment of the rows"):
+    with clock("covariance of the columns"):
         moment = SecondMoment.of(table.values)
     with clock("its spectrum"):
         variances, _ = moment.spectrum()
@@ -56,13 +56,13 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
-    """Return remarks on columns that are not numeric, constant columns and different scales."""
+    """Return remarks on the header, and on columns left out, constant or of different scale."""
     remarks: list[Block] = []
+    if table.header:
+        remarks.append(Prose(f"As the file was read, {table.header}."))
     if table.left_out:
-        names = ", ".join(table.left_out[:8]) + (", …" if len(table.left_out) > 8 else "")
-        remarks.append(
-            Note(f"Columns left out because not all their entries are numbers: {names}.")
-        )
+        names = some([f"{name} ({why})" for name, why in table.left_out.items()], 8)
+        remarks.append(Note(f"Columns left out: {names}."))
     spread = np.sqrt(np.diag(moment.covariance))
     constant = int(np.sum(spread == 0))
     if constant:
@@ -83,7 +83,7 @@ def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
 def _sample(table: Table, shape: tuple[int, int]) -> Plot:
     rows = np.linspace(0, len(table.values) - 1, num=min(SAMPLE, len(table.values)), dtype=int)
     images = table.values[rows].reshape(-1, *shape)
-    numbers = {"row": (rows + 1).tolist()} | {
+    numbers = {"row": rows.tolist()} | {
         name: column.tolist()
         for name, column in zip(table.columns, table.values[rows].T, strict=True)
     }
@@ -93,15 +93,16 @@ def _sample(table: Table, shape: tuple[int, int]) -> Plot:
 
 def _spectrum(variances: np.ndarray, shares: np.ndarray, chosen: int) -> Plot:
     numbers = {
-        "component": list(range(1, len(variances) + 1)),
+        "component": list(range(len(variances))),
         "variance": variances.tolist(),
         "share": shares.tolist(),
         "cumulative share": np.cumsum(shares).tolist(),
     }
     caption = (
         "Eigenvalues of the covariance. They determine the minimum of the loss of a linear "
-        "autoencoder and the speed of its training. The dashed line marks the number of "
-        f"components that explain {EXPLAINED:.0%} of the variance."
+        "autoencoder and the speed of its training. The dashed lines mark the "
+        f"{count(chosen, 'component')} that {'explains' if chosen == 1 else 'explain'} "
+        f"{EXPLAINED:.0%} of the variance. Components are numbered from 0, as in components_."
     )
     return Plot.of("spectrum", figures.spectrum(variances, shares, chosen), caption, numbers)
 

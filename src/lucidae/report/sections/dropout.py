@@ -26,8 +26,8 @@ def build(table: Table, clock: Clock) -> list[Block]:
             f"The global minimum of training a linear autoencoder with "
             f"{count(width, 'hidden unit')}, each dropped with probability {RATE:g}, follows from "
             "one singular value decomposition. Dropout subtracts the same threshold from every "
-            f"singular value, which leaves rank {model.rank_}, and makes all hidden units equally "
-            "important (Mianjy et al. 2018)."
+            f"singular value, which leaves a network of rank {model.rank_}, and makes all hidden "
+            "units equally important (Mianjy et al. 2018)."
         ),
         _shrinkage(model),
         _path(table, width, clock),
@@ -43,7 +43,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
 def _shrinkage(model: Any) -> Plot:
     values = np.asarray(model.singular_values_)
     numbers = {
-        "direction": list(range(1, len(values) + 1)),
+        "direction": list(range(len(values))),
         "singular value": values.tolist(),
         "threshold": [float(model.threshold_)] * len(values),
     }
@@ -80,15 +80,16 @@ def _path(table: Table, width: int, clock: Clock) -> Plot:
 
 def _units(table: Table, shape: tuple[int, int], model: Any) -> Plot:
     units = np.asarray(model.left_).T
-    numbers = {"unit": list(range(1, len(units) + 1))} | {
+    numbers = {"unit": list(range(len(units)))} | {
         name: column.tolist() for name, column in zip(table.columns, units.T, strict=True)
     }
     caption = (
-        "Outgoing weights of each hidden unit. Unlike principal components they have no order: at "
-        "the optimum all units are equally important."
+        "Outgoing weights of each hidden unit; red is positive, white is zero, blue is negative. "
+        "Unlike principal components they have no order: at the optimum all units are equally "
+        "important."
     )
     figure = figures.image_grid(units.reshape(-1, *shape), signed=True)
-    return Plot.of("hidden-units", figure, caption, numbers)
+    return Plot.of("hidden-units", figure, caption, numbers, keeps_colours=True)
 
 
 def _regression(table: Table, clock: Clock) -> list[Block]:

@@ -30,6 +30,12 @@ TRAINED = 10
 EARLY = 30
 """Number of epochs of the training that is stopped early."""
 
+LEGEND = (
+    "A certificate lists claims about a fit, each with the measured figure and the theorem: ✓ the "
+    "claim holds, ✗ it fails, ? it could not be decided, – it does not apply, or its figure is "
+    "only reported."
+)
+
 METHODS = {"Plain gradient descent": "plain", "Rotation-augmented gradients": "rag"}
 WIDEST_TRAINING = 1500
 """Above this number of columns the full-batch training would take too long."""
@@ -41,16 +47,16 @@ def build(table: Table, clock: Clock) -> list[Block]:
         exact = LinearAutoencoder(EXPLAINED, solver="exact").fit(table.values)
     blocks: list[Block] = [
         Prose(
-            "The optimal linear autoencoder with k latents projects on the k leading principal "
-            f"components. To explain {EXPLAINED:.0%} of the variance it needs "
+            "The optimal linear autoencoder with k latent variables (latents) projects on the k "
+            f"leading principal components. To explain {EXPLAINED:.0%} of the variance it needs "
             f"{count(exact.n_components_, 'component')}; the exact solver computes them from the "
-            "second moment of the rows."
+            "covariance matrix of the columns."
         ),
         _components(table, exact),
     ]
     if table.image_shape is not None:
         blocks.append(_reconstructions(table, table.image_shape, exact, clock))
-    blocks.append(Card("The exact fit", exact.certificate_))
+    blocks += [Prose(LEGEND), Card("The exact fit", exact.certificate_)]
     if len(table.columns) <= WIDEST_TRAINING:
         blocks += _training(table, exact, clock)
     return blocks
@@ -59,18 +65,21 @@ def build(table: Table, clock: Clock) -> list[Block]:
 def _components(table: Table, model: Any) -> Plot:
     drawn = model.components_[:DRAWN]
     shares = model.explained_variance_ratio_[:DRAWN]
-    titles = [f"{index}: {share:.1%}" for index, share in enumerate(shares, start=1)]
+    titles = [f"{index}: {share:.1%}" for index, share in enumerate(shares)]
     if table.image_shape is None:
         figure = figures.loadings(drawn, table.columns)
     else:
         figure = figures.image_grid(drawn.reshape(-1, *table.image_shape), titles, signed=True)
     numbers = {
-        "component": list(range(1, len(drawn) + 1)),
+        "component": list(range(len(drawn))),
         "share of variance": shares.tolist(),
     } | {name: column.tolist() for name, column in zip(table.columns, drawn.T, strict=True)}
     number = count(len(drawn), "component")
-    caption = f"The first {number}, by decreasing variance; red is positive, blue is negative."
-    return Plot.of("components", figure, caption, numbers)
+    caption = (
+        f"The first {number}, by decreasing variance and numbered from 0; red is positive, white "
+        "is zero, blue is negative."
+    )
+    return Plot.of("components", figure, caption, numbers, keeps_colours=True)
 
 
 def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Clock) -> Plot:
@@ -84,7 +93,7 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
             drawn[f"k = {k}"] = model.inverse_transform(model.transform(originals))
     images = {name: values.reshape(-1, *shape) for name, values in drawn.items()}
     numbers = {
-        "row": np.tile(rows + 1, len(drawn)).tolist(),
+        "row": np.tile(rows, len(drawn)).tolist(),
         "version": np.repeat(list(drawn), len(rows)).tolist(),
     } | {
         name: column.tolist()
@@ -131,13 +140,14 @@ def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
     }
     k = len(next(iter(panels.values())))
     numbers = {
-        "latent": np.repeat(np.arange(1, k + 1), k).tolist(),
-        "component": np.tile(np.arange(1, k + 1), k).tolist(),
+        "latent": np.repeat(np.arange(k), k).tolist(),
+        "component": np.tile(np.arange(k), k).tolist(),
     } | {name: values.ravel().tolist() for name, values in panels.items()}
     figure = figures.matrices(panels, xlabel="principal component", ylabel="trained latent")
     caption = (
         "Squared cosine between each trained latent's decoder column and each principal "
-        "component. A dark diagonal means that the latents are the components, in their order."
+        "component, both numbered from 0. A diagonal that stands out from the background means "
+        "that the latents are the components, in their order."
     )
     return Plot.of("alignment", figure, caption, numbers)
 
@@ -155,8 +165,12 @@ def _histories(models: dict[str, Any]) -> Plot:
         lines, xlabel="epoch", ylabel="distance to a fixed point", logarithmic=True
     )
     caption = (
-        "Training stops when the distance to a fixed point is below the tolerance. An epoch uses "
-        "only the second moment, so that its cost does not depend on the number of rows."
+        "Training stops when the distance to a fixed point of the update rule is below the "
+        "tolerance. An epoch uses only the covariance matrix, so that its cost does not depend on "
+        "the number of rows."
+    ) + "".join(
+        f" The curve of {hidden} is hidden under that of {above}."
+        for hidden, above in figures.hidden_curves(lines)
     )
     return Plot.of("training", figure, caption, numbers)
 

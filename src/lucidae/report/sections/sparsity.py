@@ -36,9 +36,10 @@ def _on_targets(table: Table, target: Matrix, clock: Clock) -> list[Block]:
     listed = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
     return [
         Prose(
-            f"Which columns explain {', '.join(table.target_names)}? The full-covariance VAE "
-            "(Wipf 2023) estimates the relevance of all columns jointly and selects those that "
-            f"pass a test of significance: {listed or 'none of them'}."
+            f"Which columns explain {', '.join(table.target_names)}? The variational autoencoder "
+            "with a full posterior covariance (Wipf 2023) estimates the relevance of all columns "
+            "jointly and selects those that pass a test of significance: "
+            f"{listed or 'none of them'}."
         ),
         _relevances(model, table.columns, None),
         Card("The sparse fit", model.certificate_),
@@ -57,8 +58,9 @@ def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
     return [
         Prose(
             f"{problem.responses.shape[1]} responses are combinations of the same {len(truth)} of "
-            f"{columns} columns with {rows} rows, plus noise of unknown variance at 20 dB. The "
-            "full-covariance VAE (Wipf 2023) estimates which columns they are."
+            f"{columns} columns with {rows} rows, plus noise of unknown variance at a "
+            "signal-to-noise ratio of 20 dB. The variational autoencoder with a full posterior "
+            "covariance (Wipf 2023) estimates which columns they are."
         ),
         remark,
         Facts(

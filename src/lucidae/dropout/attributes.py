@@ -1,0 +1,139 @@
+"""Comparison of the fitted attributes of a dropout network with its weights and its data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from lucidae.dropout.figures import ATTRIBUTES, EPSILON, MEAN_ERROR, ReportedAttributes
+from lucidae.dropout.reduction import RANGE_FACTOR, Case, host, relative_distance
+
+Matrix = np.ndarray[Any, Any]
+
+CLEAR = 1e3
+"""The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
+by this factor."""
+
+
+def worst_attribute(
+    reported: ReportedAttributes | None, value: float, value_error: float, case: Case
+) -> tuple[float, float] | None:
+    """Return the difference and its error for the attribute that agrees least with the data.
+
+    Differences are relative. An attribute that certainly differs takes precedence over one that
+    differs within its error.
+
+    Parameters
+    ----------
+    reported : ReportedAttributes or None
+        The attributes, in the units of the data; None if there are none.
+    value, value_error : float
+        The loss of the weights in the units of `case`, and a bound on its rounding error.
+    case : Case
+        The weights and the data.
+    """
+    if reported is None:
+        return None
+    given = case.units.reported(reported)
+    pairs = [
+        *_solution_differences(given, case),
+        *_function_differences(given, case),
+        *((abs(a - b) / max(abs(b), EPSILON), 0.0) for a, b in given.settings),
+        (abs(given.objective - value) / case.scale, value_error / case.scale),
+        (_outside_range(case, given.precision), 0.0),
+    ]
+    if given.rows is not None:
+        error = (given.rows[1] + value_error) / case.scale
+        pairs.append((abs(given.rows[0] - value) / case.scale, error))
+    pairs = [(math.inf if math.isnan(difference) else difference, e) for difference, e in pairs]
+    certain = max(pairs, key=lambda pair: pair[0] - pair[1])
+    return certain if certain[0] - certain[1] > ATTRIBUTES else max(pairs, key=sum)
+
+
+def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
+    """Compare ``singular_values_``, ``threshold_`` and ``rank_`` with the data.
+
+    The reported threshold α and rank ρ must also fit the singular values of the data:
+    s_{ρ+1} ≤ α < s_ρ, or ρ = r.
+    """
+    optimum, width = case.bound, case.width
+    values, reported = optimum.singular_values, host(given.singular_values)
+    top = float(values.max(initial=0.0)) or 1.0
+    count = min(len(reported), len(values))
+    # Singular values outside the range of the inputs may be given as zeros or left out.
+    others = [float(part.max(initial=0.0)) for part in (reported[count:], values[count:width])]
+    rank, threshold = given.rank, float(given.threshold)
+    following = float(values[rank]) if rank < min(len(values), width) else 0.0
+    last = float(values[rank - 1]) if 0 < rank <= len(values) else math.inf
+    last = -math.inf if rank > min(len(values), width) else last
+    rounding = given.precision * np.abs(values[:count])
+    distances = np.abs(reported[:count] - values[:count]) - rounding
+    differences = [
+        abs(threshold - optimum.threshold) / top,
+        float(distances.max(initial=0.0)) / top,
+        max(others) / top,
+        (following - threshold) / top if rank < width else 0.0,
+        (threshold - last) / top,
+        math.inf if len(reported) > width else 0.0,
+    ]
+    error = case.uncertainty / top
+    return [(difference, error) for difference in differences]
+
+
+def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
+    """Compare ``coef_``, the mean prediction and ``mean_`` with the weights and the data."""
+    inputs, size = case.data.inputs, math.sqrt(case.scale)
+    features = case.right.shape[0]
+    deviations = np.ones(features) if inputs is None else np.sqrt(np.diag(inputs))
+    pairs = [] if given.coef is None else _coefficient_differences(given, case, deviations)
+    if given.output_bias is not None:
+        biases = zip(given.output_bias, given.output_bias_error, strict=True)
+        pairs += [(float(bias) / size, float(error) / size) for bias, error in biases]
+    if given.mean_shift is not None:
+        shift = np.abs(host(given.mean_shift))
+        unit = np.where(deviations > 0, deviations, 1.0)
+        away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
+        pairs.append((float(away.max()), MEAN_ERROR))
+    return pairs
+
+
+def _coefficient_differences(
+    given: ReportedAttributes, case: Case, deviations: Matrix
+) -> list[tuple[float, float]]:
+    """Compare ``coef_`` with UVᵀ, beyond the rounding of its dtype.
+
+    The effect on predictions is compared too, because a large coefficient may belong to a feature
+    of small scale.
+    """
+    product = case.left @ case.right.T
+    wrong = np.abs(host(given.coef).reshape(product.shape) - product)
+    wrong = np.clip(wrong - given.precision * np.abs(product), 0.0, None)
+    noise = case.width * EPSILON * (np.abs(case.left) @ np.abs(case.right).T)
+    plain, effect = float(np.linalg.norm(product)) or 1.0, math.sqrt(case.scale)
+    norm = np.linalg.norm
+    return [
+        (float(norm(wrong)) / plain, float(norm(noise)) / plain),
+        (float(norm(wrong * deviations)) / effect, float(norm(noise * deviations)) / effect),
+    ]
+
+
+def _outside_range(case: Case, precision: float) -> float:
+    """Return the share of V outside the range of the inputs, on which the loss does not depend.
+
+    The estimators return the weights of smallest norm, which have no such share. Where the range
+    is not clearly separated from what was dropped, it is not measured.
+    """
+    lower, right, inputs = case.reduced.lower, case.right, case.data.inputs
+    if lower is None or inputs is None or lower.shape[0] in (0, lower.shape[1]):
+        return 0.0
+    condition, variances = case.reduced.condition, np.diag(inputs)[np.diag(inputs) > 0]
+    # In features of very different scales the range is known to the precision of the largest.
+    grading = math.sqrt(float(variances.max() / variances.min()))
+    spread = (condition if case.data.root is None else math.sqrt(condition)) * grading
+    if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
+        return 0.0
+    basis, _ = scipy.linalg.qr(lower.T, mode="economic")
+    return max(relative_distance(basis @ (basis.T @ right), right) - precision, 0.0)

@@ -1,0 +1,109 @@
+"""How many components of a network are separated from the sampling noise of its data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.stats import chi2
+
+from lucidae.sampling import separated_components
+
+Matrix = np.ndarray[Any, Any]
+
+EXCEEDED = 1e-3
+"""Largest probability with which a singular value of pure noise exceeds the level of the noise."""
+
+UNDERESTIMATED = 1e-2
+"""Largest probability with which the noise variance is larger than the one that is assumed."""
+
+NOT_A_SAMPLE = (
+    "The matrix itself is given, not rows that were drawn from a population, so there is no "
+    "sampling noise to compare with."
+)
+
+
+class Separation(NamedTuple):
+    """How many leading components exceed sampling noise (None if unknown), and a sentence."""
+
+    number: int | None
+    sentence: str
+
+
+def separated_from_noise(
+    spectrum: Matrix, residual: Matrix | None, n_inputs: int, n_rows: float | None, width: int
+) -> Separation:
+    """Return how many of the components of a network are separated from sampling noise.
+
+    Parameters
+    ----------
+    spectrum : array, descending
+        All singular values of the least-squares map M in white coordinates; of an autoencoder,
+        the standard deviations along the principal components.
+    residual : array of shape (d1, d1) or None
+        Second moment of the residuals of least squares; None for an autoencoder, whose target is
+        its input.
+    n_inputs : int
+        Number of linearly independent inputs.
+    n_rows : float or None
+        Number of rows, less one if means were estimated; None if the data are not a sample.
+    width : int
+        Number r of hidden units; the first r components are judged.
+
+    Returns
+    -------
+    Separation
+
+    Examples
+    --------
+    >>> spectrum, residual = np.array([2.0, 0.1]), np.eye(2)
+    >>> separated_from_noise(spectrum, residual, 5, 100.0, 2).number
+    1
+    """
+    judged = min(width, len(spectrum))
+    if n_rows is None:
+        return Separation(None, NOT_A_SAMPLE)
+    if residual is None:
+        count = int(separated_components(spectrum**2, n_rows, judged).sum())
+    elif n_rows > n_inputs:
+        count = int((spectrum[:judged] > noise_level(residual, n_inputs, n_rows)).sum())
+    else:
+        why = f"{n_rows:g} degrees of freedom for {n_inputs} inputs leave none for the noise."
+        return Separation(None, why)
+    return Separation(
+        count, f"{count} of the {judged} leading components exceed the noise of {n_rows:g} rows."
+    )
+
+
+def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
+    """Return the level that singular values of M reach by sampling noise alone.
+
+    If the targets do not depend on the inputs, M consists of q independent columns of noise with
+    covariance S/n, where S is the covariance of the residuals. Its largest singular value exceeds
+    (√s (√q + t) + √tr S)/√n, with the largest eigenvalue s of S, with a probability of at most
+    exp(−t²/2) (Davidson & Szarek 2001, Theorem II.13; for S = σ²I and t = 0 this is the noise
+    level σ(√q + √m)/√n of reduced-rank regression with m targets, Bunea, She & Wegkamp 2011).
+
+    S is estimated from the residuals with n − q degrees of freedom for each independent target,
+    and enlarged to an upper confidence limit of the χ² distribution.
+
+    Parameters
+    ----------
+    residual : array of shape (m, m)
+        Second moment of the residuals of least squares.
+    n_inputs : int
+        Number q of linearly independent inputs.
+    n_rows : float
+        Number n of independent rows.
+    """
+    variances = np.clip(scipy.linalg.eigvalsh(residual), 0.0, None)
+    top, total = float(variances[-1]), float(variances.sum())
+    if top == 0:
+        return 0.0
+    freedom = (n_rows - n_inputs) * total / top
+    enlarged = n_rows / (n_rows - n_inputs) * freedom / float(chi2.ppf(UNDERESTIMATED, freedom))
+    margin = math.sqrt(-2.0 * math.log(EXCEEDED))
+    level = math.sqrt(top) * (math.sqrt(n_inputs) + margin) + math.sqrt(total)
+    return level * math.sqrt(enlarged / n_rows)

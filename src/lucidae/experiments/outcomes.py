@@ -1,0 +1,282 @@
+"""Outcomes: which statements of an experiment were seen, with the figures that decide.
+
+There are three kinds of verdict. A claim of the paper was *seen* or *not seen*, a finding of our
+own *holds* or *does not hold*, and a figure that is only reported has no verdict. Counts never mix
+the kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lucidae.certificate import Claim
+from lucidae.experiments.declaration import Curves, Experiment, Results, Statement, VerdictKind
+from lucidae.experiments.store import Store
+from lucidae.experiments.verdicts import measured
+from lucidae.io.atomic import json_safe
+
+__all__ = ["Counts", "Judgement", "Outcome", "judge"]
+
+WORDS = {
+    (VerdictKind.PAPER, True): "seen",
+    (VerdictKind.PAPER, False): "not seen",
+    (VerdictKind.OWN, True): "holds",
+    (VerdictKind.OWN, False): "does not hold",
+}
+NOT_JUDGED = "not judged"
+MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A statement of an experiment, and what a run says about it.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the declaration.
+    statement : Statement
+        The sentence and its kind.
+    claims : tuple of Claim
+        The figures with their bounds; the statement is confirmed if all of them hold.
+    why : str, default=""
+        Why the statement is not judged, if it is not.
+
+    Examples
+    --------
+    >>> claim = Claim("gap", "gap: at most 1", "nobody", 2.0, 1.0, False)
+    >>> print(Judgement("gap", Statement("There is no gap."), (claim,)).prose)
+    The paper says: There is no gap. Not seen here: gap: at most 1 (measured 2).
+    """
+
+    name: str
+    statement: Statement
+    claims: tuple[Claim, ...]
+    why: str = ""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the run confirms the statement; None if it was not judged."""
+        return all(claim.holds is True for claim in self.claims) if self.claims else None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words, which depend on the kind of the statement."""
+        return NOT_JUDGED if self.holds is None else WORDS[self.statement.kind, self.holds]
+
+    @property
+    def prose(self) -> str:
+        """The statement with its verdict, for a text: never as a fact that the run refutes."""
+        words, paper = self.statement.words, self.statement.kind is VerdictKind.PAPER
+        if self.holds is None:
+            who = "The paper says" if paper else "Our own expectation"
+            return f"{who}: {words} Not judged at this scale: {self.why}"
+        refuted = "; ".join(_failed(claim) for claim in self.claims if not claim.holds)
+        if paper:
+            end = "Seen here." if self.holds else f"Not seen here: {refuted}."
+            return f"The paper says: {words} {end}"
+        if self.holds:
+            return f"Our own finding: {words}"
+        return f"Our own expectation: {words} This run does not confirm it: {refuted}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-safe values."""
+        return {
+            "name": self.name,
+            "kind": self.statement.kind.value,
+            "statement": self.statement.words,
+            "verdict": self.verdict,
+            "why": self.why,
+        }
+
+
+def _failed(claim: Claim) -> str:
+    return f"{claim.statement} (measured {measured(claim)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of statements and figures, by kind.
+
+    Parameters
+    ----------
+    seen, claims : int
+        Claims of the papers that were seen, and that were judged.
+    held, findings : int
+        Findings of our own that hold, and that were judged.
+    reported : int
+        Figures without a verdict.
+    unjudged : int
+        Statements of both kinds that cannot be judged at this scale.
+
+    Examples
+    --------
+    >>> print(Counts(3, 4, 2, 2, 1, 0))
+    3 of 4 claims of the paper seen; 2 of 2 findings of our own hold; 1 figure reported
+    """
+
+    seen: int
+    claims: int
+    held: int
+    findings: int
+    reported: int
+    unjudged: int
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Counts:
+        """Count over some outcomes."""
+        every = tuple(outcomes)
+        judged = [
+            (one.statement.kind, one.holds) for outcome in every for one in outcome.judgements
+        ]
+        number = {(kind, holds): judged.count((kind, holds)) for kind, holds in WORDS}
+        return cls(
+            number[VerdictKind.PAPER, True],
+            number[VerdictKind.PAPER, True] + number[VerdictKind.PAPER, False],
+            number[VerdictKind.OWN, True],
+            number[VerdictKind.OWN, True] + number[VerdictKind.OWN, False],
+            sum(len(outcome.reported) for outcome in every),
+            sum(holds is None for _, holds in judged),
+        )
+
+    def __str__(self) -> str:
+        """Return the counts of each kind, without those that are zero."""
+        parts = [
+            f"{self.seen} of {self.claims} claims of the paper seen" if self.claims else "",
+            f"{self.held} of {self.findings} findings of our own hold" if self.findings else "",
+            f"{self.reported} figure{'s' * (self.reported != 1)} reported" if self.reported else "",
+            f"{self.unjudged} not judged at this scale" if self.unjudged else "",
+        ]
+        return "; ".join(filter(None, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The measured curves of an experiment whose cells are all done, and the verdicts on them.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The declaration.
+    scale : str
+        ``"smoke"`` or ``"paper"``.
+    results : Results
+        The finished cells.
+    curves : mapping of str to Curve
+        The curves on which the statements were judged.
+    judgements : tuple of Judgement
+        One for each statement, in the order of the declaration.
+    reported : tuple of Claim
+        Figures without a verdict.
+    """
+
+    experiment: Experiment
+    scale: str
+    results: Results = field(repr=False)
+    curves: Curves = field(repr=False)
+    judgements: tuple[Judgement, ...] = field(repr=False)
+    reported: tuple[Claim, ...] = field(repr=False, default=())
+
+    @property
+    def setting(self) -> Any:
+        """The setting of the experiment at this scale."""
+        return self.experiment.at(self.scale).setting
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim of the paper that was judged was seen, and every finding holds."""
+        return all(one.holds is not False for one in self.judgements)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """All figures with their bounds, in the order of the statements."""
+        return tuple(claim for one in self.judgements for claim in one.claims)
+
+    @property
+    def counts(self) -> Counts:
+        """Numbers of statements and figures, by kind."""
+        return Counts.of([self])
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines that measured the cells."""
+        return tuple(sorted({str(cell.about["machine"]) for cell in self.results}))
+
+    def of_kind(self, kind: VerdictKind) -> tuple[Judgement, ...]:
+        """Return the judgements of one kind."""
+        return tuple(one for one in self.judgements if one.statement.kind is kind)
+
+    def summary(self) -> str:
+        """Return the verdicts as a table in plain text, a line for each statement and figure."""
+        lines = [str(self.counts)]
+        for one in self.judgements:
+            kind = f"{one.statement.kind.value}, {one.verdict}"
+            lines.append(f"{MARKS[one.holds]} {kind}: {one.statement.words}")
+            lines += [f"    {one.why}"] if one.why else []
+            lines += [
+                f"    {MARKS[claim.holds]} {claim.statement}; measured {measured(claim)}"
+                for claim in one.claims
+            ]
+        lines += [f"– reported: {one.statement}; measured {measured(one)}" for one in self.reported]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-safe values: the setting, the machines, the time and every verdict."""
+        figures = [
+            {"kind": one.statement.kind.value, "of": one.name, **claim.to_dict()}
+            for one in self.judgements
+            for claim in one.claims
+        ]
+        reported = [
+            {"kind": VerdictKind.REPORTED.value, **claim.to_dict()} for claim in self.reported
+        ]
+        return {
+            "name": self.experiment.name,
+            "reference": self.experiment.reference,
+            "scale": self.scale,
+            "setting": dict(self.setting.facts()),
+            "holds": self.holds,
+            "statements": [one.to_dict() for one in self.judgements],
+            "claims": [*figures, *reported],
+            "cells": len(self.results.cells),
+            "seconds": round(self.results.seconds, 3),
+            "machines": list(self.machines),
+            "versions": _versions(self.results),
+        }
+
+
+def judge(experiment: Experiment, scale: str, store: Store) -> Outcome | None:
+    """Judge an experiment on the cells in a store; None while some are not done."""
+    chosen = experiment.at(scale)
+    found = [store.load(cell) for cell in chosen.setting.cells()]
+    done = tuple(cell for cell in found if cell is not None)
+    if len(done) < len(found):
+        return None
+    results = Results(done)
+    return judge_results(experiment, scale, results)
+
+
+def judge_results(experiment: Experiment, scale: str, results: Results) -> Outcome:
+    """Judge an experiment on its finished cells."""
+    chosen, reference = experiment.at(scale), experiment.reference
+    curves = chosen.setting.curves(results)
+    judgements = tuple(
+        Judgement(
+            name,
+            statement,
+            tuple(verdict.judge(curves, reference) for verdict in chosen.expect.get(name, ())),
+            chosen.unjudged.get(name, ""),
+        )
+        for name, statement in experiment.statements.items()
+    )
+    reported = tuple(verdict.judge(curves, reference) for verdict in chosen.reported)
+    return Outcome(experiment, scale, results, curves, judgements, reported)
+
+
+def _versions(results: Results) -> dict[str, Any]:
+    """Return the package versions of the last cell."""
+    return {
+        name: json_safe(value) for name, value in dict(results.cells[-1].about["versions"]).items()
+    }

@@ -1,0 +1,443 @@
+"""Read text tables (extra `cli`): find delimiter, decimal separator and header, then the numbers.
+
+The layout is decided as users of pandas and `csv.Sniffer` expect, from the first records of a file,
+before pandas reads it; the caller can overrule the decisions.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lucidae.io.atomic import reason_of
+
+__all__ = [
+    "AS_NUMBERS",
+    "AS_TEXT",
+    "MISSING",
+    "TextLayout",
+    "as_one_sentence",
+    "check_width",
+    "has_header",
+    "has_short_rows",
+    "parse_number",
+    "parse_text",
+    "parsing",
+    "read_frame",
+    "refuse_ragged",
+    "text_layout",
+    "to_numbers",
+]
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+"""Cells of a text file that stand for a missing value, in lower case."""
+
+SAMPLE_CHARACTERS = 1 << 20
+SAMPLE_RECORDS = 500
+"""The layout is decided on this many records, within about this many characters."""
+LONGEST_LINE = 1 << 26
+
+MOST_COLUMNS = 100_000
+"""Number of columns above which a text file is refused: pandas needs 2 kB for each column."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?|[+-]?nan", re.IGNORECASE)
+DECIMAL_COMMA = re.compile(r"[+-]?(\d*,\d+|\d{1,3}(\.\d{3})+,\d+)(e[+-]?\d+)?", re.IGNORECASE)
+GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")
+"""Digits in groups of three, as in 1.234.567,89."""
+DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
+DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?"
+    r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+)
+TRUTH = ("true", "false", "yes", "no")
+YEARS = range(1500, 2101)
+WHOLE = re.compile(r"0|[1-9]\d{0,8}")
+
+Records = Sequence[Sequence[str]]
+
+# From version 3.1 on, pandas rounds numbers correctly by default.
+OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
+
+SPELLINGS = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
+AS_NUMBERS: dict[str, Any] = {"na_values": [*SPELLINGS, "NaN"]} | EXACT
+"""Arguments with which pandas reads columns of numbers with a decimal point as numbers."""
+AS_TEXT: dict[str, Any] = {"dtype": object, "na_filter": False}
+"""Arguments with which pandas reads the cells as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextLayout:
+    """How a text table is laid out.
+
+    Parameters
+    ----------
+    delimiter : str
+        The character between two cells of a record.
+    decimal : {".", ","}
+        The character before the decimals of a number.
+    header : bool
+        Whether the first record contains the names of the columns.
+    first : tuple of str
+        The cells of the first record, stripped of blanks.
+    skipped : int
+        Number of blank lines before the first record.
+    """
+
+    delimiter: str
+    decimal: str
+    header: bool
+    first: tuple[str, ...]
+    skipped: int
+
+
+def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLayout:
+    r"""Return the layout of a text table, from its first records.
+
+    Parameters
+    ----------
+    file : Path
+        Text in UTF-8.
+    header : bool or None
+        Whether the first record is a header; None: decided by `has_header`.
+    decimal : {".", ","} or None
+        The decimal separator; None: the comma if there are numbers with a comma and none with a
+        point, else the point.
+
+    Raises
+    ------
+    ValueError
+        If the file is empty, or has too many columns.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("country;2020;2021\nFrance;1,5;2,5\n")
+    >>> layout = text_layout(path, None, None)
+    >>> layout.delimiter, layout.decimal, layout.header
+    (';', ',', True)
+    """
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        sample = stream.read(SAMPLE_CHARACTERS) + stream.readline(LONGEST_LINE)
+        if sample.count("\n") < 3:  # very long lines: the header and at least one record
+            sample += "".join(stream.readline(LONGEST_LINE) for _ in range(2))
+    delimiter = _delimiter(sample, decimal)
+    skipped, records = _records(sample, delimiter)
+    if not records:
+        raise ValueError(f"{file.name!r} is empty.")
+    if len(records[0]) > MOST_COLUMNS:
+        raise ValueError(
+            f"{file.name!r} has {len(records[0])} columns, expected at most {MOST_COLUMNS} in a "
+            "text file; save the numbers as NPY."
+        )
+    if decimal is None:
+        decimal = _decimal(records, delimiter)
+    if header is None:
+        header = has_header(records, decimal)
+    return TextLayout(delimiter, decimal, header, tuple(records[0]), skipped)
+
+
+def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
+    """Return the number of blank lines at the start, and the records that are not blank."""
+    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
+    rows = [[cell.strip() for cell in row] for row in islice(reader, SAMPLE_RECORDS)]
+    filled = [number for number, row in enumerate(rows) if len(row) > 1 or "".join(row)]
+    return (filled[0] if filled else 0), [rows[number] for number in filled]
+
+
+def _delimiter(sample: str, decimal: str | None) -> str:
+    """Return the delimiter that divides the records evenly and leaves most cells numbers."""
+    candidates = ",;\t"
+    if decimal == "," and '"' not in sample:
+        candidates = ";\t"  # a comma within quotes may be both
+    scores = {delimiter: _score(sample, delimiter) for delimiter in candidates}
+    best = max(candidates, key=lambda delimiter: scores[delimiter])
+    if scores[best][0] > 0:
+        return best
+    first = next((line for line in sample.splitlines() if line.strip()), "")
+    return max(candidates, key=first.count)  # for the error message on an uneven file
+
+
+def _score(sample: str, delimiter: str) -> tuple[float, int]:
+    """Return the share of numbers among the cells plus one, and the number of cells of a record.
+
+    The share is replaced by 0 if the records have different lengths or only one cell.
+    """
+    try:
+        _, records = _records(sample, delimiter)
+    except csv.Error:
+        return 0.0, 0
+    lengths = {len(record) for record in records}
+    if len(lengths) != 1 or lengths == {1}:
+        return 0.0, 0
+    cells = [cell for record in (records[1:] or records) for cell in record]
+    numbers = sum(
+        bool(NUMBER.fullmatch(cell) or (delimiter != "," and DECIMAL_COMMA.fullmatch(cell)))
+        for cell in cells
+    )
+    return 1.0 + numbers / len(cells), lengths.pop()
+
+
+def _decimal(records: Records, delimiter: str) -> str:
+    if delimiter == ",":
+        return "."
+    cells = [cell for record in records for cell in record]
+    commas = any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
+    points = any(DECIMAL_POINT.fullmatch(cell) and not GROUPED.fullmatch(cell) for cell in cells)
+    return "," if commas and not points else "."
+
+
+def parse_number(cell: str, decimal: str) -> float:
+    """Return a cell as a number; raise ValueError if it is none.
+
+    With a decimal comma, points between groups of three digits are removed.
+
+    Examples
+    --------
+    >>> parse_number("1.234,5", ","), parse_number("1.5e3", ".")
+    (1234.5, 1500.0)
+    """
+    if decimal == ",":
+        if "." in cell and not GROUPED.fullmatch(cell):
+            raise ValueError(f"{cell!r} is not a number with a decimal comma.")
+        cell = cell.replace(".", "").replace(",", ".")
+    if not NUMBER.fullmatch(cell):
+        raise ValueError(f"{cell!r} is not a number.")
+    return float(cell)
+
+
+def _is_number(cell: str, decimal: str) -> bool:
+    try:
+        parse_number(cell, decimal)
+    except ValueError:
+        return False
+    return True
+
+
+def _kind(cell: str, decimal: str) -> str:
+    """Return what a cell is: missing, a number, a date, a truth value or text."""
+    lower = cell.lower()
+    if lower in MISSING:
+        return "missing"
+    if _is_number(cell, decimal):
+        return "number"
+    if DATE.fullmatch(cell):
+        return "date"
+    return "truth" if lower in TRUTH else "text"
+
+
+def has_header(records: Records, decimal: str = ".") -> bool:
+    """Return whether the first record contains names rather than data.
+
+    It does if a column below it is of numbers, dates or truth values and its own cell is not, or if
+    it has no number at all. If it has numbers, they must look like labels: years, or a count from 0
+    or 1 as pandas writes it, above numbers of another kind.
+
+    Parameters
+    ----------
+    records : sequence of sequences of str
+        The first records of a file.
+    decimal : {".", ","}
+        The decimal separator.
+
+    Examples
+    --------
+    >>> has_header([["country", "2020", "2021"], ["France", "67.5", "67.7"]])
+    True
+    >>> has_header([["5.1", "3.5", "setosa"], ["4.9", "3.0", "setosa"]])
+    False
+    """
+    first, body = records[0], [record for record in records[1:] if len(record) == len(records[0])]
+    kinds = [_kind(cell, decimal) for cell in first]
+    if not body:
+        return "number" not in kinds
+    below = [
+        _kinds_of([record[column] for record in body], decimal) for column in range(len(first))
+    ]
+    if any(_names_a_column(kind, under) for kind, under in zip(kinds, below, strict=True)):
+        return True
+    if "number" not in kinds:
+        return set(kinds) != {"missing"}
+    repeated = any(
+        kind == "text" and any(record[column] == first[column] for record in body)
+        for column, kind in enumerate(kinds)
+    )
+    return not repeated and _are_labels(first, body, decimal)
+
+
+def _kinds_of(cells: Sequence[str], decimal: str) -> set[str]:
+    return {_kind(cell, decimal) for cell in cells} - {"missing"}
+
+
+def _names_a_column(kind: str, below: set[str]) -> bool:
+    """Tell whether a cell of this kind can only be the name of a column with such cells."""
+    uniform = len(below) == 1 and below != {"text"}
+    return uniform and kind not in below and kind in ("text", "date", "truth")
+
+
+def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
+    """Tell whether the numbers of the first record are labels of their columns."""
+    numbered = [column for column, cell in enumerate(first) if _is_number(cell, decimal)]
+    cells = [first[column] for column in numbered]
+    if not all(map(WHOLE.fullmatch, cells)) or len(set(cells)) < len(cells):
+        return False
+    labels = list(map(int, cells))
+    columns = [[record[column] for record in body] for column in numbered]
+    if first[0] == "" and numbered == [*range(1, len(first))]:
+        return _counts_rows([record[0] for record in body])  # the index of a pandas data frame
+    steps = {after - before for before, after in pairwise(labels)}
+    if len(steps) > 1 or any(step < 1 for step in steps):
+        return False
+    if all(label in YEARS for label in labels):
+        return not all(_is_year(cell) for column in columns for cell in column if cell)
+    return labels[0] in (0, 1) and steps == {1} and _differs_from_count(labels, columns)
+
+
+def _differs_from_count(labels: list[int], columns: Records) -> bool:
+    """Tell whether numbers below a count 0, 1, 2, … show that the count is no data itself."""
+    if all(any(not WHOLE.fullmatch(cell.lstrip("+-")) for cell in column) for column in columns):
+        return True
+    continued = columns[0][0] == str(labels[-1] + 1)  # as 0,1,2,3 above 4,5,6,7
+    return len(labels) >= 4 and not continued
+
+
+def _is_year(cell: str) -> bool:
+    return bool(WHOLE.fullmatch(cell)) and int(cell) in YEARS
+
+
+def _counts_rows(cells: Sequence[str]) -> bool:
+    """Tell whether the cells are text, or distinct whole numbers, as an index is."""
+    return (
+        len(set(cells)) == len(cells)
+        and "" not in cells
+        and (all(map(WHOLE.fullmatch, cells)) or not any(map(NUMBER.fullmatch, cells)))
+    )
+
+
+def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[Any, TextLayout]:
+    """Read a text table.
+
+    Parameters
+    ----------
+    file : Path
+        Text in UTF-8.
+    header, decimal
+        As in `text_layout`.
+
+    Returns
+    -------
+    frame : pandas data frame
+        Columns of numbers as float64 with NaN for missing values, other columns as text; the
+        columns are numbered, and the header is not part of it.
+    layout : TextLayout
+        How the file was read.
+    """
+    layout = text_layout(file, header, decimal)
+    with as_one_sentence(file, layout):
+        frame = _parse_frame(partial(pd.read_csv, file, **parsing(layout)), layout.decimal)
+    check_width(file, frame, layout)
+    return frame, layout
+
+
+def parsing(layout: TextLayout) -> dict[str, Any]:
+    """Return the arguments of `pandas.read_csv` for a layout; the header is skipped."""
+    return {
+        "sep": layout.delimiter,
+        "header": None,
+        "skiprows": layout.skipped + layout.header,
+        "encoding": "utf-8-sig",
+        "skipinitialspace": True,
+        "keep_default_na": False,
+        "low_memory": False,
+    }
+
+
+@contextmanager
+def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
+    """Turn the errors of pandas into a `ValueError` of one sentence that names the file."""
+    try:
+        yield
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
+    except pd.errors.ParserError as error:
+        refuse_ragged(file, layout)
+        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
+
+
+def has_short_rows(frame: Any) -> bool:
+    """Tell whether rows may have too few cells: pandas fills up the last cells of such rows."""
+    last = frame.iloc[:, -1]
+    return bool((last.isna() | (last == "")).any())
+
+
+def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
+    """Refuse records of different lengths."""
+    if has_short_rows(frame):
+        refuse_ragged(file, layout)
+    if frame.shape[1] != len(layout.first):
+        hint = "; if the comma is the decimal separator, give --decimal ,"
+        raise ValueError(
+            f"{file.name!r} has {len(layout.first)} names in its header but {frame.shape[1]} "
+            f"columns{hint if layout.delimiter == ',' else ''}."
+        )
+
+
+def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
+    """Return the records as a frame whose columns of numbers are of type float64."""
+    if decimal == ".":
+        frame = read(**AS_NUMBERS)
+        # The cells themselves are needed where a column is not of numbers alone ("true" is text,
+        # not 1), and to tell a row of blank cells, which is dropped, from one of missing values.
+        numeric = all(dtype.kind in "iuf" for dtype in frame.dtypes)
+        if numeric and not frame.isna().all(axis=1).any():
+            return frame.astype(np.float64)
+    return parse_text(read(**AS_TEXT), decimal).reset_index(drop=True)
+
+
+def parse_text(cells: Any, decimal: str) -> Any:
+    """Return cells of text without blank rows, columns of numbers as type float64."""
+    cells = cells.map(str.strip)
+    filled = cells[(cells != "").any(axis=1)]
+    return filled.apply(partial(to_numbers, decimal=decimal))
+
+
+def to_numbers(column: Any, decimal: str) -> Any:
+    """Convert a column of text to numbers if every cell that is not missing is a number."""
+    cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
+    try:
+        if decimal == ",":
+            return cells.map(partial(parse_number, decimal=decimal))
+        # Python reads 1_000 as a number; pandas and people do not.
+        return column if cells.str.contains("_", regex=False).any() else cells.astype(np.float64)
+    except ValueError:
+        return column
+
+
+def refuse_ragged(file: Path, layout: TextLayout) -> None:
+    """Raise an error for the first record with another number of cells than the first line."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        records = csv.reader(stream, delimiter=layout.delimiter)
+        lengths = (len(row) for row in records if any(map(str.strip, row)))
+        expected, below, wrong = next(lengths, 0), set[int](), None
+        for number, length in enumerate(lengths, start=2):
+            below.add(length)
+            if wrong is None and length != expected:
+                wrong = number, length
+    if wrong is None or (layout.header and len(below) == 1):
+        return  # a header of another length has an error of its own
+    number, length = wrong
+    raise ValueError(
+        f"{file.name!r}, line {number}: {length} cells, but the first line has {expected}."
+    )

@@ -1,0 +1,240 @@
+"""The fitted state of `LinearAutoencoder`: a moment or a stream, the model and its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lucidae.arrays import Array, like, namespace
+from lucidae.base import FittedState
+from lucidae.certificate import Certificate, undecided
+from lucidae.io.models import saved_as
+from lucidae.linear.attributes import changed_attributes, check_range
+from lucidae.linear.certificate import certificate, measure
+from lucidae.linear.data import EXACT_FEATURES, STORED_FEATURES, MomentSource, RowsSource, Source
+from lucidae.linear.methods import Options
+from lucidae.linear.model import Model
+from lucidae.linear.probe import Probe, probe_after
+from lucidae.linear.solvers import solve
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.streaming import StreamFit
+from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.moments import SecondMoment
+
+__all__ = ["LinearState"]
+
+CERTIFIED_STREAM_FEATURES = 256
+"""Largest m whose second moment a stream keeps for its certificate: half a mebibyte."""
+
+
+def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a state from those that lucidae 0.1.0 saved."""
+    return {"_certificate" if name == "certificate" else name: v for name, v in fields.items()}
+
+
+@saved_as(
+    "lucidae.linear.fitted/1",
+    formerly="lucidae.linear.kept:LinearKept",
+    upgrade=_upgraded_state,
+)
+class LinearState(FittedState):
+    """Fitted state of `LinearAutoencoder`: a second moment or a stream, and the fitted model.
+
+    Parameters
+    ----------
+    options : Options
+        The checked arguments.
+    reference : array
+        An empty array of the library, dtype and device in which attributes are returned.
+    """
+
+    def __init__(self, options: Options, reference: Array) -> None:
+        self.options = options
+        self.reference = reference
+        self.moment: SecondMoment | None = None
+        self.stream: StreamFit | None = None
+        self.previous: Any = None
+        self._model: Model | None = None
+        self._spectrum: Spectrum | None = None
+
+    _probe: Probe | None = None
+
+    # The moment of all rows of a stream, for its certificate alone; None where it is too large.
+    seen: SecondMoment | None = None
+
+    def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
+        """Fit now, and store the moment of the source if it is small.
+
+        The moment is compared with its rows while these are there; `rows` is None for data that
+        were read in blocks. Where the moment is not stored, the certificate is computed now, under
+        the given title.
+        """
+        self._model, self._spectrum = solve(self.options, source, self.previous)
+        self.previous = self._model.outcome.weights
+        moment = source.moment
+        self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
+        self.changed()
+        self._probe = None
+        if moment is not None and rows is not None:
+            self._probe = Probe.of(rows, weights, moment)
+        if self.moment is None:
+            self._certificate = self.certify(self._data(source), title)
+
+    def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
+        """Return the state after one more batch; this one stays as it is.
+
+        The model is computed when it is next read.
+        """
+        state = LinearState(options, self.reference)
+        state.previous = self.previous
+        if options.reads.batches or X.shape[1] > EXACT_FEATURES:
+            state.stream = self._stream_before(options, X, weights).after(X, weights)
+            state.seen, state._probe = self._seen_after(X, weights)
+            return state
+        state.moment = self._accumulated(X, weights)
+        state._probe = probe_after(self._probe, self.moment, state.moment, X, weights)
+        return state
+
+    def check_range(self) -> None:
+        """Raise an error if the variances cannot be returned in the dtype of the data."""
+        if self._model is not None:
+            variance = self._model.total_variance
+        elif self.stream is not None:
+            variance = self.stream.variance / max(self.stream.weight - 1.0, 1.0)
+        else:
+            assert self.moment is not None, "a fitted state contains a model, a moment or a stream"
+            variance = self.moment.trace
+        check_range(max(variance, 0.0), self.reference)
+
+    def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
+        if self.stream is None and self._model is None and self.moment is None:
+            return StreamFit.begin(options, X, weights)
+        stream = self.stream or StreamFit.resume(options, self.model)
+        stream.check_continued(options)
+        return stream
+
+    def _seen_after(self, X: Any, weights: Array | None) -> tuple[Any, Probe | None]:
+        """Return the moment of all rows of a stream with one more batch, and its probe."""
+        before = self.moment if self.stream is None else self.seen
+        unknown = before is None and (self.stream is not None or self._model is not None)
+        if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
+            return None, None
+        seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
+        return seen, probe_after(self._probe, before, seen, X, weights)
+
+    def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
+        if self.moment is not None:
+            return self.moment.update(X, weights)
+        if self.stream is not None:
+            raise ValueError(
+                "the earlier batches were seen by solver='stochastic', which does not store their "
+                "second moment. Keep solver='stochastic', or start a new estimator and give all "
+                "batches to partial_fit."
+            )
+        if self._model is None:
+            return SecondMoment.of(X, weights)
+        raise ValueError(
+            f"fit does not store the second moment of {X.shape[1]} features, so partial_fit cannot "
+            "continue from it. Start a new estimator and give all batches to partial_fit."
+        )
+
+    @property
+    def model(self) -> Model:
+        """The fitted model."""
+        if self._model is None:
+            if self.stream is not None:
+                self._model = self.stream.model()
+            elif self.moment is not None:
+                source = MomentSource(self.moment)
+                self._model, self._spectrum = solve(self.options, source, self.previous)
+                self.previous = self._model.outcome.weights
+        assert self._model is not None, "a fitted state contains a model, a moment or a stream"
+        return self._model
+
+    @property
+    def last_weights(self) -> Any:
+        """The weights of the last fit or step, from which a warm start begins; None before."""
+        return self.previous if self.stream is None else self.stream.state.weights
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the data, without computing the model."""
+        if self._model is None and self.moment is not None:
+            return self.moment.weight
+        return self.model.weight
+
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: without the moment it cannot be computed again."""
+        return self.moment is None
+
+    def compute_attributes(self) -> dict[str, Any]:
+        """Return the fitted attributes by name."""
+        model = self.model
+        total, degrees = model.total_variance, model.degrees
+        share = model.variances / total if total > 0 else 0.0 * model.variances
+        singular = namespace(model.variances).sqrt(model.variances * degrees)
+        return {
+            "mean_": self.returned(model.mean),
+            "encoder_": self.returned(model.encoder),
+            "decoder_": self.returned(model.atoms.mT),
+            "components_": self.returned(model.components),
+            "explained_variance_": self.returned(model.variances),
+            "explained_variance_ratio_": self.returned(share),
+            "singular_values_": self.returned(singular),
+            "noise_variance_": model.noise_variance,
+            "n_components_": int(model.components.shape[0]),
+            "n_iter_": model.outcome.n_iter,
+            "status_": model.outcome.status,
+            "history_": model.outcome.history,
+        }
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate on the stored moment."""
+        moment = self.moment if self.stream is None else self.seen
+        if moment is not None:
+            return self.certify(self._data(MomentSource(moment)), title)
+        why = "The rows of the stream were not stored: call lucidae.certify(estimator, X)."
+        return Certificate(title, (undecided("optimum", "the fit is optimal", "", why),))
+
+    def certify(self, data: Data, title: str) -> Certificate:
+        """Return the certificate of the model on data."""
+        model, training = self.model, self.options.training
+        outcome = model.outcome
+        figures = measure(
+            outcome.method,
+            outcome.weights,
+            data,
+            training,
+            outcome.learning_rate,
+            model,
+            self.options.n_components,
+            # The variances of a stream are running averages, which no data reproduce.
+            running=self.stream is not None,
+        )
+        return certificate(f"{title}(method={self.options.method!r})", figures)
+
+    def _data(self, source: Source) -> Data:
+        """Return the data of a source in the form that the verifier needs."""
+        if source.moment is None:
+            assert isinstance(source, RowsSource), "other sources have a moment"
+            return data_of(source.rows, source.weights)
+        difference = None if self._probe is None else self._probe.difference(source.moment)
+        return data_of(source.moment, difference=difference)
+
+    def returned(self, values: Array) -> Array:
+        """Return a copy of `values` in the library, dtype and on the device of the training data.
+
+        What a user writes into an attribute does not change the fitted state.
+        """
+        converted = like(values, self.reference)
+        return namespace(converted).asarray(converted, copy=True)
+
+    def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
+        """Return the attributes that a user assigned or changed in place, with their difference.
+
+        The history is a record of the fit, from which nothing is computed, and is not compared.
+        """
+        shown = dict(self._attributes or {}) | dict(given)
+        shown.pop("history_", None)
+        return changed_attributes(shown, self.compute_attributes()) if shown else {}

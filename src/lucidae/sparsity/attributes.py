@@ -1,0 +1,123 @@
+"""Verification of predictions, predictive variances and `support_` against the relevances.
+
+Like the rest of the verifier, this module shares no code with the solvers or the estimator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, centred, leverages
+
+UNIT = float(np.finfo(float).eps)
+
+
+def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[float, float]:
+    """Compare predictions of the given rows with ȳ + (x − x̄)U, and bound the rounding error.
+
+    Parameters
+    ----------
+    sample : Sample
+        The rows, in doubles.
+    coef : ndarray of shape (κ, n)
+        The coefficients U.
+    predicted : ndarray of shape (d, n)
+        What the estimator predicts for these rows.
+
+    Returns
+    -------
+    distance, error : float
+        The largest difference and a bound on its rounding error, both in standard deviations of
+        the response.
+    """
+    Phi, X = sample.dictionary, sample.responses
+    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    if sample.intercept:
+        first = X[0]
+        Phi, _ = centred(Phi, weights)
+        X, mean = centred(X, weights)
+    size = np.sqrt(weights @ X**2 / weights.sum())
+    size = np.where(size > 0, size, np.abs(first + mean))
+    size = np.where(size > 0, size, 1.0)
+    # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
+    terms = (np.abs(Phi) @ np.abs(coef)).max(axis=0)
+    distance = np.abs(predicted - first - mean - Phi @ coef).max(axis=0) / size
+    error = UNIT * (np.abs(predicted).max(axis=0) + (4.0 + Phi.shape[1] ** 0.5) * terms) / size
+    return float(distance.max()), float(error.max())
+
+
+def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[float, float]:
+    """Compare posterior variances of predicted means, in units of γ, and bound the rounding error.
+
+    Parameters
+    ----------
+    rows : Weighted
+        The rows of positive weight.
+    at : Evaluation
+        The relevances and the noise variance.
+    variances : ndarray of shape (d,)
+        The variances of the same rows, divided by γ.
+    """
+    # For a row that counts m times, ΦWΦᵀΣ⁻¹ of the weighted rows has m times its variance.
+    expected = leverages(rows, at.relevance, at.noise)
+    distance = float(np.abs(variances * rows.weights - expected).max(initial=0.0))
+    return distance, 4.0 * at.rounding
+
+
+def support_differences(
+    at: Evaluation, labels: Any, significance: float, support: Any
+) -> tuple[int, int]:
+    """Count the columns that `support` has or lacks wrongly, and those that rounding leaves open.
+
+    A column is significant if its evidence, twice the log-likelihood that is lost without it,
+    exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns
+    (or of groups).
+    """
+    count = at.relevance.size if labels is None else int(labels.max()) + 1
+    threshold = float(scipy.stats.chi2.isf(significance / count, 1))
+    evidence, error = _evidence(at) if labels is None else _group_evidence(at, labels)
+    claimed = np.zeros(at.relevance.size, dtype=bool)
+    claimed[support] = True
+    different = claimed != (evidence > threshold)
+    close = ~(np.abs(evidence - threshold) > error + 1e-9 * threshold)
+    return int((different & ~close).sum()), int((different & close).sum())
+
+
+def _evidence(at: Evaluation) -> tuple[Any, Any]:
+    """Return n(t − 1 − log t) of each column with t = Q/(z(1 − wz)), and bounds on its error."""
+    w, z, Q, n = at.relevance, at.curvature, at.alignment, at.mean.shape[1]
+    variance = np.maximum(1.0 - w * z, UNIT)
+    ratio = Q / np.where(z > 0, z * variance, 1.0)
+    growth = np.maximum(ratio, 1.0)
+    evidence = np.where(w > 0, n * (growth - 1.0 - np.log(growth)), 0.0)
+    # Relative errors of Q, z and 1 − wz: see the bounds in `verifier._judged`.
+    relative = 2.0 * at.rounding * (1.0 + 2.0 * np.sqrt(_ratio(z * at.fit, Q)) + w * z / variance)
+    return evidence, np.where(w > 0, n * growth * relative, 0.0)
+
+
+def _ratio(values: Any, sizes: Any) -> Any:
+    """Divide, with zero where the divisor is zero."""
+    return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
+
+
+def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
+    """Return twice the log-likelihood that is lost without each column's group, and its error."""
+    w, n = at.relevance, at.mean.shape[1]
+    evidence, error = np.zeros(w.size), np.zeros(w.size)
+    for label in np.unique(labels[w > 0]):
+        index = np.flatnonzero(labels == label)
+        weight = float(w[index].max())
+        columns = at.whitened[:, index]
+        # Without the group, Σ becomes Σ − wΦ_gΦ_gᵀ: its determinant is |Σ||M| with M = I − wG and
+        # G = Φ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
+        values, vectors = np.linalg.eigh(np.eye(index.size) - weight * columns.T @ columns)
+        values = np.maximum(values, UNIT)
+        powers = ((vectors.T @ at.loading[index]) ** 2).sum(axis=1)
+        lost = np.log(values).sum() * n + weight * (powers / values).sum()
+        evidence[index] = lost
+        error[index] = 8.0 * at.rounding / values.min() * (abs(lost) + n * index.size)
+    return evidence, error

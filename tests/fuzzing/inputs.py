@@ -1,0 +1,274 @@
+"""Hostile input of every estimator and function: shapes, dtypes, containers and extreme numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fuzzing.oracle import Case, Finding, judged
+from fuzzing.recipes import (
+    EQUAL,
+    NO_ROWS,
+    NO_TARGETS,
+    NO_WEIGHTS,
+    NUMBERS,
+    ODD_TARGETS,
+    ODD_WEIGHTS,
+    SPARSE,
+    TARGETS,
+    WEIGHTS,
+    matrix,
+    pick,
+)
+
+AUTOENCODERS = (
+    "LinearAutoencoder()",
+    "LinearAutoencoder(1)",
+    "LinearAutoencoder(2)",
+    "LinearAutoencoder(0.9)",
+    "LinearAutoencoder(2, whiten=True)",
+    "LinearAutoencoder(2, method='uniform_l2')",
+    "LinearAutoencoder(2, method='nonuniform_l2')",
+    "LinearAutoencoder(2, method='expected_nested_dropout')",
+    "LinearAutoencoder(1, method='linear_vae')",
+    "LinearAutoencoder(2, method='plain')",
+    "LinearAutoencoder(1, solver='gradient', max_iter=40, random_state=0)",
+    "LinearAutoencoder(1, solver='stochastic', max_iter=40, random_state=0)",
+    "LinearAutoencoder(1, method='linear_vae', solver='gradient', max_iter=40, random_state=0)",
+    "LinearAutoencoder(1, method='gha', solver='gradient', max_iter=40, random_state=0)",
+    "DropoutAutoencoder(2)",
+    "DropoutAutoencoder()",
+    "DropoutAutoencoder(2, dropout=0.0)",
+    "DropoutAutoencoder(2, solver='sgd', max_iter=100, random_state=0)",
+    "DropoutFactorization(2)",
+    "DropoutFactorization()",
+)
+REGRESSORS = (
+    "DropoutRegressor()",
+    "DropoutRegressor(2)",
+    "DropoutRegressor(2, dropout=0.0)",
+    "DropoutRegressor(3, dropout=0.9, fit_intercept=False)",
+    "DropoutRegressor(2, dropout='cv', cv=3)",
+    "DropoutRegressor(2, solver='sgd', max_iter=100, random_state=0)",
+    "SparseVAE(noise_variance=0.1, max_iter=50)",
+    "SparseVAE(noise_variance='learn', max_iter=50)",
+    "SparseVAE(noise_variance='cv', cv=3, max_iter=50)",
+    "SparseVAE(max_iter=50)",
+    "SparseVAE(posterior='diagonal', noise_variance=0.1, max_iter=50)",
+    "SparseVAE(posterior='point', noise_variance=0.1, max_iter=50)",
+    "SparseVAE(noise_variance=0.1, solver='mm', max_iter=50)",
+    "SparseVAE(noise_variance=0.1, fit_intercept=False, max_iter=50)",
+)
+PLAIN = ((30, 5),)
+
+
+def cases(rng: Any) -> Iterator[Case]:
+    """Yield one case of each kind."""
+    yield fit_case(rng, refit=False)
+    yield fit_case(rng, refit=True)
+    yield apply_case(rng)
+    yield certify_case(rng)
+    yield function_case(rng)
+
+
+def check(case: Case) -> list[Finding]:
+    """Return what the oracle forbids."""
+    return judged(case)
+
+
+def class_of(constructor: str) -> str:
+    """Return the name of the class that a piece of source calls."""
+    return constructor.partition("(")[0]
+
+
+def hostile_rows(rng: Any, sparse: bool) -> tuple[str, str]:
+    """Return a piece of source for rows, and what is expected of a call with it."""
+    kind = rng.integers(10)
+    if kind < 4:
+        return pick(rng, NUMBERS), "any"
+    if kind < 6:
+        return pick(rng, NO_ROWS), "refusal"
+    if kind < 8:
+        return pick(rng, EQUAL), "success"
+    return pick(rng, SPARSE), "any" if sparse else "refusal"
+
+
+def data_of(rng: Any, constructor: str) -> tuple[list[str], str, str]:
+    """Return statements that make X, y and w with one of them hostile, the call and its fate."""
+    supervised = constructor in REGRESSORS
+    weighted = "Factorization" not in constructor
+    attacked = str(rng.choice(["X", "X", "y", "w"] if supervised else ["X", "X", "w"]))
+    rows, fate = hostile_rows(rng, True) if attacked == "X" else ("A", "success")
+    lines = [f"X = {rows}"]
+    arguments = "X"
+    if supervised:
+        responses = pick(rng, TARGETS)
+        if attacked == "y":
+            bad = rng.random() < 0.5
+            responses, fate = pick(rng, NO_TARGETS if bad else ODD_TARGETS), "any"
+            fate = "refusal" if bad else "any"
+        lines.append(f"y = {responses}")
+        arguments += ", y"
+    if weighted and (attacked == "w" or rng.random() < 0.2):
+        weights = pick(rng, WEIGHTS)
+        if attacked == "w":
+            bad = rng.random() < 0.5
+            weights, fate = pick(rng, NO_WEIGHTS if bad else ODD_WEIGHTS), "any"
+            fate = "refusal" if bad else "any"
+        lines.append(f"w = {weights}")
+        arguments += ", sample_weight=w"
+    return lines, arguments, fate
+
+
+def softened(fate: str, plain: bool) -> str:
+    """Return the expectation for small or odd shapes, which may be refused for their shape."""
+    return fate if plain or fate == "refusal" else "any"
+
+
+def fit_case(rng: Any, *, refit: bool) -> Case:
+    """Fit an estimator to hostile data, freshly or after a good fit."""
+    table = AUTOENCODERS if rng.random() < 0.5 else REGRESSORS
+    constructor = pick(rng, table)
+    plain = refit or rng.random() < 0.6
+    head = matrix(rng, PLAIN) if plain else matrix(rng)
+    lines, arguments, fate = data_of(rng, constructor)
+    streams = not any(word in constructor for word in ("SparseVAE", "Factorization", "cv", "sgd"))
+    method = "partial_fit" if refit and streams and rng.random() < 0.5 else "fit"
+    setup = [*head, f"model = {constructor}"]
+    if refit:
+        known = "A, A[:, :2] + A[:, 1:3]" if table is REGRESSORS else "A"
+        setup.append(f"model.fit({known})")
+    else:
+        method = "partial_fit" if streams and rng.random() < 0.2 else "fit"
+    follow = "predict" if table is REGRESSORS else "transform"
+    if method == "partial_fit" and refit:
+        fate = "any" if fate == "success" else fate
+    after = (f"result = model.{follow}(X)", "result = certify(model)") if not refit else ()
+    return Case(
+        f"{class_of(constructor)}.{method}",
+        (*setup, *lines),
+        f"result = model.{method}({arguments})",
+        softened(fate, plain),
+        after=after,
+    )
+
+
+APPLIED = {
+    "LinearAutoencoder": ("transform", "score_samples", "score", "inverse_transform"),
+    "DropoutAutoencoder": ("transform", "inverse_transform", "score"),
+    "DropoutFactorization": ("transform", "inverse_transform"),
+    "DropoutRegressor": ("predict",),
+    "SparseVAE": ("predict",),
+}
+DENSE_ONLY = (
+    ("LinearAutoencoder", "score_samples"),
+    ("LinearAutoencoder", "score"),
+    ("LinearAutoencoder", "inverse_transform"),
+    ("DropoutAutoencoder", "inverse_transform"),
+    ("DropoutFactorization", "inverse_transform"),
+)
+
+
+def apply_case(rng: Any) -> Case:
+    """Apply a fitted estimator to hostile rows."""
+    supervised = rng.random() < 0.4
+    constructor = pick(rng, REGRESSORS if supervised else AUTOENCODERS)
+    name = class_of(constructor)
+    methods = APPLIED[name]
+    method = methods[int(rng.integers(len(methods)))]
+    sparse = name != "SparseVAE" and (name, method) not in DENSE_ONLY
+    rows, fate = hostile_rows(rng, sparse)
+    known = "A, A[:, :2] + A[:, 1:3]" if supervised else "A"
+    setup = [*matrix(rng, PLAIN), f"model = {constructor}", f"model.fit({known})"]
+    if method == "inverse_transform":
+        setup.append("A = model.transform(A); d = A.shape[1]")
+    fate = "any" if fate == "success" and method == "score" else fate
+    return Case(f"{name}.{method}", (*setup, f"X = {rows}"), f"result = model.{method}(X)", fate)
+
+
+def certify_case(rng: Any) -> Case:
+    """Certify a fitted estimator, or weights from elsewhere, on hostile data."""
+    kind = rng.integers(4)
+    if kind < 2:
+        constructor = pick(rng, AUTOENCODERS if kind else REGRESSORS)
+        lines, arguments, fate = data_of(rng, constructor)
+        known = "A, A[:, :3]" if constructor in REGRESSORS else "A"
+        setup = [*matrix(rng, PLAIN), f"model = {constructor}", f"model.fit({known})"]
+        lines = [line.replace("(d, 2)", "(d, 3)") for line in lines]
+        fate = "any" if fate == "success" or "X = None" in lines else fate
+        call = f"result = certify(model, {arguments})"
+        return Case(f"certify {class_of(constructor)}", (*setup, *lines), call, fate)
+    rows, fate = hostile_rows(rng, sparse=True)
+    head = matrix(rng, PLAIN)
+    if kind == 2:
+        method = str(rng.choice(["rag", "plain", "uniform_l2", "linear_vae", "gha"]))
+        settings = ", l2=0.1" if method == "uniform_l2" else ""
+        settings += ", noise_variance=1.0" if method == "linear_vae" else ""
+        setup = (*head, "W = np.eye(2, d)", f"X = {rows}")
+        call = f"result = certify((W, W.T), X, family='linear', method='{method}'{settings})"
+        return Case("certify weights, linear", setup, call, "any" if fate == "success" else fate)
+    setup = (*head, "U = R.normal(size=(2, 3)); V = R.normal(size=(d, 3))", f"X = {rows}")
+    call = "result = certify((U, V), X, R.normal(size=(n, 2)), family='dropout', dropout=0.5)"
+    return Case("certify weights, dropout", setup, call, "any" if fate == "success" else fate)
+
+
+FUNCTIONS = (
+    ("SecondMoment", "result = SecondMoment.of(X).covariance"),
+    ("SecondMoment", "result = SecondMoment.of(X).spectrum()"),
+    ("SecondMoment", "result = SecondMoment.of(A).update(X).covariance"),
+    ("SecondMoment", "result = SecondMoment.of(A).merge(SecondMoment.of(X)).covariance"),
+    ("metrics", "result = metrics.axis_alignment_distance(X, X)"),
+    ("metrics", "result = metrics.axis_alignment_distance(X, np.eye(n, d))"),
+    ("metrics", "result = metrics.subspace_distance(X, X)"),
+    ("metrics", "result = metrics.subspace_distance(np.eye(n, d), X)"),
+    ("metrics", "result = metrics.imbalance(A.T, X)"),
+    ("metrics", "result = metrics.non_diagonality(X)"),
+    ("metrics", "result = metrics.importance_scores(X, A)"),
+    ("metrics", "result = metrics.equalization_variance(X, X)"),
+    ("metrics", "result = metrics.path_norm(X, A)"),
+    ("metrics", "result = metrics.support_recovery(X, A)"),
+    ("metrics", "result = metrics.exact_recovery(A, X)"),
+    ("metrics", "result = metrics.exact_recovery(X, A, criterion='rows')"),
+    ("metrics", "result = metrics.active_dimensions(A, X)"),
+    ("metrics", "result = metrics.active_dimensions(X, np.ones((n, d)))"),
+    ("equalize", "result = equalize(X)"),
+    ("equalize", "result = equalize(X, method='hadamard')"),
+    ("equalize", "result = equalize_pair(X, A)"),
+    (
+        "dropout.solve",
+        (
+            "result = lucidae.dropout.solve("
+            "lucidae.dropout.LinearProblem.from_matrix(X), 1.0, 2).weights"
+        ),
+    ),
+    ("dropout.solve_tied", "result = lucidae.dropout.solve_tied(X, 1.0, 2).weights"),
+    (
+        "sparsity.solve_batch",
+        (
+            "result = lucidae.sparsity.solve_batch("
+            "X, A[None, :, :1], noise_variance=0.1, max_iter=30).value"
+        ),
+    ),
+    (
+        "sparsity.solve_batch",
+        ("result = lucidae.sparsity.solve_batch(A, X, noise_variance=0.1, max_iter=30).value"),
+    ),
+    (
+        "sparsity.group_lasso",
+        "result = lucidae.sparsity.group_lasso(X, A[:, :2], noise_variance=0.1, max_iter=50)",
+    ),
+    ("certify coefficients", "result = certify(np.zeros((2, d)), X, A[:, :2])"),
+    ("certify coefficients", "result = certify(X, A, A[:, :2])"),
+    ("linear.best_penalties", "result = lucidae.linear.best_penalties(X, 2)"),
+)
+"""Functions of one hostile array ``X`` beside a good one."""
+
+
+def function_case(rng: Any) -> Case:
+    """Call a function with one hostile array."""
+    name, call = FUNCTIONS[int(rng.integers(len(FUNCTIONS)))]
+    rows, fate = hostile_rows(rng, sparse=True)
+    of_rows = name == "SecondMoment" or (name == "certify coefficients" and "zeros" in call)
+    fate = fate if of_rows and fate != "success" else "any"
+    head = matrix(rng, PLAIN) if rng.random() < 0.7 else matrix(rng)
+    return Case(name, (*head, f"X = {rows}"), call, softened(fate, False))

@@ -1,0 +1,49 @@
+"""The quick profile of the fuzzers: the first seeds of every area.
+
+``python3 dev.py fuzz`` runs the same areas for as long as wanted.
+"""
+
+import pytest
+
+from extras import require
+from fuzzing import areas
+
+for package in ("jinja2", "matplotlib", "mpmath", "pandas", "polars", "rich", "typer"):
+    require(package)
+
+BLOCK = 5
+"""Seeds per test."""
+
+BLOCKS = {
+    "inputs": 8,
+    "parameters": 8,
+    "arguments": 4,
+    "extremes": 6,
+    "metamorphic": 6,
+    "soundness": 3,
+    "damaged_files": 1,
+}
+"""Number of tests of each area."""
+
+
+def test_every_area_has_a_quick_profile():
+    assert set(BLOCKS) == set(areas.AREAS)
+
+
+@pytest.mark.parametrize(
+    ("area", "first"),
+    [(area, BLOCK * block) for area, count in BLOCKS.items() for block in range(count)],
+)
+def test_nothing_is_found(area, first):
+    found = [
+        f"seed {seed}: {finding}"
+        for seed in range(first, first + BLOCK)
+        for finding in areas.run(area, seed)[1]
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("area", ["inputs", "parameters", "arguments", "metamorphic", "extremes"])
+def test_a_seed_draws_the_same_cases_again_and_others_than_the_next(area):
+    first, again, other = ([case.program for case in areas.cases(area, seed)] for seed in (3, 3, 4))
+    assert first == again != other
