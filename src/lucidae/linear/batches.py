@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
-from lucidae.linear.data import EXACT_FEATURES
 from lucidae.linear.methods import Options
+from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.moments import SecondMoment
 
 __all__ = ["FitBatchesMixin", "check_streamed", "draws_rows"]
