@@ -488,3 +488,32 @@ def test_a_memory_map_of_400_megabytes_is_never_in_memory_as_a_whole(tmp_path):
     assert int(rows) == n
     # Two blocks of 32 MiB, what the products need, and 12 MB of codes.
     assert float(megabytes) < 160
+
+
+def test_assigned_attributes_are_refuted_on_data_in_blocks(tmp_path, small_blocks):
+    X = spread_rows()
+    path, y = npy_path(X, tmp_path), X @ np.arange(12.0)
+    linear = LinearAutoencoder(2).fit(path)
+    autoencoder = DropoutAutoencoder(3).fit(path)
+    regressor = DropoutRegressor(dropout=0.1).fit(path, y)
+    assert regressor.dropout_ == 0.1
+    assert regressor.cv_ is None
+    assert all(certify(model, path).holds for model in (linear, autoencoder))
+    assert certify(regressor, path, y).holds
+    linear.mean_ = linear.mean_ + 1.0
+    autoencoder.mean_ = autoencoder.mean_ + 1.0
+    regressor.coef_ = regressor.coef_ * 1.1
+    assert certify(linear, path).holds is False
+    assert certify(autoencoder, path).holds is False
+    assert certify(regressor, path, y).holds is False
+
+
+@pytest.mark.parametrize("setting", [{"tol": -1}, {"fit_intercept": "x"}, {"dropout": 2.0}])
+def test_fit_batches_checks_the_settings(setting, small_blocks):
+    X = spread_rows()
+    model = DropoutRegressor(**setting)
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"{name}="):
+        model.fit_batches((X[i : i + 500], X[i : i + 500, 0]) for i in range(0, len(X), 500))
+    assert not hasattr(model, "coef_")
+    assert not hasattr(model, "n_features_in_")
