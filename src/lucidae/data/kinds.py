@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from lucidae.data.blocks import (
     concatenated,
     refuse_bad_entries,
 )
-from lucidae.validation import check_weights
+from lucidae.validation import check_number, check_weights, real_array
 
 __all__ = [
     "AlignedBlocks",
@@ -121,6 +122,8 @@ def _opened(
     if isinstance(X, str | os.PathLike):
         from lucidae.data.files import blocks_of_file
 
+        if not Path(X).exists():
+            raise ValueError(f"There is no file {os.fspath(X)!r}, which was given as {name}.")
         return blocks_of_file(X, flat=flat, first_row=first_row)
     if isinstance(X, np.memmap):
         from lucidae.data.files import blocks_of_map
@@ -304,7 +307,11 @@ def aligned_blocks(
         raise ValueError("y is None, but targets are needed: requires y to be passed.")
     targets = None if y is None else _opened(y, "y", flat=True)
     weights = sample_weight
-    if weights is not None and not isinstance(weights, Real):
+    if isinstance(weights, Real):
+        weights = check_number(weights, "sample_weight", low=0.0)
+    elif weights is not None:
+        if in_memory(weights):
+            weights = real_array(weights, "sample_weight")
         weights = _opened(weights, "sample_weight", flat=True)
     if is_dask(X):
         from lucidae.data.dask_blocks import DaskAligned
