@@ -119,3 +119,9 @@ def test_an_unknown_keyword_is_answered_by_the_allowed_ones(data, family):
     call, allowed = calls[family]
     with pytest.raises(ValueError, match=f"(metod|droput|noise|family), but the .*{allowed}"):
         call()
+
+
+@pytest.mark.parametrize("family", [None, "sparse", 1, {}, ["linear"], np.ones(5), np.array("a")])
+def test_an_unknown_family_is_refused(data, family):
+    with pytest.raises(ValueError, match=r"^family=.* expected 'linear' or 'dropout'"):
+        certify((np.eye(2, 5), np.eye(5, 2)), data[0], family=family)

@@ -26,7 +26,17 @@ ESTIMATORS = {
 SUPERVISED = ("regressor", "sparse")
 
 DATE = np.datetime64("2024-01-01")
-ANYTHING = (1j, DATE, dt.date(2024, 1, 1), b"1", {}, [1, [2]], object(), np.nan)
+ANYTHING = (
+    1j,
+    DATE,
+    np.timedelta64(3, "s"),
+    dt.date(2024, 1, 1),
+    b"1",
+    {},
+    [1, [2]],
+    object(),
+    np.nan,
+)
 INTEGERS = (*ANYTHING, True, np.True_, 2.0, np.float64(2), "2", [2], 0, -1, -np.inf)
 NUMBERS = (*ANYTHING, True, "0.1", [0.1], np.ones(2), -1.0, None, np.inf)
 FLAGS = (*ANYTHING, "False", "True", "yes", 0, 1, 1.0, None, [True])

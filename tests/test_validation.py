@@ -107,6 +107,8 @@ def test_weights_may_be_a_series(series):
         (0.0, "sums to 0"),
         (np.nan, "finite"),
         (["a", "b"], "dtype <U1, expected real numbers"),
+        (np.timedelta64(3, "s"), "expected a finite number"),
+        ([1 + 0j, 1.0], "dtype complex128, expected real numbers"),
     ],
 )
 def test_bad_weights_are_refused(weights, sentence):
@@ -119,7 +121,7 @@ def test_integers_of_any_kind_come_out_as_int(value):
     assert type(check_integer(value, "k", low=1, high=3)) is int
 
 
-@pytest.mark.parametrize("value", [0, 4, 2.0, "2", None, True, np.True_, np.nan])
+@pytest.mark.parametrize("value", [0, 4, 2.0, "2", None, True, np.True_, np.nan, np.timedelta64(2)])
 def test_other_integers_are_refused_by_name(value):
     with pytest.raises(ValueError, match=r"^k=.* expected an integer in \[1, 3\]"):
         check_integer(value, "k", low=1, high=3)
@@ -134,7 +136,20 @@ def test_numbers_of_any_kind_come_out_as_float(value):
 
 
 @pytest.mark.parametrize(
-    "value", [np.nan, np.inf, -np.inf, 10**400, -(10**400), "1", None, True, 1 + 0j, [1.0]]
+    "value",
+    [
+        np.nan,
+        np.inf,
+        -np.inf,
+        10**400,
+        -(10**400),
+        "1",
+        None,
+        True,
+        1 + 0j,
+        [1.0],
+        np.timedelta64(1),
+    ],
 )
 def test_what_is_no_finite_number_is_refused(value):
     with pytest.raises(ValueError, match=r"^rate=.* expected a finite number"):

@@ -478,7 +478,7 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
 
 def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> Certificate:
     family = settings.pop("family")
-    if family not in ("linear", "dropout"):
+    if not isinstance(family, str) or family not in ("linear", "dropout"):
         raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
     if family == "linear" and X is None:
         raise ValueError("weights are certified on data: give X or its SecondMoment.")

@@ -29,6 +29,8 @@ from lucidae.arrays import (
 )
 
 _FLOATS = (np.float64, np.float32)
+_NO_NUMBERS = (bool, np.bool_, np.timedelta64)
+"""Types that Python counts among the integers; NumPy derives durations from its integers."""
 
 
 def check_rows(
@@ -185,7 +187,7 @@ def check_integer(
 
     `others` continues the error with what the caller accepts beside them: ``" or None"``.
     """
-    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
     if not whole or value < low or (high is not None and value > high):
         expected = (
             f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
@@ -218,8 +220,8 @@ def check_number(
 
 
 def _is_real(value: Any) -> bool:
-    """Tell whether `value` is a real number that a float can represent; booleans are not."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+    """Tell whether `value` is a real number that a float can represent, no Boolean or duration."""
+    if isinstance(value, _NO_NUMBERS) or not isinstance(value, Real):
         return False
     try:
         float(value)

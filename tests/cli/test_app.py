@@ -1,5 +1,6 @@
 """The command line: output, exit codes, and one sentence for every error."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -251,3 +252,26 @@ lucidae_command.main()
 def test_a_second_interruption_prints_no_traceback():
     result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_a_claim_has_the_same_mark_in_the_table_and_in_the_summary():
+    from rich.console import Console
+
+    from lucidae.certificate import Certificate, at_most, does_not_apply, undecided
+    from lucidae.cli.console import certificate_table
+
+    certificate = Certificate(
+        "a fit",
+        (
+            at_most("first", "a statement", "a theorem", 0.0, 1.0),
+            at_most("second", "a statement", "a theorem", 2.0, 1.0),
+            undecided("third", "a statement", "a theorem", "It is not known.", 1.0, 1.0),
+            does_not_apply("fourth", "a statement", "a theorem", "No."),
+        ),
+    )
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(certificate_table(certificate))
+    for text in (captured.get(), certificate.summary()):
+        marks = re.findall(r"(\S)\s+(?:first|second|third|fourth)\b", text)
+        assert marks == ["✓", "✗", "?", "–"]

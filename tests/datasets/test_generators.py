@@ -138,6 +138,7 @@ def test_given_dictionary_is_used_as_it_is():
         ("make_linear_network", {"decay": -0.1}, "decay=-0.1 was given"),
         ("make_linear_network", {"noise": np.inf}, "noise=.* was given, expected a"),
         ("make_sparse_regression", {"r": 201}, r"r=\d+ was given, .* 200\]"),
+        ("make_sparse_regression", {"r": 2, "kappa": 1}, r"\[0, 1\], because kappa=1 is"),
         ("make_sparse_regression", {"r": -1}, "r=-1 was given, expected an integer"),
         ("make_sparse_regression", {"tau": 0}, "tau=.* was given, expected an integer"),
         ("make_sparse_regression", {"spread": 0.0}, "spread=.* was given, expected a"),

@@ -1,15 +1,20 @@
 """Certificates of linear autoencoders: right figures, and the claim that wrong weights fail."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.datasets import load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import scale
 
 from linear.problems import centred_rows, orthogonal
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae import certify as certify_estimator
+from lucidae.iteration import Status
 from lucidae.linear import estimator as linear_estimator
 from lucidae.linear.certificate import LinearFigures, certify_weights, claims, measure
 from lucidae.linear.data import MomentSource
@@ -303,8 +308,7 @@ def test_a_stream_has_the_same_verdicts_from_what_it_kept_and_from_the_data():
 
 
 def test_a_stream_of_many_features_is_undecided_without_data(monkeypatch):
-    used = LinearAutoencoder._options.__globals__
-    monkeypatch.setitem(used, "CERTIFIED_STREAM_FEATURES", 5)
+    monkeypatch.setattr("lucidae.linear.state.CERTIFIED_STREAM_FEATURES", 5)
     X = centred_rows(VALUES)
     stream = LinearAutoencoder(2, solver="stochastic", random_state=0).partial_fit(X)
     assert stream.certificate_["optimum"].undecided
@@ -413,3 +417,39 @@ def test_advice_on_training_is_for_fits_alone(X, axes):
     fitted = LinearAutoencoder(K, solver="gradient", max_iter=3, random_state=0)
     with pytest.warns(UserWarning, match="limit of 3 iterations"):
         assert "Train longer" in fitted.fit(X).certificate_.summary()
+
+
+def test_the_advice_after_convergence_is_not_to_train_longer():
+    """Steps that stop at `tol`, which the largest eigenvalue dominates, need a smaller one."""
+    X = load_wine().data
+    settings = {"method": "gha", "solver": "gradient", "random_state": 0}
+    raw = LinearAutoencoder(3, **settings).fit(X)
+    assert raw.status_ is Status.CONVERGED
+    claim = raw.certificate_["subspace"]
+    assert claim.holds is False
+    assert claim.advice.startswith("The stopping rule is met (tol=1e-06)")
+    assert "standardise the columns of X, lower tol" in claim.advice
+    assert LinearAutoencoder(3, **settings).fit(scale(X)).certificate_.holds
+    with pytest.warns(ConvergenceWarning, match="Stopped at the limit"):
+        short = LinearAutoencoder(3, max_iter=20, **settings).fit(X)
+    assert short.certificate_["subspace"].advice.startswith("Train longer (max_iter)")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1e80, 1e120, 1e150])
+def test_figures_on_huge_data_are_infinite_rather_than_nan(method, size):
+    X = centred_rows(VALUES)
+    certificate = certify_estimator(LinearAutoencoder(1, method=method).fit(X), size * X)
+    assert not any(math.isnan(claim.value) for claim in certificate if claim.value is not None)
+    if method == "linear_vae":
+        assert certificate["gap"].holds is False
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "spread"), [(1e-300, 1.0), ("auto", np.logspace(-60, 60, 6))]
+)
+def test_absurd_numbers_of_epochs_are_not_reported(learning_rate, spread):
+    X = centred_rows(VALUES) * spread
+    fitted = LinearAutoencoder(2, method="rag", learning_rate=learning_rate).fit(X)
+    assert fitted.certificate_["epochs"].value is None
+    assert "more than 1e15 epochs" in fitted.certificate_["epochs"].advice

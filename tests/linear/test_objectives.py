@@ -23,6 +23,7 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights, map_fields
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
+DATE = np.datetime64("2024-01-01")
 K, M = 3, len(VALUES)
 
 OBJECTIVES = {
@@ -259,3 +260,16 @@ def test_balanced_weights_have_the_value_of_their_definition():
     weights = UntiedWeights(np.zeros((K, M)), np.zeros((K, M)))
     for name in ("plain", "ascending", "geometric prior"):
         assert_allclose(OBJECTIVES[name].value(weights, DenseCovariance(sigma)), VALUES.sum())
+
+
+@pytest.mark.parametrize("prior", [geometric_prior, uniform_prior])
+@pytest.mark.parametrize("k", [0, -1, 1.5, np.nan, np.inf, "2", None, DATE])
+def test_a_prior_needs_a_number_of_latents(prior, k):
+    with pytest.raises(ValueError, match=r"^k=.* expected an integer of at least 1"):
+        prior(k)
+
+
+@pytest.mark.parametrize("ratio", [0, 1, -0.5, 1e300, np.nan, np.inf, 1j, "0.9", np.ones(5), DATE])
+def test_a_geometric_prior_needs_a_ratio_below_one(ratio):
+    with pytest.raises(ValueError, match=r"^ratio=.* expected a number in \(0, 1\)"):
+        geometric_prior(3, ratio)

@@ -19,8 +19,10 @@ from lucidae.linear.hessian import (
 from lucidae.linear.penalties import (
     _pair_excess,
     best_penalties,
+    nonuniform_penalties,
     paper_penalties,
     rotation_bound,
+    uniform_penalties,
 )
 from lucidae.linear.theory import (
     zero_latents,
@@ -137,10 +139,46 @@ def test_latents_beyond_the_rank_get_penalties_that_let_them_die():
     assert np.all(best_penalties(np.zeros(3), 2) > 0)
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 0.0], [1.0, -1.0], [[1.0]], []])
+@pytest.mark.parametrize(
+    "values", [[1.0, 2.0], [1.0, 0.0], [1.0, -1.0], [[1.0]], [], [np.inf, 1.0]]
+)
 def test_paper_penalties_refuse_what_is_no_positive_descending_spectrum(values):
     with pytest.raises(ValueError, match="positive eigenvalues in descending order"):
         paper_penalties(np.array(values))
+
+
+@pytest.mark.parametrize(
+    ("values", "k", "sentence"),
+    [
+        ([1.0, 2.0], 1, "descending order"),
+        ([1.0, -0.5], 1, "descending order"),
+        ([np.nan, 1.0], 1, "descending order"),
+        (np.ones((3, 2)), 1, "descending order"),
+        (1.0, 1, "descending order"),
+        (None, 1, "expected real numbers"),
+        ([1j, 0.0], 1, "expected real numbers"),
+        (["2", "1"], 1, "expected real numbers"),
+        ([2.0, 1.0], 3, "at least k=3: one per latent"),
+        ([2.0, 1.0], 0, "^k=0 .* an integer of at least 1"),
+        ([2.0, 1.0], 1.5, "^k=1.5 .* an integer of at least 1"),
+    ],
+)
+def test_best_penalties_say_what_is_wrong(values, k, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        best_penalties(values, k)
+
+
+def test_rounding_errors_of_eigenvalues_are_mended():
+    assert_allclose(best_penalties([2.0, 1.0, -1e-16], 3), best_penalties([2.0, 1.0, 0.0], 3))
+    above = np.nextafter(1.0, 2.0)
+    assert_allclose(best_penalties([2.0, 1.0, above], 2), best_penalties([2.0, 1.0, 1.0], 2))
+
+
+@pytest.mark.parametrize("chosen", [nonuniform_penalties, uniform_penalties])
+@pytest.mark.parametrize("l2", [[1j, 1j], [np.nan, 1.0], [-1.0, 1.0], None, np.ones((2, 1))])
+def test_penalties_that_are_no_numbers_are_refused(chosen, l2):
+    with pytest.raises(ValueError, match=r"(?s)^l2=.* was given, expected"):
+        chosen(l2, None, 2)
 
 
 def assert_strictly_inside(penalties, values, k):

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder, certify
 from lucidae.iteration import Status
-from lucidae.linear import estimator as linear_estimator
+from lucidae.linear import state as linear_state
 from lucidae.linear.methods import METHODS
 from lucidae.metrics import subspace_distance
 
@@ -96,8 +96,8 @@ def test_new_settings_hold_from_the_next_batch(X):
 
 def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
     calls = []
-    solve = linear_estimator.solve
-    monkeypatch.setattr(linear_estimator, "solve", lambda *args: calls.append(1) or solve(*args))
+    solve = linear_state.solve
+    monkeypatch.setattr(linear_state, "solve", lambda *args: calls.append(1) or solve(*args))
     estimator = streamed(LinearAutoencoder(3), X, 100)
     assert not calls
     assert estimator.n_samples_seen_ == 1500

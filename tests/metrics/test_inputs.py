@@ -127,3 +127,55 @@ def test_entries_that_are_no_numbers_are_refused(name, junk):
     arguments = (junk,) if name == "non_diagonality" else (junk, np.ones((2, 2)))
     with pytest.raises(ValueError, match=r"masked|expected real numbers"):
         metric(*arguments)
+
+
+LARGE = {np.float64: (1e160, 1e307), np.float32: (1e20, 1e37)}
+CASES = [(dtype, size) for dtype, sizes in LARGE.items() for size in sizes]
+
+
+@pytest.mark.parametrize(("dtype", "size"), CASES)
+def test_metrics_without_a_unit_are_those_of_small_numbers(dtype, size):
+    weights, other = RNG(0).uniform(-9, 9, (2, 40, 3)).astype(dtype)
+    U = np.linalg.qr(other)[0]
+    large = weights * dtype(size)
+    for metric in (metrics.axis_alignment_distance, metrics.subspace_distance):
+        assert_allclose(metric(large, U), metric(weights, U), rtol=1e-5)
+    assert_allclose(
+        metrics.axis_alignment_distance(weights, large),
+        metrics.axis_alignment_distance(weights, weights),
+        atol=1e-6,
+    )
+    assert metrics.exact_recovery(large, large)
+    assert not metrics.exact_recovery(large, -large)
+    assert not metrics.exact_recovery(large, -large, criterion="rows")
+    assert not metrics.exact_recovery(weights, large)
+    assert metrics.support_recovery(large, large) == metrics.support_recovery(weights, weights)
+    assert metrics.active_dimensions(large, np.zeros(3)) == 3
+    assert metrics.active_dimensions(large[:1] + 0 * large, np.zeros(3)) == 0
+    assert metrics.active_dimensions(weights, abs(large)) == 0
+    with pytest.raises(ValueError, match="orthonormal"):
+        metrics.subspace_distance(weights, large)
+
+
+@pytest.mark.parametrize(("dtype", "size"), CASES)
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda large, small: metrics.imbalance(small.T, large),
+        lambda large, small: metrics.imbalance(large.T, -large),
+        lambda large, small: metrics.importance_scores(large, large),
+        lambda large, small: metrics.path_norm(large, large),
+        lambda large, small: metrics.equalization_variance(large, small),
+        lambda large, small: metrics.equalization_variance(large, large),
+    ],
+)
+def test_a_result_beyond_the_range_is_refused_with_the_way_out(metric, dtype, size):
+    small = RNG(0).uniform(-9, 9, (40, 3)).astype(dtype)
+    with pytest.raises(ValueError, match=r"overflows float.*largest entry.*Divide them"):
+        metric(small * dtype(size), small)
+
+
+def test_a_sum_beyond_the_range_is_refused():
+    with pytest.raises(ValueError, match=r"overflows float64.*is 1e\+308\. Divide"):
+        metrics.non_diagonality(np.full((3, 3), 1e308))
+    assert metrics.non_diagonality(np.full((3, 3), 1e307)) == pytest.approx(6e307)

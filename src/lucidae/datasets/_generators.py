@@ -310,7 +310,8 @@ def make_sparse_regression(
         atoms = unit_columns(rng.standard_normal(size))
     else:
         atoms = check_finite(dictionary, "dictionary", (None, None)).copy()
-    check_integer(r, "r", low=0, high=atoms.shape[1])
+    others = f", because kappa={atoms.shape[1]} is the number of columns of the dictionary"
+    check_integer(r, "r", low=0, high=atoms.shape[1], others=others)
     support = np.sort(rng.permutation(atoms.shape[1])[:r])
     coef = np.zeros((check_integer(n, "n", low=1), atoms.shape[1]))
     coef[:, support] = _active_rows(r, n, tau, row_scaling, spread, rng).T

@@ -42,6 +42,7 @@ from lucidae.arrays import (
 )
 from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem, Weights
 from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows
 
 BLOCK_ROWS = 16_384
 """Number of rows [x | y] that are joined at a time, so that a large X is never copied whole."""
@@ -75,6 +76,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     if Y.shape[0] != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one y per row.")
     if largest(Y) > LARGEST_ENTRY:
+        check_rows(Y, name="y")  # infinity is not an overflow
         raise ValueError(
             f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}. "
             "Divide y by a constant first."

@@ -204,9 +204,19 @@ def _training_advice(figures: LinearFigures) -> str:
             "These weights are not optimal for these data: check that rows, method and penalties "
             "are those of their training, and that the weights belong to centred rows."
         )
+    return f"{_more_training(figures)} On other data than those of the fit, this is expected."
+
+
+def _more_training(figures: LinearFigures) -> str:
+    """Return how the fit can be improved: more steps help only if they did not stop at `tol`."""
+    exact = ", or use solver='exact'" if figures.method.objective.has_minimizer else ""
+    met = figures.stationarity is not None and figures.stationarity[0] <= figures.tolerance
+    if not met:
+        return f"Train longer (max_iter){exact}."
     return (
-        "Train longer (max_iter), or use solver='exact'. On other data than those of the fit, this "
-        "is expected."
+        f"The stopping rule is met (tol={figures.tolerance:g}), but the directions of large "
+        "variance dominate it: standardise the columns of X, lower tol and raise max_iter"
+        f"{exact}."
     )
 
 
@@ -226,7 +236,7 @@ def _order_claim(figures: LinearFigures) -> Claim:
         return does_not_apply("order", statement, reference, why)
     advice = "Sort the latents by their variance."
     if not figures.from_elsewhere:
-        advice = "Train longer (max_iter), or sort the latents by their variance."
+        advice = f"{_more_training(figures)} Or sort the latents by their variance."
     value, error = figures.rise
     return at_most("order", statement, reference, value, RISE, advice, error=error)
 
@@ -400,7 +410,11 @@ def _epochs_claim(figures: LinearFigures) -> Claim:
     statement = "predicted epochs of descent to an alignment distance of 0.001"
     reference = "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3"
     if figures.epochs is None:
-        why = "No local rate is known for this method, or it is zero because eigenvalues are equal."
+        why = (
+            "No local rate is known for this method, or it would take more than 1e15 epochs, "
+            "because eigenvalues are equal or differ by orders of magnitude, or learning_rate is "
+            "tiny."
+        )
         why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("epochs", statement, reference, why)
     return reported("epochs", statement, reference, figures.epochs)

@@ -34,7 +34,7 @@ from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradie
 from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.theory import zero_latents
 from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
-from lucidae.validation import check_number
+from lucidae.validation import check_integer, check_number
 
 Vector = np.ndarray[Any, Any]
 
@@ -326,6 +326,8 @@ def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
     >>> geometric_prior(3, ratio=0.5)
     array([0.5 , 0.25, 0.25])
     """
+    k = check_integer(k, "k", low=1)
+    ratio = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True, open_high=True)
     prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
     prior[-1] = ratio ** (k - 1)
     return prior
@@ -333,6 +335,7 @@ def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
 
 def uniform_prior(k: int) -> Vector:
     """Return p_B(b) = 1/k, the prior of Oftadeh et al. (2020)."""
+    k = check_integer(k, "k", low=1)
     return np.full(k, 1.0 / k)
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
+from lucidae.arrays import to_numpy
 from lucidae.linear.hessian import AlignedPoint, condition_number
+from lucidae.validation import check_integer, check_vector, real_array
 
 Vector = np.ndarray[Any, Any]
 
@@ -105,7 +107,11 @@ def best_penalties(values: Vector, k: int) -> Vector:
     k : int
         Number of latents. Those above the rank of Σ get penalties above their eigenvalue 0.
     """
-    values = np.asarray(values, dtype=float)
+    values, k = _descending(values), check_integer(k, "k", low=1)
+    if len(values) < k:
+        raise ValueError(
+            f"values has {len(values)} eigenvalues, expected at least k={k}: one per latent."
+        )
     unit = float(values[0])
     rounding = len(values) * float(np.finfo(float).eps)
     rank = int(np.sum(values[:k] > rounding * unit)) if unit > 0 else 0
@@ -244,13 +250,33 @@ def _bracket(excess: Any) -> tuple[float, float]:
 
 
 def _positive_descending(values: Vector) -> Vector:
-    values = np.asarray(values, dtype=float)
-    if values.ndim != 1 or len(values) < 1 or values[-1] <= 0 or np.any(np.diff(values) > 0):
+    values = _descending(values)
+    if values[-1] <= 0:
         raise ValueError(
-            "values must be a vector of positive eigenvalues in descending order, got "
-            f"{np.array2string(values, threshold=6, precision=3)}."
+            f"values={_shortened(values)} was given, expected finite, positive eigenvalues in "
+            "descending order. Leave out those that are 0."
         )
     return values
+
+
+def _descending(values: Any) -> Vector:
+    """Return eigenvalues of at least 0 as a vector; refuse them unless they descend.
+
+    Differences within rounding are mended: negative eigenvalues become 0, and ascents vanish.
+    """
+    vector = to_numpy(real_array(values, "values")).astype(float)
+    if vector.ndim == 1 and vector.size and np.all(np.isfinite(vector)):
+        rounding = 10 * len(vector) * float(np.finfo(float).eps) * max(float(vector[0]), 0.0)
+        if np.all(vector >= -rounding) and np.all(np.diff(vector) <= rounding):
+            return np.asarray(np.maximum(np.minimum.accumulate(vector), 0.0))
+    raise ValueError(
+        f"values={_shortened(vector)} was given, expected a vector of finite, positive "
+        "eigenvalues in descending order."
+    )
+
+
+def _shortened(values: Vector) -> str:
+    return np.array2string(values, threshold=6, precision=3)
 
 
 def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
@@ -271,7 +297,7 @@ def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
     """
     if isinstance(l2, str):
         return best_penalties(_required(values), k)
-    penalties = np.atleast_1d(np.asarray(l2, dtype=float))
+    penalties = np.atleast_1d(check_vector(l2, "l2"))
     if penalties.shape != (k,):
         raise ValueError(
             f"l2 has {penalties.size} penalties, expected {k}: one per latent. "
@@ -287,7 +313,7 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
         # Both eigenvalues of a scaling block, 4λ and 4(σ² − λ), are equal for the weakest latent.
         weakest = max(float(values[min(k, len(values)) - 1]), 1e-12 * float(values[0]))
         return np.full(k, weakest / 2)
-    penalties = np.atleast_1d(np.asarray(l2, dtype=float))
+    penalties = np.atleast_1d(check_vector(l2, "l2"))
     if penalties.size == 1:
         return np.full(k, penalties[0])
     penalties = nonuniform_penalties(l2, values, k)

@@ -48,6 +48,9 @@ OWN_OBJECTIVES = (Reconstruction, NonUniformL2, ExpectedNestedDropout, LinearVAE
 REACHED = 1e-3
 """Alignment distance up to which `epochs` are predicted."""
 
+MOST_EPOCHS = 1e15
+"""Predictions above it are not reported: no descent takes so many steps."""
+
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -168,9 +171,24 @@ def measure(
         Whether mean and variances of the model are running averages over a stream.
     """
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
-    # A figure of weights that overflow is infinite or NaN, and its claim fails.
+    # A figure of weights that overflow is infinite, and its claim fails.
     with np.errstate(over="ignore", invalid="ignore"):
-        return _figures(method, weights, data, training, learning_rate, model, wanted, running)
+        figures = _figures(method, weights, data, training, learning_rate, model, wanted, running)
+    return replace(
+        figures,
+        rise=_infinite_if_nan(figures.rise),
+        stationarity=_infinite_if_nan(figures.stationarity),
+        gap=_infinite_if_nan(figures.gap),
+        balance=_infinite_if_nan(figures.balance),
+    )
+
+
+def _infinite_if_nan(figure: Estimate | None) -> Estimate | None:
+    """Return infinity for NaN, which is the difference or the ratio of two numbers that overflow.
+
+    Weights that are NaN themselves give infinity as well.
+    """
+    return Estimate(math.inf) if figure is not None and math.isnan(figure.value) else figure
 
 
 def _figures(
@@ -476,7 +494,7 @@ def _epochs(
     if rate is None:
         return None
     epochs = predicted_epochs(rate, learning_rate, training.effective_momentum, REACHED)
-    return epochs if math.isfinite(epochs) else None
+    return epochs if epochs <= MOST_EPOCHS else None
 
 
 def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | str:

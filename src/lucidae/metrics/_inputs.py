@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, as_float, like, namespace, scalar, where_set
+from lucidae.arrays import Array, as_float, largest, like, namespace, scalar, where_set
 from lucidae.validation import real_array
 
 
@@ -66,6 +66,32 @@ def unit_columns(x: Array, rtol: float) -> Array:
     lengths = norms(x, axis=-2)[..., None, :]
     negligible = lengths <= rtol * xp.max(lengths, axis=-1, keepdims=True)
     return where_set(x / where_set(lengths, negligible, 1.0), negligible, 0.0)
+
+
+ROOM = 2.0**32
+"""Sums of fewer entries than this cannot overflow after a division by it."""
+
+
+def with_room(*arrays: Array) -> tuple[Array, ...]:
+    """Return the arrays, all divided by `ROOM` if sums of their entries could overflow.
+
+    For results that do not depend on a common factor of the arrays.
+    """
+    limit = float(namespace(arrays[0]).finfo(arrays[0].dtype).max) / ROOM
+    if max(largest(array) for array in arrays) <= limit:
+        return arrays
+    return tuple(array / ROOM for array in arrays)
+
+
+def within_range(result: Array, *given: Array) -> Array:
+    """Return `result`; raise an error if it overflows, with the largest of the `given` entries."""
+    if bool(namespace(result).all(namespace(result).isfinite(result))):
+        return result
+    peak = max(largest(array) for array in given)
+    raise ValueError(
+        f"the result overflows {given[0].dtype}: the largest entry of the given matrices is "
+        f"{peak:.3g}. Divide them by a constant first."
+    )
 
 
 def single_or_stack(values: Array) -> Any:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lucidae.arrays import Array, eye_like, largest, namespace, squared_norm, svd_thin, where_set
-from lucidae.metrics._inputs import matrix, norms, pair, require, single_or_stack, unit_columns
+from lucidae.metrics._inputs import (
+    matrix,
+    norms,
+    pair,
+    require,
+    single_or_stack,
+    unit_columns,
+    with_room,
+    within_range,
+)
 from lucidae.validation import check_number
 
 ORTHONORMAL_TOLERANCE = 1e-4
@@ -45,6 +56,8 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     rtol = check_number(rtol, "rtol", low=0.0)
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
+    # A common factor of all weights does not matter, nor one of all directions.
+    (weights,), (directions,) = with_room(weights), with_room(directions)
     return single_or_stack(alignment_of(weights, unit_columns(directions, 0.0), rtol))
 
 
@@ -92,14 +105,21 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     weights, directions = pair(decoder, U, ("decoder", "U"))
     _require_same_matrices(weights, directions)
     xp = namespace(weights)
-    gram = xp.matrix_transpose(directions) @ directions
-    if largest(gram - eye_like(gram.shape[-1], gram)) > ORTHONORMAL_TOLERANCE:
+    if not _is_orthonormal(directions):
         raise ValueError("the columns of U must be orthonormal; compute them by eigh, svd or qr.")
-    basis, strengths, _ = svd_thin(weights)
+    basis, strengths, _ = svd_thin(*with_room(weights))
     overlaps = xp.sum((xp.matrix_transpose(directions) @ basis) ** 2, axis=-2)
     shared = where_set(overlaps, strengths <= rtol * strengths[..., :1], 0.0)
     distance = 1.0 - xp.sum(shared, axis=-1) / directions.shape[-1]
     return single_or_stack(xp.clip(distance, 0.0, 1.0))
+
+
+def _is_orthonormal(directions: Array) -> bool:
+    """Tell whether the columns are orthonormal; an entry above 1 decides it without products."""
+    if largest(directions) > 1.0 + ORTHONORMAL_TOLERANCE:
+        return False
+    gram = namespace(directions).matrix_transpose(directions) @ directions
+    return largest(gram - eye_like(gram.shape[-1], gram)) <= ORTHONORMAL_TOLERANCE
 
 
 def imbalance(encoder: Any, decoder: Any) -> Any:
@@ -129,8 +149,10 @@ def imbalance(encoder: Any, decoder: Any) -> Any:
     first, second = pair(encoder, decoder, ("encoder", "decoder"))
     fits = tuple(first.shape[-2:]) == tuple(second.shape[-2:])[::-1]
     require(fits, first, second, "an encoder (..., k, m) and a decoder (..., m, k)")
-    difference = first - namespace(first).matrix_transpose(second)
-    return single_or_stack(squared_norm(difference) / first.shape[-2])
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = first - namespace(first).matrix_transpose(second)
+        distance = squared_norm(difference) / first.shape[-2]
+    return single_or_stack(within_range(distance, first, second))
 
 
 def non_diagonality(M: Any) -> Any:
@@ -157,7 +179,9 @@ def non_diagonality(M: Any) -> Any:
         raise ValueError(f"M must be square; its shape is {tuple(square.shape)}.")
     xp = namespace(square)
     off_diagonal = where_set(square, eye_like(square.shape[-1], square) == 1, 0.0)
-    return single_or_stack(xp.sum(xp.abs(off_diagonal), axis=(-2, -1)))
+    with np.errstate(over="ignore"):
+        total = xp.sum(xp.abs(off_diagonal), axis=(-2, -1))
+    return single_or_stack(within_range(total, square))
 
 
 def importance_scores(U: Any, V: Any) -> Array:
@@ -181,12 +205,19 @@ def importance_scores(U: Any, V: Any) -> Array:
     >>> importance_scores([[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0]])
     array([ 5., 10.])
     """
+    return _scores_of(U, V)[0]
+
+
+def _scores_of(U: Any, V: Any) -> tuple[Array, Array, Array]:
+    """Return the importance scores, and the validated U and V."""
     outgoing, incoming = pair(U, V, ("U", "V"))
     same = outgoing.shape[-1] == incoming.shape[-1]
     require(
         same, outgoing, incoming, "U (..., d1, r) and V (..., d2, r) with equal numbers of columns"
     )
-    return norms(outgoing, axis=-2) * norms(incoming, axis=-2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = norms(outgoing, axis=-2) * norms(incoming, axis=-2)
+    return within_range(scores, outgoing, incoming), outgoing, incoming
 
 
 def equalization_variance(U: Any, V: Any) -> Any:
@@ -210,8 +241,10 @@ def equalization_variance(U: Any, V: Any) -> Any:
     >>> equalization_variance([[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0]])
     6.25
     """
-    scores = importance_scores(U, V)
-    return single_or_stack(namespace(scores).var(scores, axis=-1))
+    scores, *given = _scores_of(U, V)
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = namespace(scores).var(scores, axis=-1)
+    return single_or_stack(within_range(variance, *given))
 
 
 def path_norm(U: Any, V: Any) -> Any:
@@ -235,7 +268,10 @@ def path_norm(U: Any, V: Any) -> Any:
     >>> path_norm([[3.0, 0.0]], [[1.0, 5.0]])
     3.0
     """
-    return single_or_stack(norms(importance_scores(U, V), axis=-1))
+    scores, *given = _scores_of(U, V)
+    with np.errstate(over="ignore"):
+        length = norms(scores, axis=-1)
+    return single_or_stack(within_range(length, *given))
 
 
 def _require_same_matrices(decoder: Any, U: Any) -> None:

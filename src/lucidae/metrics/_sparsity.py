@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from lucidae.arrays import Array, arange_like, like, namespace, where_set
-from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack
+from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack, with_room
 from lucidae.validation import check_choice, check_flag, check_number
 
 
@@ -168,11 +170,20 @@ def active_dimensions(
         )
     if bool(xp.any(variances < 0)):
         raise ValueError("variance contains negative values; give variances, not their logarithms.")
-    average = variances if shared else xp.mean(variances, axis=-2)
-    mask = (average < max_variance) & (xp.var(means, axis=-2) > min_spread)
+    with np.errstate(over="ignore"):  # an infinite average is above the limit
+        average = variances if shared else xp.mean(variances, axis=-2)
+    mask = (average < max_variance) & _varies(means, min_spread)
     counts = xp.sum(xp.astype(mask, xp.int64), axis=-1)
     count = int(counts) if counts.ndim == 0 else counts
     return (count, mask) if return_mask else count
+
+
+def _varies(means: Array, min_spread: float) -> Array:
+    """Return whether the variance over samples is above `min_spread`, without overflow."""
+    xp = namespace(means)
+    peaks = xp.max(xp.abs(means), axis=-2)
+    unit = xp.where(peaks > 1, peaks, xp.ones_like(peaks))
+    return xp.var(means / unit[..., None, :], axis=-2) > min_spread / unit / unit
 
 
 def _coefficients(coef: Any, true_coef: Any) -> tuple[Array, Array]:
@@ -181,4 +192,5 @@ def _coefficients(coef: Any, true_coef: Any) -> tuple[Array, Array]:
     truth = like(finite_array(true_coef, "true_coef", least_axes=1), found)
     same = tuple(found.shape) == tuple(truth.shape)
     require(same, found, truth, "coef and true_coef of the same shape, (kappa,) or (..., n, kappa)")
+    found, truth = with_room(found, truth)
     return (found[None, :], truth[None, :]) if found.ndim == 1 else (found, truth)
