@@ -202,3 +202,25 @@ def test_dictionaries_and_responses_may_be_given_by_name():
     assert_allclose(named.value.coef, solve_batch(X[None], Y[None], noise_variance=0.1).value.coef)
     with pytest.raises(TypeError, match="X is the dictionary, y the responses"):
         solve_batch(X[None], X=Y[None])
+
+
+NO_NOISE = ([], np.array([]), [None], np.array([[0.1]]), [0.1, 0.1], {0.1}, np.datetime64("2020"))
+
+
+@pytest.mark.parametrize("noise", NO_NOISE, ids=repr)
+def test_noise_variances_that_are_none_or_too_many_are_refused(noise):
+    Phi, X, *_ = stack(count=3)
+    with pytest.raises(ValueError, match="noise_variance"):
+        solve_batch(Phi, X, noise_variance=noise)
+
+
+def test_masked_arrays_without_masked_entries_are_arrays():
+    Phi, X, noise, _ = stack(count=2)
+    plain = solve_batch(Phi, X, noise_variance=noise).value
+    given = [np.ma.array(part, mask=False) for part in (Phi, X, noise)]
+    found = solve_batch(*given[:2], noise_variance=given[2]).value
+    for one, other in zip(found, plain, strict=True):
+        assert type(one) is np.ndarray
+        assert_allclose(one, other)
+    with pytest.raises(ValueError, match="masked entries"):
+        solve_batch(np.ma.array(Phi, mask=Phi > 0), X, noise_variance=noise)

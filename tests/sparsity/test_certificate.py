@@ -4,6 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -158,7 +159,7 @@ def test_a_fit_and_its_data_are_certified_alike(exact):
     fit, data = model.certificate_, certify(model, p.dictionary, p.responses)
     for name in ("active_dimensions", "reconstruction", "row_scales", "posterior_collapse"):
         assert_allclose(fit[name].value, data[name].value, rtol=1e-6)
-    assert certify(model, p.dictionary) is fit
+    assert certify(model) is fit
 
 
 def test_coefficients_of_another_shape_and_former_keywords_are_refused(exact):
@@ -167,3 +168,20 @@ def test_coefficients_of_another_shape_and_former_keywords_are_refused(exact):
         certify_coefficients(np.ones((2, 5)), p.dictionary, p.responses)
     with pytest.raises(TypeError, match=r"certify_coefficients\(X=..., y=...\)"):
         certify_coefficients(p.coef, dictionary=p.dictionary, X=p.responses)
+
+
+@pytest.mark.parametrize("sparse", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_coefficients_may_be_a_sparse_matrix(exact, sparse):
+    _, p = exact
+    coef = p.coef
+    one, other = (certify(each, p.dictionary, p.responses) for each in (coef, sparse(coef)))
+    assert other.to_dict() == one.to_dict()
+    with pytest.raises(ValueError, match=r"coef has shape \(6, 39\)"):
+        certify(sparse(coef[:, 1:]), p.dictionary, p.responses)
+
+
+def test_a_fit_is_not_certified_on_rows_without_responses(exact):
+    model, p = exact
+    with pytest.raises(ValueError, match="with its responses: give X and y"):
+        certify(model, p.dictionary)
+    assert certify(model).to_dict() == model.certificate_.to_dict()

@@ -1,5 +1,7 @@
 """Formulas of the sparsity family against figures computed by hand, and loops."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -134,69 +136,13 @@ def test_implied_relevance_is_the_relevance_of_a_posterior_mean():
     assert theory.implied_relevance(exact, exact[:, :1], exact[:, :1], 1.0)[0] == np.inf
 
 
-def position(columns, used, rank, weakest=1.0):
-    return theory.position_of(np.asarray(columns, float), np.asarray(used), rank, weakest)
-
-
-def test_independent_columns_are_in_general_position():
-    found = position(np.eye(4)[:, :3], [0, 2], 1)
-    assert found.verdict is True
-    assert found.spark == np.inf
-    assert "independent" in found.reason
-
-
-def test_dependent_active_columns_refute_it():
-    Phi = np.column_stack([np.eye(3), np.eye(3)[:, :1]])
-    assert position(Phi, [0, 3], 1).verdict is False
-    assert "active" in position(Phi, [0, 3], 1).reason
-
-
-def test_a_column_in_the_span_of_the_active_ones_can_replace_one():
-    Phi = np.column_stack([np.eye(3), [1.0, 1.0, 0.0]])
-    found = position(Phi, [0, 1], 1)
-    assert found.verdict is False
-    assert found.spark == 4.0
-    assert "Column 3" in found.reason
-    # Another zero column before it shifts the index that is named.
-    shifted = position(np.column_stack([np.zeros(3), Phi]), [1, 2], 1)
-    assert "Column 4" in shifted.reason
-
-
-def test_responses_of_full_rank_are_represented_by_their_span_alone():
-    Phi = np.column_stack([np.eye(3), [1.0, 1.0, 1.0]])
-    assert position(Phi, [0, 1], 2).verdict is True
-    assert "span" in position(Phi, [0, 1], 2).reason
-
-
-def test_all_subsets_of_the_deciding_size_are_checked():
-    rng = np.random.default_rng(5)
-    Phi = rng.standard_normal((4, 6))
-    # Two used columns and rank one: every 2·2 − 1 + 1 = 4 columns must be independent.
-    found = position(Phi, [0, 1], 1)
-    assert found.verdict is True
-    assert "4 columns" in found.reason
-    Phi[:, 5] = Phi[:, 2] + Phi[:, 3] + Phi[:, 4]
-    found = position(Phi, [0, 1], 1)
-    assert found.verdict is False
-    assert "Some 4 columns" in found.reason
-
-
-def test_large_dictionaries_are_sampled_and_assumed():
-    rng = np.random.default_rng(6)
-    Phi = rng.standard_normal((12, 40))
-    found = position(Phi, [0, 1, 2, 3], 2)
-    assert found.verdict is None
-    assert found.spark == 13.0
-    assert "100 random minors of size 12" in found.reason
-    Phi[:, 20] = Phi[:, 0] + Phi[:, 21]
-    assert "Two other columns" in position(Phi, [0, 1, 2, 3], 2).reason
-
-
-def test_a_representation_too_weak_to_be_told_apart_is_not_unique():
-    Phi = np.column_stack([np.eye(3)[:, :2], [0.0, 1e-3, 1.0]])
-    assert position(Phi, [0, 1], 2, weakest=1e-2).verdict is True
-    assert position(Phi, [0, 1], 2, weakest=1e-7).verdict is False
-    assert position(Phi, [0, 1], 2, weakest=0.0).verdict is False
+def position(columns, used, coefficients=None, weakest=1.0):
+    """Try to prove that the active columns with these coefficients (ones) are the only ones."""
+    columns, used = np.asarray(columns, float), np.asarray(used)
+    coefficients = np.ones((used.size, 1)) if coefficients is None else coefficients
+    responses = columns[:, used] @ coefficients
+    rank = int(np.linalg.matrix_rank(responses))
+    return theory.position_of(columns, used, responses, rank, weakest)
 
 
 def normalised(*columns):
@@ -204,15 +150,131 @@ def normalised(*columns):
     return columns / np.linalg.norm(columns, axis=0)
 
 
+def represented_by_others(columns, used, responses):
+    """Return the other sets of as few columns whose span contains the responses, by trying all."""
+    found = []
+    for size in range(1, used.size + 1):
+        for chosen in combinations(range(columns.shape[1]), size):
+            fitted = np.linalg.lstsq(columns[:, chosen], responses, rcond=None)[0]
+            exact = np.linalg.norm(responses - columns[:, chosen] @ fitted) < 1e-9
+            if exact and not set(chosen) >= set(used.tolist()):
+                found.append(chosen)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_proved_agrees_with_all_sets_of_as_few_columns(seed):
+    # Small integers make coincidences likely: columns in the span of others, or equal up to a sign.
+    rng = np.random.default_rng(seed)
+    d, kappa, size, n = 5, 8, int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    Phi = rng.integers(-1, 2, size=(d, kappa)).astype(float)
+    Phi[0, ~Phi.any(axis=0)] = 1.0
+    used = np.sort(rng.permutation(kappa)[:size])
+    U = rng.standard_normal((size, n))
+    others = represented_by_others(Phi, used, Phi[:, used] @ U)
+    if position(Phi, used, U).unique:
+        assert not others
+
+
+def test_generic_dictionaries_are_proved_and_the_certain_coincidence_is_found():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        Phi, U = rng.standard_normal((6, 8)), rng.standard_normal((3, 1))
+        used = np.array([0, 1, 2])
+        assert position(Phi, used, U).unique
+        assert not represented_by_others(Phi, used, Phi[:, used] @ U)
+        # Columns 3 and 4 and a new one represent the same response.
+        Phi[:, 5] = Phi[:, used] @ U[:, 0] - Phi[:, 3] - Phi[:, 4]
+        assert not position(Phi, used, U).unique
+        assert represented_by_others(Phi, used, Phi[:, used] @ U) == [(3, 4, 5)]
+
+
+def test_independent_columns_represent_anything_in_one_way():
+    found = position(np.eye(4)[:, :3], [0, 2])
+    assert found.unique is True
+    assert found.spark == np.inf
+    assert "all columns are linearly independent" in found.reason
+
+
+def test_dependent_active_columns_prove_nothing():
+    Phi = np.column_stack([np.eye(3), np.eye(3)[:, :1]])
+    found = position(Phi, [0, 3])
+    assert found.unique is False
+    assert found.reason == "The active columns are linearly dependent."
+
+
+def test_a_column_in_the_span_of_the_active_ones_can_replace_one():
+    Phi = np.column_stack([np.eye(3), [1.0, 1.0, 0.0]])
+    found = position(Phi, [0, 1])
+    assert found.unique is False
+    assert found.spark == 4.0
+    assert "Column 3" in found.reason
+    # A zero column before it shifts the index that is named.
+    assert "Column 4" in position(np.column_stack([np.zeros(3), Phi]), [1, 2]).reason
+
+
+def test_responses_of_full_rank_are_represented_by_their_span_alone():
+    # q = 2 − 2 + 1 = 1: only a column in the span of the responses could take part.
+    Phi = np.column_stack([np.eye(3), [1.0, 1.0, 1.0]])
+    found = position(Phi, [0, 1], np.eye(2))
+    assert found.unique is True
+    assert found.reason == theory.NO_OTHER
+
+
+def test_the_sets_that_are_checked_have_as_many_columns_as_the_rank_leaves_free():
+    # Three active columns: q = 3 − rank + 1 columns that are not all active, so the same dictionary
+    # is proved for responses of rank two, whatever dependence of three columns it has.
+    Phi = np.random.default_rng(5).standard_normal((8, 9))
+    U = np.random.default_rng(6).standard_normal((3, 2))
+    Phi[:, 5] = Phi[:, :3] @ U[:, 0] - Phi[:, 3] - Phi[:, 4]
+    one, two = position(Phi, [0, 1, 2], U[:, :1]), position(Phi, [0, 1, 2], U)
+    assert one.unique is False
+    assert one.reason.startswith("Some 3 columns may allow others")
+    assert two.unique is True
+    assert "no set of 2 columns" in two.reason
+
+
+def test_a_pair_of_columns_that_represents_the_response_is_found_in_every_block(monkeypatch):
+    monkeypatch.setattr(theory, "BLOCK_COLUMNS", 4)
+    Phi = np.random.default_rng(7).standard_normal((7, 11))
+    assert position(Phi, [0, 1]).unique is True
+    for first, second in ((2, 3), (3, 4), (1, 10), (8, 10)):
+        changed = Phi.copy()
+        changed[:, second] = Phi[:, 0] + Phi[:, 1] - Phi[:, first]
+        assert position(changed, [0, 1]).unique is False
+
+
+def test_general_position_is_not_assumed_where_there_are_too_many_sets(monkeypatch):
+    Phi = np.random.default_rng(8).standard_normal((9, 12))
+    assert position(Phi, [0, 1, 2]).unique is True  # 220 sets of three columns
+    monkeypatch.setattr(theory, "SUBSETS", 219)
+    found = position(Phi, [0, 1, 2])
+    assert found.unique is False
+    assert found.spark == 10.0
+    assert found.reason.startswith(theory.UNCHECKED)
+    assert "sets of 3 columns" in found.reason
+    assert position(Phi, [0, 1]).unique is True  # pairs have a limit of their own
+    monkeypatch.setattr(theory, "PAIR_WORK", 12.0**2 * 9 - 1)
+    assert position(Phi, [0, 1]).unique is False
+
+
+def test_a_representation_too_weak_to_be_told_apart_is_not_unique():
+    Phi = np.column_stack([np.eye(3)[:, :2], [0.0, 1e-3, 1.0]])
+    assert position(Phi, [0, 1], np.eye(2), weakest=1e-2).unique is True
+    assert position(Phi, [0, 1], np.eye(2), weakest=1e-7).unique is False
+    assert position(Phi, [0, 1], np.eye(2), weakest=0.0).unique is False
+
+
 @pytest.mark.parametrize("second", [[0.0, 1.0, 0.0], [1.0, 0.5, 0.0]])
 def test_how_near_to_the_span_a_column_may_lie(second):
     # φ = a + δe₃ with a in the span: it can replace an active column if δ·s/3 ≤ 10·EXACT/weakest.
     active = normalised([1.0, 0.0, 0.0], second)
     spread = np.linalg.svd(active, compute_uv=False)[-1]
-    limit = 3.0 * 10.0 * theory.EXACT / spread
-    for factor, verdict in ((0.99, False), (1.01, True)):
-        near = [1.0, 0.0, factor * limit]
-        assert position(normalised(*active.T, near, [1, 1, 1]), [0, 1], 2).verdict is verdict
+    weakest = 0.01
+    limit = 3.0 * 10.0 * theory.EXACT / weakest / spread
+    for factor, unique in ((0.99, False), (1.01, True)):
+        Phi = normalised(*active.T, [1.0, 0.0, factor * limit], [1, 1, 1])
+        assert position(Phi, [0, 1], np.eye(2), weakest).unique is unique
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -237,46 +299,20 @@ def test_what_lies_outside_of_a_span():
     assert theory._outside_span(flat, np.array([0, 1]))[1] == pytest.approx(1.0)
 
 
-def test_two_columns_depend_on_the_active_ones_if_their_rests_are_collinear():
-    # Rests of lengths 0.8 and 0.6 at the angle θ: dependent if s·0.6²·sin θ/9 is at most `least`.
-    sine = 0.3
-    first, second = np.array([0.6, 0.8, 0, 0]), np.array([0.8, 0.6 * np.sqrt(1 - sine**2), 0, 0])
-    second[2] = 0.6 * sine
-    active = normalised([1.0, 0, 0, 0], [1.0, 0, 0, 1.0])
-    unit = normalised(*active.T, first, second)
-    strength = np.linalg.svd(active, compute_uv=False)[-1]
-    limit = strength * 0.36 * sine / 9.0
-    used = np.array([0, 1])
-    assert theory._dependent_pair(unit, used, limit * (1 + 1e-6)) is True
-    assert theory._dependent_pair(unit, used, limit * (1 - 1e-6)) is False
+def test_smallest_eigenvalues_of_sets_by_a_loop():
+    rest = np.random.default_rng(9).standard_normal((4, 6))
+    used = np.array([1, 2, 4])
+    for size in (1, 2, 3):
+        expected = min(
+            float(np.linalg.eigvalsh(rest[:, chosen].T @ rest[:, chosen])[0])
+            for chosen in map(list, combinations(range(6), size))
+            if not set(chosen) <= set(used)
+        )
+        assert theory._smallest_eigenvalue(rest, used, size) == pytest.approx(expected, abs=1e-12)
 
 
-def test_an_angle_below_the_rounding_of_a_cosine_is_not_resolved():
-    # sin²θ has to exceed 16·d·ε with d = 3 rows.
-    for factor, dependent in ((0.7, True), (1.5, False)):
-        sine = np.sqrt(factor * 16.0 * 3 * EPS)
-        unit = normalised([1.0, 0, 0], [0, 1.0, 0], [0, np.sqrt(1 - sine**2), sine])
-        assert theory._dependent_pair(unit, np.array([0]), 0.0) is dependent
-
-
-def test_one_other_column_has_no_pair():
-    unit = normalised([1.0, 0], [0, 1.0])
-    assert theory._dependent_pair(unit, np.array([0]), 1.0) is False
-    assert theory._dependent_pair(unit[:, [0, 0]], np.array([0]), 0.0) is True
-    assert theory._dependent_pair(unit, np.array([0, 1]), 1.0) is False
-
-
-def test_the_number_of_columns_that_have_to_be_independent():
-    # Three used columns and responses of rank one: 2·3 − 1 + 1 = 6 = the rank of the dictionary.
-    Phi = np.random.default_rng(8).standard_normal((6, 8))
-    found = position(Phi, [0, 1, 2], 1)
-    assert found.verdict is True
-    assert "all subsets of 6 columns" in found.reason
-    assert position(Phi[:5], [0, 1, 2], 1).verdict is None
-
-
-def test_fewer_minors_are_sampled_where_they_are_large():
-    Phi = np.random.default_rng(9).standard_normal((300, 320))
-    found = position(Phi, [0, 1, 2], 1)
-    assert found.verdict is None
-    assert "7 random minors of size 300" in found.reason
+def test_sets_of_active_columns_alone_do_not_count():
+    rest = np.ones((3, 3))  # every set of two columns is dependent
+    for size in (1, 2, 3):
+        assert theory._smallest_eigenvalue(rest, np.arange(3), size) == np.inf
+        assert theory._smallest_eigenvalue(0.0 * rest, np.arange(2), size) == 0.0

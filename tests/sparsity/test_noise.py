@@ -152,3 +152,12 @@ def test_the_path_has_two_noise_variances_per_decade():
     assert_allclose(path[1:] / path[:-1], 10.0**-0.5)
     assert path.size in (20, 21)  # ten decades; rounding decides about the last point
     assert 0.99e-10 < path[-1] / 4.0 < 1e-9
+
+
+def test_the_noise_of_a_single_row_with_an_intercept_is_the_smallest_one():
+    X = np.random.default_rng(0).standard_normal((1, 4))
+    with pytest.warns(ConvergenceWarning, match="smallest value"):
+        model = SparseVAE(noise_variance="learn", max_iter=50).fit(X, [2.0])
+    assert np.isfinite(model.noise_variance_)
+    assert np.isfinite(model.energy_)
+    assert model.predict(X) == 2.0

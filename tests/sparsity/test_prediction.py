@@ -73,6 +73,24 @@ def test_responses_far_from_zero_leave_predictions_undecided():
     assert certify(far, X, y + 1e12 + 1000.0).holds is False
 
 
+def exact_mean(X, y, relevance, noise):
+    """Return the posterior mean (n, κ) in 60 digits."""
+    mpmath = require("mpmath")
+    with mpmath.workdps(60):
+        active = np.flatnonzero(relevance)
+        Phi = mpmath.matrix(X[:, active].tolist())
+        prior = mpmath.diag([mpmath.mpf(float(each)) for each in relevance[active]])
+        sigma = Phi * prior * Phi.T + mpmath.mpf(float(noise)) * mpmath.eye(X.shape[0])
+        mean = prior * Phi.T * (sigma**-1 * mpmath.matrix(y.tolist()))
+        found = np.zeros((y.shape[1], X.shape[1]))
+        found[:, active] = np.array(mean.tolist(), dtype=float).T
+    return found
+
+
+def size(values):
+    return float(np.abs(values).max())
+
+
 OFFSETS = [
     *({"solver": solver} for solver in ("auto", "mm", "em", "mackay", "coordinate")),
     *({"posterior": posterior} for posterior in ("diagonal", "point")),
@@ -94,6 +112,26 @@ def test_offsets_without_an_intercept_do_not_make_a_fit_diverge(options, outputs
     assert all(np.isfinite(getattr(model, name)).all() for name in ATTRIBUTES)
     assert np.isfinite(model.predict(X)).all()
     assert model.certificate_.holds is not True  # float64 does not decide it, or refutes it
+    expected = exact_mean(X, y.reshape(20, -1), model.relevance_, model.noise_variance_)
+    assert_allclose(
+        model.coef_, expected.reshape(model.coef_.shape), rtol=0, atol=1e-7 * size(expected)
+    )
+    # Coefficients of 1e3 that cancel must agree in so many digits that they predict, too.
+    assert_allclose(model.predict(X), (X @ expected.T).reshape(y.shape), atol=1e-5 * size(y))
+
+
+@pytest.mark.parametrize("solver", ["auto", "mackay"])
+@pytest.mark.parametrize("kappa", [8, 40])
+def test_offsets_do_not_spoil_the_coefficients_of_a_stack(kappa, solver):
+    problems = [make_sparse_regression(20, kappa, 4, 6, 3, random_state=i) for i in range(3)]
+    X = np.stack([p.dictionary + offset for p, offset in zip(problems, (1e6, 0, 1e5), strict=True)])
+    y = np.stack([p.responses for p in problems])
+    found = solve_batch(X, y, noise_variance=[1e-10, 0.1, 1e-9], solver=solver, max_iter=100).value
+    for i in range(3):
+        expected = exact_mean(X[i], y[i], found.relevance[i], found.noise_variance[i])
+        assert_allclose(found.coef[i], expected, rtol=0, atol=1e-7 * size(expected))
+        predicted = X[i] @ found.coef[i].T
+        assert_allclose(predicted, X[i] @ expected.T, rtol=0, atol=1e-5 * size(y[i]))
 
 
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])

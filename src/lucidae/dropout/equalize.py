@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import (
     Array,
     as_double,
     as_float,
-    is_array,
     largest,
     like,
     namespace,
@@ -25,7 +25,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.dropout.objectives import check_hidden_units
-from lucidae.validation import check_choice
+from lucidae.validation import check_choice, check_integer, real_array
 
 __all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "product_svd"]
 
@@ -33,6 +33,19 @@ Matrix = np.ndarray[Any, Any]
 
 SPREAD = 4 * np.finfo(np.float64).eps
 """Squared column norms whose relative spread is at most this count as equal."""
+
+
+WIDEST = 2**14
+"""Largest number r of hidden units beyond the size of the data: equalizing takes r × r numbers."""
+
+
+def check_width(width: Any, name: str, size: int, *, others: str = "") -> int:
+    """Return a number of hidden units, at least one and at most `WIDEST`, or `size` if larger.
+
+    `size` is a dimension of the data; `others` continues the error with what else is accepted.
+    """
+    checked = check_integer(width, name, low=1, others=others)
+    return check_integer(checked, name, low=1, high=max(WIDEST, size), others=others)
 
 
 def equalize(U: Any, *, method: str = "givens") -> Array:
@@ -230,7 +243,11 @@ EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
 
 def _weights(U: Any, name: str) -> Array:
     """Return finite two-dimensional weights with at least one column."""
-    matrix = as_float(U) if is_array(U) else as_float(np.asarray(U))
+    if scipy.sparse.issparse(U):
+        raise ValueError(
+            f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
+        )
+    matrix = as_float(real_array(U, name))
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise ValueError(
             f"{name} has shape {tuple(matrix.shape)}, expected (d, r): one column per hidden unit."

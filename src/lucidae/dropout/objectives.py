@@ -17,6 +17,7 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    as_double,
     diagonal,
     eye_like,
     is_array,
@@ -29,6 +30,7 @@ from lucidae.arrays import (
 )
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows
 
 
 @saved_as("lucidae.dropout.weights/1", formerly="lucidae.dropout.objectives:Weights")
@@ -91,9 +93,20 @@ class LinearProblem:
     n_rows: float | None = None
 
     @classmethod
-    def from_matrix(cls, matrix: Array) -> Self:
-        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M."""
-        return cls(matrix, None, _checked_energy(matrix))
+    def from_matrix(cls, matrix: Any) -> Self:
+        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M.
+
+        Parameters
+        ----------
+        matrix : array-like of shape (d1, d2)
+            M, finite and not empty; the problem holds it in double precision.
+
+        Returns
+        -------
+        LinearProblem
+        """
+        checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
+        return cls(checked, None, _checked_energy(checked))
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
@@ -164,7 +177,14 @@ def _second(moment: SecondMoment, centered: bool) -> Array:
 def second_about(moment: SecondMoment, center: Any) -> Array:
     """Return E[(z − c)(z − c)ᵀ] = Cov z + (z̄ − c)(z̄ − c)ᵀ, the second moment about a point c."""
     shift = moment.mean - center
-    return moment.covariance + shift[:, None] * shift[None, :]
+    with np.errstate(over="ignore"):
+        second = moment.covariance + shift[:, None] * shift[None, :]
+    if not math.isfinite(largest(second)):
+        raise ValueError(
+            "the squares of X overflow double precision: its rows lie up to "
+            f"{largest(shift):.3g} from the center. Divide X (and y) by a constant first."
+        )
+    return second
 
 
 @dataclass(frozen=True, slots=True, eq=False)

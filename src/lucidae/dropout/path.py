@@ -6,7 +6,7 @@ decomposition, and cross-validation one for each fold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -294,11 +294,14 @@ def fold_moments(
 
 def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
     """Return the folds of `cv` as pairs of row numbers; each part has rows of positive weight."""
-    splitter = check_cv(cv, classifier=False)
-    splits = [
-        tuple(_row_numbers(part, n_rows, number) for part in split)
-        for number, split in enumerate(splitter.split(np.empty((n_rows, 1))))
-    ]
+    # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
+    listed = isinstance(cv, Iterable) and not hasattr(cv, "split")
+    if not listed and cv is not None and not hasattr(cv, "split"):
+        check_integer(
+            cv, "cv", low=2, others=", a splitter of scikit-learn, a list of folds or None"
+        )
+    given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
+    splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:
         raise ValueError(f"cv={cv!r} was given, expected at least one fold.")
     for number, (train, test) in enumerate(splits):
@@ -310,7 +313,18 @@ def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[V
                     f"fold {number} of cv={cv!r} {use} {why}. Remove the rows of weight zero, or "
                     "shuffle: cv=KFold(5, shuffle=True)."
                 )
-    return splits  # type: ignore[return-value]
+    return splits
+
+
+def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
+    """Return the rows of a fold to train on and to hold out."""
+    parts = list(split) if isinstance(split, Iterable) else []
+    if len(parts) != 2:
+        raise ValueError(
+            f"fold {number} of cv is {split!r}, expected two arrays of row numbers: to train on, "
+            "and to hold out."
+        )
+    return _row_numbers(parts[0], n_rows, number), _row_numbers(parts[1], n_rows, number)
 
 
 def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:

@@ -471,7 +471,7 @@ def _with_error(
     top = float(np.abs(right).max(initial=0.0)) or 1.0  # squares of V itself may overflow
     hidden = math.sqrt(inputs) * top * np.sqrt(((right / top) ** 2).sum(axis=0))
     residual = math.sqrt(outputs) + float(np.sqrt(outgoing) @ hidden)
-    error = 2 * math.sqrt(loss) * residual + noise * residual**2
+    error = 2 * math.sqrt(loss) * residual + noise * residual * residual
     error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))
     error += noise * strength * float(outgoing @ hidden**2) + value
     return value, noise * error

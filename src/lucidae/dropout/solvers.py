@@ -20,12 +20,12 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.eigen import leading_eigenpairs
-from lucidae.dropout.equalize import equalized_factors
+from lucidae.dropout.equalize import check_width, equalized_factors
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.io.models import saved_as
-from lucidae.validation import check_integer, check_number, check_rows
+from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
 
@@ -105,7 +105,8 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
         Strength λ = dropout / (1 − dropout) of dropout, zero or more; zero gives reduced-rank
         least squares.
     width : int
-        Number r of hidden units, at least one: below, equal to or above the rank.
+        Number r of hidden units, at least one: below, equal to or above the rank; at most 16 384,
+        or the larger dimension of the problem.
 
     Returns
     -------
@@ -118,7 +119,8 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     >>> solution.rank, solution.threshold, solution.value
     (2, 1.25, 6.25)
     """
-    strength, width = _checked(strength, width)
+    strength = check_number(strength, "strength", low=0.0)
+    width = check_width(width, "width", max(problem.cross.shape))
     white = whiten(problem)
     return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
 
@@ -173,10 +175,11 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     >>> solution.rank, solution.value
     (1, 1.0)
     """
-    strength, width = _checked(strength, width)
+    strength = check_number(strength, "strength", low=0.0)
     matrix = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"matrix has shape {tuple(matrix.shape)}: tied weights need a square one.")
+    width = check_width(width, "width", matrix.shape[0])
     symmetric = (matrix + matrix.mT) / 2
     eigenvalues, vectors = eigh_descending(symmetric)
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
@@ -196,11 +199,6 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
         value,
         _value_after(positive, width),
     )
-
-
-def _checked(strength: Any, width: Any) -> tuple[float, int]:
-    """Return a strength of zero or more and a width of at least one; others are an error."""
-    return check_number(strength, "strength", low=0.0), check_integer(width, "width", low=1)
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:

@@ -14,6 +14,7 @@ from lucidae.arrays import (
     as_float,
     cholesky,
     device,
+    diagonal,
     is_array,
     keeper,
     like,
@@ -28,12 +29,14 @@ from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.posterior import ILL_CONDITIONED
 from lucidae.sparsity.prediction import check_kept, narrowed
 from lucidae.sparsity.problem import (
     Problem,
     Units,
     covariance,
     normalise,
+    root_by_qr,
     rounding_distance,
     takes_dictionary_and_responses,
 )
@@ -411,12 +414,38 @@ def _in_units(
     The normalised problem has a square root of XXᵀ in place of the responses, so the
     coefficients of each response need Σ of the data themselves.
     """
-    xp = namespace(state.noise)
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
-    factor, _ = cholesky(covariance(dictionary, relevance, noise))
-    precise = solve_lower(factor, solve_lower(factor, responses), transpose=True)
-    coef = xp.matrix_transpose(precise) @ dictionary * relevance[:, None, :]
+    coef = _posterior_means(dictionary, responses, relevance, noise)
     return SparseBatch(coef, relevance, noise, objective.in_units(objective.value(state), units))
+
+
+def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
+    """Return the posterior mean of each problem, of shape (B, n, κ)."""
+    xp = namespace(noise)
+    sigma = covariance(X, relevance, noise)
+    factor, _ = cholesky(sigma)
+    precise = solve_lower(factor, solve_lower(factor, y), transpose=True)
+    coef = xp.matrix_transpose(precise) @ X * relevance[:, None, :]
+    ill = noise < ILL_CONDITIONED * xp.max(diagonal(sigma), axis=-1)
+    chosen = np.flatnonzero(to_numpy(ill))
+    if not chosen.size:
+        return coef
+    exact = _means_by_qr(*(_some(part, chosen) for part in (X, y, relevance, noise)))
+    place = np.zeros(coef.shape[0], dtype=int)
+    place[chosen] = np.arange(chosen.size)
+    return xp.where(ill[:, None, None], _some(exact, place), coef)
+
+
+def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
+    """Return the posterior means of ill-conditioned problems, without forming Σ.
+
+    With S = ΦW^½ and Sᵀ = BLᵀ, where Σ = LLᵀ, the mean W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
+    """
+    xp = namespace(X)
+    roots = xp.sqrt(relevance)
+    lower, basis = root_by_qr(xp.matrix_transpose(X * roots[:, None, :]), noise)
+    latent = basis @ solve_lower(lower, y)
+    return xp.matrix_transpose(latent) * roots[:, None, :]
 
 
 def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:

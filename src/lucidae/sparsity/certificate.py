@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import as_double, is_array
 from lucidae.certificate import (
@@ -311,7 +312,7 @@ def certify_coefficients(
 
     Parameters
     ----------
-    coef : array-like of shape (n, κ) or (κ,)
+    coef : array-like or sparse matrix of shape (n, κ) or (κ,)
         Coefficients in scikit-learn's orientation.
     X : array-like of shape (d, κ)
         The dictionary.
@@ -341,8 +342,8 @@ def certify_coefficients(
     expected = (dictionary.shape[1], responses.shape[1])
     if estimate.shape != expected or responses.shape[0] != dictionary.shape[0]:
         raise ValueError(
-            f"coef has shape {tuple(np.shape(coef))}, X {tuple(dictionary.shape)} and y "
-            f"{tuple(np.shape(y))}, expected (n, κ), (d, κ) and (d, n)."
+            f"coef has shape {tuple(estimate.mT.shape)}, X {tuple(dictionary.shape)} and y "
+            f"{tuple(responses.shape)}, expected (n, κ), (d, κ) and (d, n)."
         )
     noise = noise_variance
     if noise is not None:
@@ -355,7 +356,9 @@ def certify_coefficients(
 
 
 def _matrix(values: Any, name: str, *, columns: bool) -> Any:
-    """Return a vector as one column (or one row) and a matrix as it is."""
+    """Return a vector as one column (or one row) and a matrix as it is, dense."""
+    if scipy.sparse.issparse(values):
+        values = values.toarray()  # such as `sparse_coef_` of scikit-learn's Lasso
     given = values if is_array(values) else np.asarray(values)
     if given.ndim == 1:
         given = given[:, None] if columns else given[None, :]

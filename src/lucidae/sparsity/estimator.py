@@ -527,7 +527,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """Certify the current attributes on data: those of the fit, or others."""
         check_is_fitted(self)
         if y is None:
-            return self.certificate_
+            raise ValueError(
+                f"{type(self).__name__} is certified on data with its responses: give X and y, or "
+                "neither for the data of the fit."
+            )
         dictionary, targets, weights = validated_data(self, X, y, sample_weight)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
         if targets.shape[1] != outputs:

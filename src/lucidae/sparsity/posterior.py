@@ -38,15 +38,17 @@ A Cholesky factor of SᵀS + γI would lose more than half of the digits."""
 
 @dataclass(frozen=True, slots=True)
 class ActiveFactor:
-    """The active columns with their Cholesky factor in the smaller dimension.
+    """The active columns with their Cholesky factor L in the smaller dimension.
 
-    `explicit` tells which matrix is factorised: SᵀS + γI (a × a), or else SSᵀ + γI (d × d).
+    `explicit` tells which matrix is LLᵀ: SᵀS + γI (a × a), or else SSᵀ + γI (d × d). If it is
+    ill-conditioned, `basis` is B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR decomposition, else None.
     """
 
     active: np.ndarray[Any, Any]
     roots: Array
     scaled: Array
     lower: Array
+    basis: Array | None
     explicit: bool
     n_columns: int
 
@@ -61,22 +63,32 @@ class ActiveFactor:
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
         lower, definite = cholesky(add_diagonal(gram, noise))
+        basis = None
         if not bool(definite) or noise < ILL_CONDITIONED * _largest(diagonal(gram)):
-            lower = root_by_qr(scaled if explicit else scaled.mT, noise)
-        return cls(active, roots, scaled, lower, explicit, relevance.shape[0])
+            lower, basis = root_by_qr(scaled if explicit else scaled.mT, noise)
+        return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0])
 
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean U = WΦᵀΣ⁻¹X, of shape (κ, n)."""
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
             return nothing
+        return put(nothing, self.active, self.roots[:, None] * self._latent(responses))
+
+    def _latent(self, responses: Array) -> Array:
+        """Return the posterior mean in units of the prior's standard deviations, (a, n)."""
+        lower, scaled = self.lower, self.scaled
+        if self.basis is not None:
+            # With S = BLᵀ, L⁻ᵀL⁻¹SᵀX is L⁻ᵀBᵀX, the least-squares solution for [S; √γ I]; with
+            # Sᵀ = BLᵀ, SᵀL⁻ᵀL⁻¹X is BL⁻¹X. Products with S would lose the digits that QR keeps.
+            if self.explicit:
+                return solve_lower(lower, self.basis.mT @ responses, transpose=True)
+            return self.basis @ solve_lower(lower, responses)
         if self.explicit:
-            half = solve_lower(self.lower, self.scaled.mT @ responses)
-            latent = solve_lower(self.lower, half, transpose=True)
-        else:
-            half = solve_lower(self.lower, responses)
-            latent = self.scaled.mT @ solve_lower(self.lower, half, transpose=True)
-        return put(nothing, self.active, self.roots[:, None] * latent)
+            half = solve_lower(lower, scaled.mT @ responses)
+            return solve_lower(lower, half, transpose=True)
+        half = solve_lower(lower, responses)
+        return scaled.mT @ solve_lower(lower, half, transpose=True)
 
     def posterior(self, noise: float) -> Posterior:
         """Return the posterior covariance."""

@@ -228,17 +228,26 @@ def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
     return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
 
 
-def root_by_qr(tall: Array, noise: Any) -> Array:
-    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, without forming AᵀA.
+def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
+    """Return a lower triangular L with LLᵀ = AᵀA + γI for A = `tall`, and B with A = BLᵀ.
 
-    Rounding may make AᵀA + γI indefinite where γ is far below the squares of A; the triangle of
-    [A; √γ I] exists always. The diagonal of L is positive, as that of a Cholesky factor.
+    AᵀA is not formed: rounding may make AᵀA + γI indefinite where γ is far below the squares of A,
+    while [A; √γ I] = QR exists always. L is Rᵀ and B the first rows of Q, up to the signs with
+    which the diagonal of L is positive, as that of a Cholesky factor. A stack of matrices has one
+    noise variance γ for each of them.
     """
     xp = namespace(tall)
-    identity = eye_like(tall.shape[1], tall)
-    _, triangle = xp.linalg.qr(xp.concat([tall, noise**0.5 * identity], axis=0))
-    signs = xp.where(diagonal(triangle) < 0, -1.0, 1.0)
-    return (triangle * xp.astype(signs, triangle.dtype)[:, None]).mT
+    root = noise**0.5
+    below = eye_like(tall.shape[-1], tall) * _as_matrices(root)
+    basis, triangle = xp.linalg.qr(xp.concat([tall, below], axis=-2))
+    signs = xp.astype(xp.where(diagonal(triangle) < 0, -1.0, 1.0), triangle.dtype)
+    upper = triangle * signs[..., :, None]
+    return upper.mT, basis[..., : tall.shape[-2], :] * signs[..., None, :]
+
+
+def _as_matrices(values: Any) -> Any:
+    """Return a 1 × 1 matrix for each number of an array; a float is unchanged."""
+    return values if isinstance(values, float) else values[..., None, None]
 
 
 def rounding_distance(problem: Problem) -> float:

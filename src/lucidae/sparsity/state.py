@@ -138,7 +138,7 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     dictionary, weights = _active_columns(problem, relevance)
     factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
-        factor = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
+        factor, _ = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
     return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
 
 

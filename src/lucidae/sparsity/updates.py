@@ -68,5 +68,5 @@ def learned_noise(state: State, degrees_of_freedom: Array) -> Array:
     `SMALLEST_LEARNED`.
     """
     xp = namespace(state.noise)
-    noise = (state.residual + state.noise * degrees_of_freedom) / state.dimension
+    noise = (state.residual + state.noise * degrees_of_freedom) / positive(state.dimension)
     return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))

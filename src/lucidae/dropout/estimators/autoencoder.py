@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -334,10 +335,16 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X
         moment = SecondMoment.of(X)
-        second = second_about(moment, like(self.mean_, moment.mean))
-        problem = LinearProblem(second, second, scalar(trace(second)))
-        weights = Weights(like(self.left_, second), like(self.right_, second))
-        loss = scalar(DropoutObjective(problem, 0.0).loss(weights))
+        with np.errstate(over="ignore", invalid="ignore"):
+            second = second_about(moment, like(self.mean_, moment.mean))
+            problem = LinearProblem(second, second, scalar(trace(second)))
+            weights = Weights(like(self.left_, second), like(self.right_, second))
+            loss = scalar(DropoutObjective(problem, 0.0).loss(weights))
+        if not math.isfinite(loss) or not math.isfinite(problem.energy):
+            raise ValueError(
+                "the squares of X overflow double precision. Give X in the units of the rows that "
+                "were fitted."
+            )
         return 1.0 - loss / problem.energy if problem.energy > 0 else 1.0
 
     @property

@@ -32,6 +32,7 @@ from lucidae.dropout.certificate import (
     certificate_of,
     check_problem,
 )
+from lucidae.dropout.equalize import check_width
 from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
@@ -165,7 +166,7 @@ def hidden_width(n_components: Any, default: int) -> int:
     """Return the width of the hidden layer, which is `default` if `n_components` is None."""
     if n_components is None:
         return default
-    return check_integer(n_components, "n_components", low=1, others=" or None")
+    return check_width(n_components, "n_components", default, others=" or None")
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
@@ -300,8 +301,10 @@ class NetworkState(FittedState):
         The objective is that of the weights as they are returned, in the dtype of the rows.
         """
         network, optimum = self.network, self.network.optimum
+        # Where there is nothing to learn, training ends with tiny weights, which may become zero.
+        learned = largest(optimum.singular_values) > 0
         left, right = (
-            representable(part, self.ref, name)
+            representable(part, self.ref, name, factor=learned)
             for part, name in zip(network.weights, ("left_", "right_"), strict=True)
         )
         weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
