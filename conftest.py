@@ -7,6 +7,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent / "src" / "lucidae"
 NEEDS = {
     PACKAGE / "cli": ("pandas", "rich", "typer"),
+    PACKAGE / "data" / "dask_blocks.py": ("dask",),
+    PACKAGE / "data" / "text.py": ("pandas",),
     PACKAGE / "io" / "sheets.py": ("pandas",),
     PACKAGE / "io" / "tables.py": ("pandas",),
     PACKAGE / "io" / "text.py": ("pandas",),

@@ -9,6 +9,8 @@ import pytest
 REQUIRED = (
     "array_api_strict",
     "dask",
+    "distributed",
+    "h5py",
     "jinja2",
     "matplotlib",
     "mne",
@@ -19,6 +21,7 @@ REQUIRED = (
     "rich",
     "torch",
     "typer",
+    "zarr",
 )
 PEERS = ("celer", "skglm")  # libraries to compare with, never required
 

@@ -160,6 +160,16 @@ def test_weights_that_are_no_numbers_are_refused(name, junk):
         fit(name, ESTIMATORS[name], X, y, sample_weight=JUNK_WEIGHTS[junk])
 
 
+@pytest.mark.parametrize("junk", JUNK_WEIGHTS)
+@pytest.mark.parametrize("name", ["linear", "regressor", "autoencoder"])
+def test_weights_that_are_no_numbers_are_refused_with_batches(name, junk):
+    X, y = rows()
+    estimator = clone(ESTIMATORS[name])
+    targets = {"y": y} if name in SUPERVISED else {}
+    with pytest.raises(ValueError, match="sample_weight"):
+        estimator.fit_batches([X[:12], X[12:]], **targets, sample_weight=JUNK_WEIGHTS[junk])
+
+
 @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "factorization"])
 def test_whole_weights_of_any_kind_are_accepted(name):
     X, y = rows()

@@ -96,7 +96,18 @@ def test_package_imports_without_any_extra():
 def test_import_loads_no_optional_package_and_no_data_sets():
     result = python("-c", "import sys, lucidae; print(*sys.modules)")
     loaded = set(result.stdout.split())
-    unwanted = {"matplotlib", "torch", "typer", "jinja2", "dask", "mne", "sklearn.datasets"}
+    unwanted = {
+        "matplotlib",
+        "torch",
+        "typer",
+        "jinja2",
+        "dask",
+        "distributed",
+        "h5py",
+        "zarr",
+        "mne",
+        "sklearn.datasets",
+    }
     assert not unwanted & loaded
 
 

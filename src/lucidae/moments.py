@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import scipy.sparse
@@ -117,8 +117,10 @@ class SecondMoment:
 
         Parameters
         ----------
-        X : array-like, data frame or sparse matrix of shape (n, m)
-            The data: n samples with m features. Sparse input is never made dense.
+        X : array-like, data frame, sparse matrix or data of any other kind, of shape (n, m)
+            The data: n samples with m features. Sparse input is never made dense. Files, memory
+            maps, iterables of batches and Dask collections are read in blocks (see
+            `lucidae.data.row_blocks`).
         sample_weight : array-like of shape (n,), optional
             Weights of the rows as frequencies: weight 2 counts a row twice. By default 1 each.
 
@@ -127,6 +129,11 @@ class SecondMoment:
         SecondMoment
             The moment, in the array library and on the device of `X`.
         """
+        # `lucidae.data` imports this module.
+        from lucidae.data import aligned_blocks, in_memory, read_moment
+
+        if not (in_memory(X) and in_memory(sample_weight)):
+            return cast(Self, read_moment(aligned_blocks(X, None, sample_weight)))
         X, weights = _weighted_rows(X, sample_weight, "X")
         return cls._empty(X)._add_rows(X, weights)
 

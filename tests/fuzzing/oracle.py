@@ -297,6 +297,8 @@ def fingerprint(value: Any) -> Any:
         value = [getattr(value, name) for name in fields if hasattr(value, name)]
     elif hasattr(value, "to_numpy"):
         return repr(value.dtypes), repr(value.to_numpy().tolist())
+    elif isinstance(value, Iterator):
+        return type(value).__name__  # batches of rows, which a call may use up
     try:
         return pickle.dumps(value)
     except Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from lucidae import (
     certify,
 )
 from lucidae.cli.console import (
+    note,
     print_certificate,
     print_line,
     print_written,
@@ -34,6 +36,8 @@ from lucidae.cli.files import (
     read_noted,
     reading_options,
 )
+from lucidae.cli.streams import Scheduler, cluster, streamed_table
+from lucidae.data import loaded
 from lucidae.io.models import Source, save_from
 from lucidae.io.sheets import Sheet, sheet_path, write_sheet
 from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
@@ -141,13 +145,15 @@ def linear(
     columns: Columns = None,
     decimal: Decimal = None,
     force: Force = False,
+    scheduler: Scheduler = None,
 ) -> None:
     """Compute ordered principal components; save the model and the codes."""
     model = LinearAutoencoder(
         components_of(components), method=method, solver=solver, whiten=whiten, random_state=seed
     )
     job = Job(file, "linear", out, force, reading_options(header, columns, decimal))
-    complete(model, job, read_noted(file, job.options))
+    with cluster(scheduler):
+        complete(model, job, job.read(scheduler))
 
 
 @fit.command()
@@ -176,6 +182,7 @@ def dropout(
     columns: Columns = None,
     decimal: Decimal = None,
     force: Force = False,
+    scheduler: Scheduler = None,
 ) -> None:
     """Compute the optimum of dropout training.
 
@@ -186,7 +193,8 @@ def dropout(
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
     probability = dropout_of(rate, bool(target))
     model = kind(components, dropout=probability, solver=solver, random_state=seed)
-    complete(model, job, job.read_with_targets())
+    with cluster(scheduler):
+        complete(model, job, job.read(scheduler))
 
 
 @fit.command()
@@ -265,6 +273,15 @@ class Job:
         """Return the path, without its suffix, of the output table `what`, such as "codes"."""
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
+    def read(self, scheduler: str | None) -> Table:
+        """Return the table with its responses; a large one without them is read in blocks."""
+        table = streamed_table(self.file, scheduler, self.options)
+        if table is None:
+            return self.read_with_targets()
+        if table.reading:
+            note(table.reading)
+        return table
+
     def read_with_targets(self) -> Table:
         """Return the table with its targets, which are some of its columns or in a second file."""
         second = self.target_file
@@ -299,10 +316,17 @@ def complete(model: Any, job: Job, table: Table) -> None:
     y = table.target
     if y is not None and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
-    with spinner(f"Fitting {type(model).__name__} to {table.name}"), printed_warnings():
+    streamed = not isinstance(table.values, np.ndarray)
+    if streamed:
+        model.set_params(verbose=True)  # its progress bar replaces the spinner
+    title = f"Fitting {type(model).__name__} to {table.name}"
+    with nullcontext() if streamed else spinner(title), printed_warnings():
         model.fit(table.values, y)
-        certificate = certify(model, table.values, y)
+        # The certificate of a streamed fit is that of its moment: the file is not read again.
+        certificate = certify(model) if streamed else certify(model, table.values, y)
         sheets = sheets_of(model, table)
+    if streamed:
+        model.set_params(verbose=False)
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
         chosen = [table.columns[index] for index in model.support_]
@@ -326,7 +350,7 @@ def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
     """
     if table.target is None:
         names = tuple(map(str, model.get_feature_names_out()))
-        return {"codes": Sheet(model.transform(table.values), names)}
+        return {"codes": Sheet(loaded(model.transform(table.values)), names)}
     predictions = model.predict(table.values).reshape(len(table.values), -1)
     columns, values = table.target_names, np.atleast_2d(model.coef_).T
     if isinstance(model, SparseVAE):

@@ -19,6 +19,8 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
+from lucidae.data import in_memory
+from lucidae.dropout.batches import BlockProblem, loaded_or_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.moments import joint_moment, row_problem
@@ -504,6 +506,11 @@ def matrix_problem(matrix: Any) -> LinearProblem:
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
     """Return the problem of predicting Y from X, or X itself if Y is None."""
+    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
+        found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
+        if isinstance(found, BlockProblem):
+            return found.problem
+        X, Y, sample_weight = found
     X = check_rows(X)
     weights = check_weights(sample_weight, X)
     if Y is None:

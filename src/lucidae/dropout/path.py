@@ -34,6 +34,7 @@ from lucidae.validation import check_integer
 __all__ = [
     "SELECTIONS",
     "CrossValidation",
+    "DropoutChoice",
     "RegularizationPath",
     "cross_validate",
     "fold_moments",
@@ -169,6 +170,14 @@ class CrossValidation:
 
 SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found: found.best}
 """Rules that choose the dropout rate from the held-out errors, by name."""
+
+
+class DropoutChoice(NamedTuple):
+    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen."""
+
+    moment: SecondMoment
+    dropout: float
+    cv: CrossValidation | None
 
 
 def cross_validate(

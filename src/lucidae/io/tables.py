@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,21 @@ from lucidae.io.atomic import (
 )
 from lucidae.io.text import MISSING, parse_number, read_frame
 
-__all__ = ["SUFFIXES", "ReadOptions", "Table", "default_names", "read_table", "read_target", "some"]
+__all__ = [
+    "SUFFIXES",
+    "ReadOptions",
+    "Table",
+    "choose_columns",
+    "default_names",
+    "header_sentence",
+    "is_index",
+    "positions",
+    "read_table",
+    "read_target",
+    "readable_text",
+    "some",
+    "unique_names",
+]
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
@@ -280,8 +295,15 @@ def _read_text(file: Path, options: ReadOptions) -> Table:
 
     All problems with the file are raised as `ValueError`.
     """
-    try:
+    with readable_text(file):
         return _parse_text(file, options)
+
+
+@contextmanager
+def readable_text(file: Path) -> Iterator[None]:
+    """Turn errors about the content of a text file into one sentence that names the file."""
+    try:
+        yield
     except UnicodeDecodeError:
         raise ValueError(f"{file.name!r} is not text in UTF-8; save it as CSV in UTF-8.") from None
     except (ValueError, MemoryError):
@@ -294,15 +316,20 @@ def _parse_text(file: Path, options: ReadOptions) -> Table:
     """Return the table in a CSV or TSV file, with a clause on its header for the user."""
     frame, layout = read_frame(file, options.header, options.decimal)
     given = layout.first if layout.header else ("",) * len(layout.first)
-    index = 0 if layout.header and _is_index(given[0], frame[0]) else None
-    names = _names(given)
+    index = 0 if layout.header and is_index(given[0], frame[0]) else None
+    names = unique_names(given)
     table = _from_frame(file.name, frame.set_axis(names, axis=1), options, index, layout.decimal)
-    if layout.header:
-        return replace(table, header=f"the first line is the header ({some(names, 6)})")
-    return replace(table, header="the file has no header, and its columns are numbered from 0")
+    return replace(table, header=header_sentence(names if layout.header else ()))
 
 
-def _is_index(name: str, column: Any) -> bool:
+def header_sentence(names: Sequence[str]) -> str:
+    """Return a sentence that says whether a text file has a header, and with which column names."""
+    if names:
+        return f"the first line is the header ({some(names, 6)})"
+    return "the file has no header, and its columns are numbered from 0"
+
+
+def is_index(name: str, column: Any) -> bool:
     """Return whether the first column of a file is an index of the rows that pandas or R wrote.
 
     It is if it contains distinct integers and either has no name, or has a name that pandas gives
@@ -317,7 +344,7 @@ def _is_index(name: str, column: Any) -> bool:
     return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
 
 
-def _names(given: Sequence[str]) -> tuple[str, ...]:
+def unique_names(given: Sequence[str]) -> tuple[str, ...]:
     """Return one unique name per column.
 
     A column without a name is called "column" and its 0-based index. Equal names are numbered as
@@ -352,7 +379,7 @@ def _read_parquet(file: Path, options: ReadOptions) -> Table:
     if any(name is not None for name in frame.index.names):
         index = 0
         frame = frame.reset_index()
-    named = frame.set_axis(_names([str(name) for name in frame.columns]), axis=1)
+    named = frame.set_axis(unique_names([str(name) for name in frame.columns]), axis=1)
     return _from_frame(file.name, named, options, index)
 
 
@@ -368,6 +395,40 @@ def _from_frame(
 
     Other columns are left out, with a reason. `index` is the position of a column that may be an
     index of the rows (or None), and `decimal` is the decimal separator of the file.
+    """
+    names = tuple(frame.columns)
+    chosen = choose_columns(file, frame, options, index, decimal)
+    values = np.column_stack([_as_floats(frame.iloc[:, at]) for at in chosen.numeric])
+    columns = tuple(names[at] for at in chosen.numeric)
+    table = Table(file, values, columns, image_shape_from_names(columns), chosen.left_out)
+    return table.with_target([names[at] for at in chosen.targets]) if chosen.targets else table
+
+
+class ChosenColumns(NamedTuple):
+    """Positions of the columns of numbers to read and of the targets, and why others are not."""
+
+    numeric: list[int]
+    targets: list[int]
+    left_out: dict[str, str]
+
+
+def choose_columns(
+    file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
+) -> ChosenColumns:
+    """Return which columns of a frame are read.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file in messages.
+    frame : pandas data frame
+        Its rows, or the first of them; columns that are not of numbers contain text.
+    options : ReadOptions
+        The columns and targets that are asked for.
+    index : int or None
+        Position of a column that counts the rows; it is left out unless it is asked for.
+    decimal : {".", ","}, default="."
+        The decimal separator of the text.
     """
     names = tuple(frame.columns)
     if not len(frame):
@@ -389,11 +450,7 @@ def _from_frame(
             f"{file!r} has no numeric column: {names[0]!r} is left out because {reasons[0]}; at "
             "least one column must contain only numbers."
         )
-    values = np.column_stack([_as_floats(frame.iloc[:, at]) for at in numeric])
-    columns = tuple(names[at] for at in numeric)
-    left_out = {names[at]: why for at, why in reasons.items() if why}
-    table = Table(file, values, columns, image_shape_from_names(columns), left_out)
-    return table.with_target([names[at] for at in targets]) if targets else table
+    return ChosenColumns(numeric, targets, {names[at]: why for at, why in reasons.items() if why})
 
 
 def _wanted(

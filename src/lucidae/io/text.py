@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
@@ -21,7 +22,23 @@ import pandas as pd
 
 from lucidae.io.atomic import reason_of
 
-__all__ = ["MISSING", "TextLayout", "has_header", "parse_number", "read_frame", "text_layout"]
+__all__ = [
+    "AS_NUMBERS",
+    "AS_TEXT",
+    "MISSING",
+    "TextLayout",
+    "as_one_sentence",
+    "check_width",
+    "has_header",
+    "has_short_rows",
+    "parse_number",
+    "parse_text",
+    "parsing",
+    "read_frame",
+    "refuse_ragged",
+    "text_layout",
+    "to_numbers",
+]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """Cells of a text file that stand for a missing value, in lower case."""
@@ -54,6 +71,12 @@ Records = Sequence[Sequence[str]]
 # From version 3.1 on, pandas rounds numbers correctly by default.
 OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
+
+SPELLINGS = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
+AS_NUMBERS: dict[str, Any] = {"na_values": [*SPELLINGS, "NaN"]} | EXACT
+"""Arguments with which pandas reads columns of numbers with a decimal point as numbers."""
+AS_TEXT: dict[str, Any] = {"dtype": object, "na_filter": False}
+"""Arguments with which pandas reads the cells as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,33 +372,47 @@ def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[An
         Delimiter, decimal separator and header of the file.
     """
     layout = text_layout(file, header, decimal)
-    read = partial(
-        pd.read_csv,
-        file,
-        sep=layout.delimiter,
-        header=None,
-        skiprows=layout.skipped + layout.header,
-        encoding="utf-8-sig",
-        skipinitialspace=True,
-        keep_default_na=False,
-        low_memory=False,
-    )
-    try:
-        frame = _parse_frame(read, layout.decimal)
-    except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header but no rows of data.") from None
-    except pd.errors.ParserError as error:
-        _refuse_ragged(file, layout)
-        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
-    _check_width(file, frame, layout)
+    with as_one_sentence(file, layout):
+        frame = _parse_frame(partial(pd.read_csv, file, **parsing(layout)), layout.decimal)
+    check_width(file, frame, layout)
     return frame, layout
 
 
-def _check_width(file: Path, frame: Any, layout: TextLayout) -> None:
-    """Raise an error if records have different numbers of cells, or another number than names."""
+def parsing(layout: TextLayout) -> dict[str, Any]:
+    """Return the arguments of `pandas.read_csv` for a layout; the header is skipped."""
+    return {
+        "sep": layout.delimiter,
+        "header": None,
+        "skiprows": layout.skipped + layout.header,
+        "encoding": "utf-8-sig",
+        "skipinitialspace": True,
+        "keep_default_na": False,
+        "low_memory": False,
+    }
+
+
+@contextmanager
+def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
+    """Turn the errors of pandas into a `ValueError` of one sentence that names the file."""
+    try:
+        yield
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
+    except pd.errors.ParserError as error:
+        refuse_ragged(file, layout)
+        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
+
+
+def has_short_rows(frame: Any) -> bool:
+    """Tell whether rows may have too few cells: pandas fills up the last cells of such rows."""
     last = frame.iloc[:, -1]
-    if (last.isna() | (last == "")).any():  # pandas fills up rows that are too short
-        _refuse_ragged(file, layout)
+    return bool((last.isna() | (last == "")).any())
+
+
+def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
+    """Refuse records of different lengths."""
+    if has_short_rows(frame):
+        refuse_ragged(file, layout)
     if frame.shape[1] != len(layout.first):
         hint = "; if the comma is the decimal separator, give --decimal ,"
         raise ValueError(
@@ -390,19 +427,23 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
     `read` is `pandas.read_csv` with the file and its layout already given.
     """
     if decimal == ".":
-        spellings = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
-        frame = read(na_values=[*spellings, "NaN"], **EXACT)
+        frame = read(**AS_NUMBERS)
         # The cells themselves are needed where a column is not of numbers alone ("true" is text,
         # not 1), and to tell a row of blank cells, which is dropped, from one of missing values.
         numeric = all(dtype.kind in "iuf" for dtype in frame.dtypes)
         if numeric and not frame.isna().all(axis=1).any():
             return frame.astype(np.float64)
-    cells = read(dtype=object, na_filter=False).map(str.strip)
-    filled = cells[(cells != "").any(axis=1)].reset_index(drop=True)
-    return filled.apply(partial(_to_numbers, decimal=decimal))
+    return parse_text(read(**AS_TEXT), decimal).reset_index(drop=True)
 
 
-def _to_numbers(column: Any, decimal: str) -> Any:
+def parse_text(cells: Any, decimal: str) -> Any:
+    """Return cells of text without blank rows, columns of numbers as type float64."""
+    cells = cells.map(str.strip)
+    filled = cells[(cells != "").any(axis=1)]
+    return filled.apply(partial(to_numbers, decimal=decimal))
+
+
+def to_numbers(column: Any, decimal: str) -> Any:
     """Return a column of text as numbers if all cells are numbers or missing; else unchanged."""
     cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
     try:
@@ -414,19 +455,23 @@ def _to_numbers(column: Any, decimal: str) -> Any:
         return column
 
 
-def _refuse_ragged(file: Path, layout: TextLayout) -> None:
+def refuse_ragged(file: Path, layout: TextLayout) -> None:
     """Raise an error that names the first record with another number of cells than the first.
 
     Return without an error if only the header has another number of cells.
     """
     with file.open(encoding="utf-8-sig", newline="") as stream:
         records = csv.reader(stream, delimiter=layout.delimiter)
-        lengths = [len(row) for row in records if any(map(str.strip, row))]
-    if layout.header and len(set(lengths[1:])) == 1:
+        lengths = (len(row) for row in records if any(map(str.strip, row)))
+        expected, below, wrong = next(lengths, 0), set[int](), None
+        for number, length in enumerate(lengths, start=2):
+            below.add(length)
+            if wrong is None and length != expected:
+                wrong = number, length
+    if wrong is None or (layout.header and len(below) == 1):
         return  # a header of another length has an error of its own
-    for number, length in enumerate(lengths, start=1):
-        if length != lengths[0]:
-            raise ValueError(
-                f"{file.name!r}, line {number} has {length} cell{'s' if length != 1 else ''}, "
-                f"but the first line has {lengths[0]}; give all lines the same number of cells."
-            )
+    number, length = wrong
+    raise ValueError(
+        f"{file.name!r}, line {number} has {length} cell{'s' if length != 1 else ''}, but the "
+        f"first line has {expected}; give all lines the same number of cells."
+    )

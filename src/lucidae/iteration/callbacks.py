@@ -39,7 +39,7 @@ class ProgressBar:
         self.description = description
         self.delay = check_number(delay, "delay", low=0.0)
         self._begun: tuple[float, int] | None = None
-        self._display: _Display | None = None
+        self._display: ProgressDisplay | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Show `progress` if the iteration has already run for `delay` seconds."""
@@ -50,9 +50,10 @@ class ProgressBar:
         if now - start < self.delay or progress.n_iter == first:
             return
         if self._display is None:
-            self._display = _display(self.description, self.delay)
+            self._display = display(self.description, self.delay)
         pace = (now - start) / (progress.n_iter - first)
-        self._display.show(progress, pace * (progress.limit - progress.n_iter))
+        line = _line(self.description, progress, pace * (progress.limit - progress.n_iter))
+        self._display.show(line, progress.n_iter, progress.limit)
 
     def close(self) -> None:
         """Remove the bar; the callback can then be used for another iteration."""
@@ -61,35 +62,39 @@ class ProgressBar:
         self._begun = self._display = None
 
 
-class _Display(Protocol):
-    def show(self, progress: Progress, seconds_left: float) -> None: ...
+class ProgressDisplay(Protocol):
+    """Where progress is shown: a bar on a terminal, or lines."""
 
-    def close(self) -> None: ...
+    def show(self, line: str, completed: int, total: int | None) -> None:
+        """Show a line, and a bar of `completed` parts of `total` (None if it is not known)."""
+
+    def close(self) -> None:
+        """Remove the bar."""
 
 
-def _display(description: str, pause: float) -> _Display:
+def display(description: str, pause: float) -> ProgressDisplay:
+    """Return a bar of rich if standard error is a terminal, else lines every `pause` seconds."""
     try:
         from rich.console import Console
     except ImportError:
-        return _Lines(description, pause)
+        return _Lines(pause)
     console = Console(stderr=True)
-    return _Bar(description, console) if console.is_terminal else _Lines(description, pause)
+    return _Bar(description, console) if console.is_terminal else _Lines(pause)
 
 
 class _Lines:
     """Display that prints lines on standard error, at most one every `pause` seconds."""
 
-    def __init__(self, description: str, pause: float) -> None:
-        self.description = description
+    def __init__(self, pause: float) -> None:
         self.pause = pause
         self.due = 0.0
 
-    def show(self, progress: Progress, seconds_left: float) -> None:
+    def show(self, line: str, completed: int, total: int | None) -> None:  # noqa: ARG002
         now = time.monotonic()
         if now < self.due:
             return
         self.due = now + self.pause
-        print(_line(self.description, progress, seconds_left), file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Do nothing, because printed lines stay visible."""
@@ -102,29 +107,34 @@ class _Bar:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        self.description = description
         text = TextColumn("{task.description}", markup=False)
         self.bar = RichProgress(text, BarColumn(), console=console, transient=True)
         self.task = self.bar.add_task(description)
         self.bar.start()
 
-    def show(self, progress: Progress, seconds_left: float) -> None:
-        self.bar.update(
-            self.task,
-            total=progress.limit,
-            completed=progress.n_iter,
-            description=_line(self.description, progress, seconds_left),
-        )
+    def show(self, line: str, completed: int, total: int | None) -> None:
+        self.bar.update(self.task, total=total, completed=completed, description=line)
 
     def close(self) -> None:
         self.bar.stop()
 
 
 def _line(description: str, progress: Progress, seconds_left: float) -> str:
-    minutes, seconds = divmod(round(seconds_left), 60)
-    hours, minutes = divmod(minutes, 60)
     return (
         f"{description}: {progress.n_iter} of at most {progress.limit} steps, distance to "
         f"optimality {progress.distance:.2e} (tolerance {progress.tolerance:.2e}), "
-        f"at most {hours}:{minutes:02}:{seconds:02} left"
+        f"at most {time_left(seconds_left)} left"
     )
+
+
+def time_left(seconds: float) -> str:
+    """Return a duration as hours, minutes and seconds.
+
+    Examples
+    --------
+    >>> time_left(3723.4)
+    '1:02:03'
+    """
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole:02}"

@@ -22,6 +22,7 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
+from lucidae.data import in_memory, rows_or_moment
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import (
@@ -609,9 +610,16 @@ def check_latents(k: int, m: int, name: str) -> None:
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return validated rows and row weights; a `SecondMoment` is returned as it is, with None."""
+    """Return validated rows and row weights, or a `SecondMoment` and None.
+
+    The moment is the given one, or that of data which are read in blocks.
+    """
     if isinstance(X, SecondMoment):
         return X, None
+    if not (in_memory(X) and in_memory(sample_weight)):
+        X, sample_weight = rows_or_moment(X, sample_weight)
+        if isinstance(X, SecondMoment):
+            return X, None
     X = check_rows(X)
     return X, check_weights(sample_weight, X)
 

@@ -22,15 +22,16 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate
+from lucidae.data import by_blocks, in_memory, loaded
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
+from lucidae.linear.batches import FitBatchesMixin, draws_rows
 from lucidae.linear.certificate import checked_data, with_changes
-from lucidae.linear.data import (
-    source_of,
-)
+from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
 from lucidae.linear.verified_spectrum import data_of
+from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights
 
 __all__ = ["LinearAutoencoder"]
@@ -42,6 +43,7 @@ __all__ = ["LinearAutoencoder"]
     upgrade=upgraded_estimator,
 )
 class LinearAutoencoder(
+    FitBatchesMixin,
     CertifiedMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -122,7 +124,8 @@ class LinearAutoencoder(
         may come from any solver and method: weights are converted between tied and untied. If their
         shape differs from the one that is needed, a warning says so and random weights are used.
     verbose : bool, default=False
-        Whether the gradient and stochastic solvers print a progress bar.
+        Whether the gradient and stochastic solvers, and reading data in blocks, show their
+        progress if they take longer than two seconds.
 
     Attributes
     ----------
@@ -246,7 +249,8 @@ class LinearAutoencoder(
         Parameters
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-            The data: n ≥ 2 samples with m features.
+            The data: n ≥ 2 samples with m features. Files, memory maps, iterables of batches and
+            Dask collections are read in blocks: see `lucidae.data.row_blocks`.
         y : ignored
             Accepted for scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
@@ -258,6 +262,9 @@ class LinearAutoencoder(
             The fitted estimator itself.
         """
         options = self._options()
+        drawn = draws_rows(options, X)
+        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
+            return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
         source = source_of(X, weights, options.reads, options.n_components)
@@ -305,11 +312,22 @@ class LinearAutoencoder(
         self._state = state
         return self
 
+    def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
+        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        _check_weight(moment.weight)
+        state = LinearState(options, reference)
+        if self.warm_start and hasattr(self, "_state"):
+            state.previous = self._state.last_weights
+        state.solve(MomentSource(moment), None, None, type(self).__name__)
+        state.check_range()
+        self._state = state
+
     def _options(self) -> Options:
         """Return the constructor's arguments after checking them; wrong ones raise a ValueError."""
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
+    @by_blocks
     @finite("the codes")
     def transform(self, X: Any) -> Array:
         """Return the codes (X − mean) W₁ᵀ of the rows of `X`, where W₁ is the encoder.
@@ -337,6 +355,7 @@ class LinearAutoencoder(
         mean, encoder = like(model.mean, X), like(encoder, X)
         return (X - mean) @ encoder.mT
 
+    @by_blocks
     @finite("the decoded rows")
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows X W₂ᵀ + mean decoded from the codes `X`, where W₂ is the decoder.
@@ -359,6 +378,7 @@ class LinearAutoencoder(
             atoms = atoms * model.code_deviations[:, None]
         return codes @ like(atoms, codes) + like(model.mean, codes)
 
+    @by_blocks
     @finite("the log-likelihoods")
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row of `X` under probabilistic PCA.
@@ -393,7 +413,7 @@ class LinearAutoencoder(
         float
             The mean over the rows, in nats.
         """
-        likelihoods = self.score_samples(X)
+        likelihoods = loaded(self.score_samples(X))
         return float(namespace(likelihoods).mean(likelihoods))
 
     def get_covariance(self) -> Array:

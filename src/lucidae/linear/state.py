@@ -91,8 +91,9 @@ class LinearState(FittedState):
         ----------
         source : MomentSource or RowsSource
             The data in the form that the solver needs.
-        rows : array or sparse matrix of shape (n, m)
-            The training rows, with which the second moment is compared.
+        rows : array or sparse matrix of shape (n, m) or None
+            The training rows, with which the second moment is compared; None for data that were
+            read in blocks.
         weights : array of shape (n,) or None
             Weights of the rows.
         title : str
@@ -104,7 +105,7 @@ class LinearState(FittedState):
         self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
         self.changed()
         self._probe = None
-        if moment is not None:
+        if moment is not None and rows is not None:
             self._probe = Probe.of(rows, weights, moment)
         if self.moment is None:
             self._certificate = self.certify(self._data(source), title)

@@ -396,7 +396,7 @@ def certify_coefficients(
 
 
 def _matrix(values: Any, name: str, *, columns: bool) -> Any:
-    """Return checked values as a dense matrix: a vector is one column if `columns`, else one row."""
+    """Return checked values as a dense matrix; a vector is a column if `columns`, else a row."""
     if scipy.sparse.issparse(values):
         values = values.toarray()  # such as `sparse_coef_` of scikit-learn's Lasso
     given = values if is_array(values) else np.asarray(values)

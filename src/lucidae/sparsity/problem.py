@@ -267,8 +267,8 @@ def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
 
     AᵀA is not formed: rounding errors may make AᵀA + γI indefinite if γ is far below the squares of
     A, while the QR decomposition [A; √γ I] = QR always exists. L is Rᵀ and B consists of the first
-    rows of Q, up to the signs that make the diagonal of L positive. For a stack of matrices, `noise`
-    has one noise variance per matrix.
+    rows of Q, up to the signs that make the diagonal of L positive. For a stack of matrices,
+    `noise` has one noise variance per matrix.
     """
     xp = namespace(tall)
     root = noise**0.5

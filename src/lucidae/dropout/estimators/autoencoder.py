@@ -23,7 +23,10 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate
+from lucidae.data import by_blocks, in_memory
+from lucidae.dropout.batches import BlockProblem, loaded_or_problem
 from lucidae.dropout.certificate import check_problem
+from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -114,7 +117,11 @@ class AutoencoderState(NetworkState):
     upgrade=upgraded_sgd_estimator,
 )
 class DropoutAutoencoder(
-    NetworkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    AutoencoderBatchesMixin,
+    NetworkMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Linear autoencoder with dropout in its hidden layer, solved exactly.
 
@@ -218,7 +225,8 @@ class DropoutAutoencoder(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+            Rows. Files, memory maps, iterables of batches and Dask collections are read in
+            blocks: see `lucidae.data.row_blocks`.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
@@ -229,6 +237,8 @@ class DropoutAutoencoder(
         self
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
+        if not (in_memory(X, rows_drawn=solver.needs_rows) and in_memory(sample_weight)):
+            return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
@@ -266,6 +276,7 @@ class DropoutAutoencoder(
         self._state = self._unsolved(moment, ref)
         return self
 
+    @by_blocks
     def transform(self, X: Any) -> Array:
         """Return the codes Vᵀ(x − mean) of rows x.
 
@@ -288,6 +299,7 @@ class DropoutAutoencoder(
             codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
             return finite_output(codes - rest @ encoder, "codes")
 
+    @by_blocks
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows that the network reconstructs from codes: U code + mean.
 
@@ -321,7 +333,7 @@ class DropoutAutoencoder(
         float
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = validated_rows(self, X, reset=False) if in_memory(X) else X
         moment = SecondMoment.of(X)
         with np.errstate(over="ignore", invalid="ignore"):
             second = second_about(moment, like(self.mean_, moment.mean))
@@ -349,6 +361,11 @@ class DropoutAutoencoder(
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows."""
         check_is_fitted(self)
+        if not (in_memory(X) and in_memory(sample_weight)):
+            found = loaded_or_problem(X, None, sample_weight, centered=True)
+            if isinstance(found, BlockProblem):
+                return self._certificate_on_blocks(found)
+            X, _, sample_weight = found
         state, X, attributes = self._state, check_rows(X), self._attributes_now()
         weights = check_weights(sample_weight, X)
         moment = SecondMoment.of(X, weights)

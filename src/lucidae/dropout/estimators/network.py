@@ -25,7 +25,13 @@ from lucidae.arrays import (
 )
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
+from lucidae.dropout.batches import BlockProblem
+from lucidae.dropout.certificate import (
+    CERTIFIED,
+    LARGEST_GAP,
+    certificate_of,
+    check_problem,
+)
 from lucidae.dropout.equalize import check_width
 from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
@@ -421,6 +427,17 @@ class NetworkMixin(CertifiedMixin):
     def _attributes_now(self) -> dict[str, Any]:
         """Return the fitted attributes as they are now, also those that a user has assigned."""
         return {name: getattr(self, name) for name in self._state.attributes}
+
+    def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
+        """Return the certificate on the problem of data that were read in blocks.
+
+        There are more rows than the objective is measured on.
+        """
+        problem, moment = found
+        attributes = self._attributes_now()
+        check_problem(problem, weights_of(attributes))
+        title = type(self).__name__
+        return self._state.certificate_on(problem, moment, title, attributes, None)
 
     def _keep(self, state: NetworkState) -> None:
         """Compute the attributes of a fit and store it; `partial_fit` computes them when read."""

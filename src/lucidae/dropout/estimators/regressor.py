@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -27,7 +27,10 @@ from lucidae.arrays import (
 )
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
+from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.dropout.batches import BlockProblem, loaded_or_problem
 from lucidae.dropout.certificate import check_problem
+from lucidae.dropout.estimators.blocks import RegressorBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -46,7 +49,13 @@ from lucidae.dropout.estimators.network import (
 from lucidae.dropout.figures import MEAN_ERROR, ReportedAttributes
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.path import SELECTIONS, CrossValidation, cross_validate, fold_moments
+from lucidae.dropout.path import (
+    SELECTIONS,
+    CrossValidation,
+    DropoutChoice,
+    cross_validate,
+    fold_moments,
+)
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
@@ -198,14 +207,6 @@ class RegressionState(NetworkState):
             return (X - center) @ columns + bias
 
 
-class DropoutChoice(NamedTuple):
-    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen."""
-
-    moment: SecondMoment
-    dropout: float
-    cv: CrossValidation | None
-
-
 def _streams(estimator: Any) -> bool:
     """Tell scikit-learn whether `partial_fit` is available; an AttributeError means no."""
     if isinstance(estimator.dropout, str):
@@ -220,7 +221,9 @@ def _streams(estimator: Any) -> bool:
     formerly="lucidae.dropout.estimators._regressor:DropoutRegressor",
     upgrade=upgraded_sgd_estimator,
 )
-class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class DropoutRegressor(
+    RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
+):
     """Linear regression through a hidden layer with dropout, solved exactly.
 
     The network x ↦ U Vᵀx + b with r hidden units, each dropped with the given probability in
@@ -374,7 +377,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Inputs.
+            Inputs. Files, memory maps, iterables of batches and Dask collections are read in
+            blocks: see `lucidae.data.row_blocks`. The same holds for `y`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         sample_weight : array-like of shape (n_samples,), optional
@@ -385,6 +389,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
+        drawn = solver.needs_rows or isinstance(self.dropout, str)
+        if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
+            return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"))
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
@@ -431,6 +438,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self._state = self._unsolved(choice, flat, ref)
         return self
 
+    @by_blocks
     def predict(self, X: Any) -> Array:
         """Return the network's output, without dropout.
 
@@ -462,7 +470,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         -------
         float
         """
-        truth = to_numpy(y) if is_array(y) else y
+        truth = to_numpy(y) if is_array(y) else loaded(y)
         weights = to_numpy(sample_weight) if is_array(sample_weight) else sample_weight
         return float(r2_score(truth, to_numpy(self.predict(X)), sample_weight=weights))
 
@@ -533,7 +541,13 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
                 "X was given without y; the certificate of a DropoutRegressor on data needs y too."
             )
         check_is_fitted(self)
-        state, X, attributes = self._state, check_rows(X), self._attributes_now()
+        state = self._state
+        if not (in_memory(X) and in_memory(y) and in_memory(sample_weight)):
+            found = loaded_or_problem(X, y, sample_weight, centered=state.centered)
+            if isinstance(found, BlockProblem):
+                return self._certificate_on_blocks(found)
+            X, y, sample_weight = found
+        X, attributes = check_rows(X), self._attributes_now()
         weights, columns = check_weights(sample_weight, X), as_columns(_checked_targets(y, X))
         moment = joint_moment(X, columns, weights)
         problem = row_problem(X, columns, weights, moment, centered=state.centered)

@@ -1,0 +1,25 @@
+"""One way in for all data: arrays, files, iterables of batches and Dask, read as blocks of rows."""
+
+from lucidae.data.blocks import RowBlock, RowBlocks
+from lucidae.data.kinds import aligned_blocks, in_memory, loaded, row_blocks
+from lucidae.data.passes import (
+    ReadInterrupted,
+    by_blocks,
+    read_moment,
+    rows_or_moment,
+    store_features,
+)
+
+__all__ = [
+    "ReadInterrupted",
+    "RowBlock",
+    "RowBlocks",
+    "aligned_blocks",
+    "by_blocks",
+    "in_memory",
+    "loaded",
+    "read_moment",
+    "row_blocks",
+    "rows_or_moment",
+    "store_features",
+]

@@ -1,0 +1,400 @@
+"""Blocks of rows: what every kind of data becomes, with the checks of each block.
+
+A block has about 32 MiB. Data that fit into one block are loaded and treated as an array; of
+larger data only a few blocks are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
+from lucidae.validation import check_rows
+
+__all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]
+
+BLOCK_BYTES = 2**25
+"""Size of a block. Data up to this size are loaded as one array."""
+
+LARGEST_BLOCK = 4
+"""A chunk of an HDF5 or Zarr array is read as a whole if it has at most this many times
+`BLOCK_BYTES`; parts of larger chunks are decompressed repeatedly."""
+
+
+class RowBlock(NamedTuple):
+    """Checked rows of the data, with their targets and weights if there are any.
+
+    Attributes
+    ----------
+    rows : array or sparse matrix of shape (n, m)
+        Floating numbers, in the library of the data.
+    targets : array of shape (n, d) or None
+        The targets of these rows.
+    weights : array of shape (n,) or None
+        The weights of these rows.
+    number : int
+        Number of the block, from 0.
+    first_row : int
+        Number of the block's first row in the whole data, from 0.
+    ends : tuple of int
+        Where the block was joined from several small ones, the number of its rows up to the end of
+        each of them.
+    """
+
+    rows: Any
+    targets: Any
+    weights: Any
+    number: int
+    first_row: int
+    ends: tuple[int, ...] = ()
+
+    def number_of(self, row: int) -> int:
+        """Return the number of the original block that contains a row of this one."""
+        return self.number + sum(row >= end for end in self.ends)
+
+
+class RowBlocks(ABC):
+    """Data that are read in blocks of rows; `row_blocks` returns one for every kind of data.
+
+    Iteration yields the rows of one block after the other, checked to have the same number of
+    columns and the same dtype.
+
+    Parameters
+    ----------
+    name : str
+        What messages call the data, such as ``"X"`` or ``"'rows.parquet'"``.
+    n_features : int
+        Number of columns.
+    reference : array
+        An empty array of the library, dtype and device of the blocks.
+    n_rows : int, optional
+        Number of rows, where it is known before they are read.
+    feature_names : tuple of str, optional
+        Names of the columns.
+    repeatable : bool, default=True
+        Whether the data can be read more than once.
+    flat : bool, default=False
+        Whether the data are a vector, one number per row; its blocks have one column.
+    first_row : int, default=0
+        Rows before this one are left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n_features: int,
+        reference: Array,
+        *,
+        n_rows: int | None = None,
+        feature_names: tuple[str, ...] | None = None,
+        repeatable: bool = True,
+        flat: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        if n_features < 1:
+            raise ValueError(f"{name} has no columns: at least one column of numbers is needed.")
+        if n_rows is not None and n_rows - first_row < 1:
+            raise ValueError(f"{name} has {n_rows} rows, and none is left after row {first_row}.")
+        self.name = name
+        self.n_features = n_features
+        self.reference = reference
+        self.n_rows = n_rows
+        self.feature_names = feature_names
+        self.repeatable = repeatable
+        self.flat = flat
+        self.first_row = first_row
+
+    @property
+    def dtype(self) -> Any:
+        """Floating type of the blocks."""
+        return self.reference.dtype
+
+    @property
+    def n_rows_to_read(self) -> int | None:
+        """Number of rows that an iteration yields, where it is known."""
+        return None if self.n_rows is None else self.n_rows - self.first_row
+
+    @property
+    def rows_per_block(self) -> int:
+        """Number of rows in `BLOCK_BYTES`."""
+        itemsize = np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
+        return max(1, BLOCK_BYTES // (self.n_features * itemsize))
+
+    @abstractmethod
+    def read(self) -> Iterator[Any]:
+        """Yield blocks as they are stored, from `first_row` on."""
+
+    def blocks(self) -> Iterator[RowBlock]:
+        """Yield checked blocks with their position in the data."""
+        index, row = 0, self.first_row
+        for raw in self.read():
+            rows = self.checked(raw, index, row)
+            if rows is None:
+                continue
+            yield RowBlock(rows, None, None, index, row)
+            index, row = index + 1, row + rows.shape[0]
+        if self.n_rows is not None and row != self.n_rows:
+            raise ValueError(shrunk(self.name, self.n_rows, row))
+        if row == self.first_row:
+            raise ValueError(f"{self.name} contains no rows: at least one row is needed.")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (block.rows for block in self.blocks())
+
+    def checked(self, raw: Any, index: int, row: int) -> Any:
+        """Return a block as floating rows of the expected width; None if it has no rows."""
+        rows = floating_rows(raw, self.name, index, row, flat=self.flat)
+        if rows is None:
+            return None
+        if rows.shape[1] != self.n_features:
+            raise ValueError(
+                f"block {index} of {self.name} has {rows.shape[1]} columns, but {self.n_features} "
+                "are expected, as in the first block: all blocks need the same columns."
+            )
+        if not self.flat and rows.dtype != self.dtype:
+            raise ValueError(
+                f"block {index} of {self.name} has dtype {rows.dtype}, but {self.dtype} is "
+                "expected, as in the first block: convert all blocks to the same dtype."
+            )
+        return rows
+
+    def __repr__(self) -> str:
+        rows = "?" if self.n_rows is None else self.n_rows
+        return f"{type(self).__name__}({self.name}: {rows} rows of {self.n_features} columns)"
+
+
+def shrunk(name: str, expected: int, found: int) -> str:
+    """Return the sentence about data that end before the number of rows that they declare."""
+    return (
+        f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
+        "read. Read it again when nobody writes to it."
+    )
+
+
+def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = False) -> Any:
+    """Return a raw block as two-dimensional floating rows; None if it has no rows.
+
+    NaN and infinity are not searched for here: they are found in the sums of squares.
+    """
+    if isinstance(raw, list | tuple):
+        raw = np.asarray(raw)
+    shape = getattr(raw, "shape", None)
+    if shape is not None and len(shape) and shape[0] == 0:
+        return None
+    if flat and shape is not None and len(shape) == 1:
+        raw = (raw if is_array(raw) else np.asarray(raw))[:, None]
+    try:
+        return check_rows(raw, name=name, finite=False)
+    except ValueError as error:
+        first = str(error).splitlines()[0].rstrip(":")
+        raise ValueError(f"block {index} of {name}, from row {row} on: {first}") from None
+
+
+def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
+    """Return an error about a block that names the block, and the row that is not finite."""
+    for part, what in ((block.rows, name), (block.targets, "y")):
+        found = None if part is None else _first_bad_entry(part)
+        if found is not None:
+            row, column, value = found
+            return ValueError(
+                f"{what} contains {value} in block {block.number_of(row)}, row "
+                f"{block.first_row + row}, column {column} (all counted from 0). "
+                "Remove or impute such rows first."
+            )
+    last = block.rows.shape[0] - 1
+    numbers = sorted({block.number, block.number_of(last)})
+    named = f"block {numbers[0]}" + "".join(f" to {number}" for number in numbers[1:])
+    rows = f"rows {block.first_row} to {block.first_row + last}, counted from 0"
+    return ValueError(f"{named} of {name} ({rows}): {error}")
+
+
+def refuse_bad_entries(block: RowBlock, name: str) -> None:
+    """Raise an error that names the first entry of a block that is NaN or infinite, if any."""
+    for part in (block.rows, block.targets):
+        entries = part.data if scipy.sparse.issparse(part) else part
+        if entries is not None and not bool(
+            namespace(entries).all(namespace(entries).isfinite(entries))
+        ):
+            raise located(ValueError(), block, name)
+
+
+def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
+    """Return row, column and kind of the first entry that is NaN or infinite, or None."""
+    if scipy.sparse.issparse(rows):
+        entries = rows.tocoo()
+        bad = np.flatnonzero(~np.isfinite(entries.data))
+        places = [(int(entries.row[i]), int(entries.col[i]), entries.data[i]) for i in bad]
+        found = min(places, key=lambda place: place[:2], default=None)
+    else:
+        values = to_numpy(rows)
+        place = np.argwhere(~np.isfinite(values))[:1]
+        found = (
+            (int(place[0, 0]), int(place[0, 1]), values[tuple(place[0])]) if len(place) else None
+        )
+    if found is None:
+        return None
+    return found[0], found[1], "NaN" if np.isnan(found[2]) else "infinity"
+
+
+def float_reference(dtype: Any) -> Array:
+    """Return an empty NumPy array of the floating type to which numbers of `dtype` are read."""
+    dtype = np.dtype(dtype)
+    return np.empty(0, dtype=dtype if dtype in (np.float32, np.float64) else np.float64)
+
+
+class ArrayBlocks(RowBlocks):
+    """An array of any library, a sparse matrix, a data frame, or any object with row slices.
+
+    Parameters
+    ----------
+    array : object
+        Something with a shape and slices of rows: in memory, or stored as HDF5 or Zarr.
+    name : str
+        What messages call it.
+    flat : bool, default=False
+        Whether a vector is accepted.
+    first_row : int, default=0
+        Rows before this one are left out.
+    """
+
+    def __init__(
+        self, array: Any, name: str, *, flat: bool = False, first_row: int = 0, **settings: Any
+    ) -> None:
+        shape = tuple(array.shape)
+        is_vector = len(shape) == 1
+        if len(shape) != 2 and not (flat and is_vector):
+            raise ValueError(
+                f"{name} has shape {shape}, expected rows and columns: two dimensions."
+            )
+        super().__init__(
+            name,
+            1 if is_vector else int(shape[1]),
+            reference_of_rows(array),
+            n_rows=int(shape[0]),
+            feature_names=column_names(array),
+            flat=is_vector,
+            first_row=first_row,
+            **settings,
+        )
+        self.array = array.tocsr() if scipy.sparse.issparse(array) else array
+
+    def read(self) -> Iterator[Any]:
+        """Yield slices of rows, aligned to the chunks of the storage."""
+        assert self.n_rows is not None, "an array has a shape"
+        step = self._step()
+        for start in _starts(self.first_row, self.n_rows, step):
+            yield _row_slice(self.array, start, min(start - start % step + step, self.n_rows))
+
+    def _step(self) -> int:
+        """Return the number of rows per block, a multiple of the chunks if there are any."""
+        rows, chunks = self.rows_per_block, getattr(self.array, "chunks", None)
+        if not isinstance(chunks, tuple) or not chunks or not isinstance(chunks[0], int):
+            return rows
+        if rows >= chunks[0]:
+            return rows - rows % chunks[0]
+        return chunks[0] if chunks[0] <= LARGEST_BLOCK * rows else rows
+
+
+def _row_slice(array: Any, start: int, stop: int) -> Any:
+    """Return some rows of an array, a sparse matrix or a data frame."""
+    if hasattr(array, "iloc"):
+        return array.iloc[start:stop]
+    block = array[start:stop]
+    kept = is_array(block) or scipy.sparse.issparse(block) or hasattr(block, "columns")
+    return block if kept else np.asarray(block)
+
+
+def _starts(first: int, end: int, step: int) -> Iterator[int]:
+    """Yield the first row of each block; blocks after the first begin at multiples of `step`."""
+    return chain([first], range(first - first % step + step, end, step))
+
+
+def reference_of_rows(array: Any) -> Array:
+    """Return an empty array of the library and the floating type of some rows."""
+    if scipy.sparse.issparse(array) or not is_array(array):
+        dtype = getattr(array, "dtype", None)
+        if dtype is None:  # a data frame
+            dtype = check_rows(_row_slice(array, 0, 1), finite=False).dtype
+        return float_reference(dtype)
+    rows = check_rows(array[:1] if array.ndim == 2 else array[:1][:, None], finite=False)
+    return zeros_like_shape((0,), rows)
+
+
+def column_names(array: Any) -> tuple[str, ...] | None:
+    """Return the names of the columns of a data frame if all are strings, as scikit-learn does."""
+    columns = getattr(array, "columns", None)
+    names = () if columns is None else tuple(columns)
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def concatenated(parts: list[Any]) -> Any:
+    """Return the rows of several blocks as one array."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(scipy.sparse.issparse(part) for part in parts):
+        return scipy.sparse.vstack(parts, format="csr")
+    return namespace(*parts).concat(parts, axis=0)
+
+
+def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
+    """Yield blocks of at least `least` rows, joined from smaller ones.
+
+    The moment of a block has m² entries, which are merged with those of the blocks before it; for
+    blocks of few rows this would take most of the time.
+    """
+    held: list[RowBlock] = []
+    for block in blocks:
+        held.append(block)
+        if sum(part.rows.shape[0] for part in held) >= least:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[RowBlock]) -> RowBlock:
+    if len(held) == 1:
+        return held[0]
+    ends = np.cumsum([block.rows.shape[0] for block in held]).tolist()
+    rows, targets, weights = (
+        None if parts[0] is None else concatenated(list(parts))
+        for parts in zip(*(block[:3] for block in held), strict=True)
+    )
+    return RowBlock(rows, targets, weights, held[0].number, held[0].first_row, tuple(ends))
+
+
+class RowQueue:
+    """Targets or weights, taken as many rows at a time as the blocks of X have."""
+
+    def __init__(self, data: RowBlocks) -> None:
+        self.data = data
+        self._blocks = iter(data)
+        self._held: list[Any] = []
+
+    def take(self, count: int) -> Any:
+        """Return the next `count` rows; an error if there are fewer."""
+        held = sum(part.shape[0] for part in self._held)
+        while held < count:
+            part = next(self._blocks, None)
+            if part is None:
+                raise ValueError(
+                    f"{self.data.name} has fewer rows than X: give one row of it for each row of X."
+                )
+            self._held.append(part)
+            held += part.shape[0]
+        rows = concatenated(self._held)
+        self._held = [rows[count:]] if held > count else []
+        return rows[:count]
+
+    def finish(self) -> None:
+        """Raise an error if rows are left."""
+        if self._held or next(islice(self._blocks, 1), None) is not None:
+            raise ValueError(
+                f"{self.data.name} has more rows than X: give one row of it for each row of X."
+            )

@@ -1,0 +1,384 @@
+"""Files that are read in blocks of rows: NPY and memory maps, Parquet, CSV, HDF5 and Zarr.
+
+Every problem with a file is a `ValueError` of one sentence that names the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lucidae.data.blocks import ArrayBlocks, RowBlocks, float_reference, shrunk
+
+__all__ = ["FILES", "blocks_of_file", "blocks_of_map"]
+
+UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""Names under which pandas stores an index without a name."""
+
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
+"""Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
+has read, and reads whole row groups."""
+
+
+def blocks_of_file(
+    path: Any, *, flat: bool = False, first_row: int = 0, options: Any = None
+) -> RowBlocks:
+    """Return the blocks of a file, recognised by its suffix.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    flat : bool, default=False
+        Whether a vector is accepted.
+    first_row : int, default=0
+        Rows before this one are left out.
+    options : lucidae.io.tables.ReadOptions, optional
+        The columns to read and, for a text file, its header and decimal separator.
+    """
+    file = Path(path)
+    if not file.exists():
+        raise ValueError(f"There is no file {str(file)!r}.")
+    reader = FILES.get(file.suffix.lower())
+    if reader is None:
+        raise ValueError(
+            f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
+            f"{', '.join(sorted(FILES))}."
+        )
+    return reader(file, flat=flat, first_row=first_row, options=options)
+
+
+def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
+    """Return a reader of arrays that also takes options: columns by their 0-based indices."""
+
+    def reader(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
+        data = opened(file, flat=flat, first_row=first_row)
+        return data if options is None or not options.columns else ChosenBlocks(data, options)
+
+    return reader
+
+
+class ChosenBlocks(RowBlocks):
+    """Some columns of other blocks, given by their 0-based indices.
+
+    Parameters
+    ----------
+    data : RowBlocks
+        All columns, which have no names.
+    options : lucidae.io.tables.ReadOptions
+        The columns, in the order in which they are read.
+    """
+
+    def __init__(self, data: RowBlocks, options: Any) -> None:
+        from lucidae.io.tables import default_names, positions
+
+        names = default_names(data.n_features)
+        found = positions(options.columns, names, data.name.strip("'"))
+        self.data, self.positions = data, list(dict.fromkeys(found))
+        super().__init__(
+            data.name,
+            len(self.positions),
+            data.reference,
+            n_rows=data.n_rows,
+            feature_names=tuple(names[at] for at in self.positions),
+            first_row=data.first_row,
+        )
+
+    def read(self) -> Iterator[Any]:
+        """Yield blocks of the chosen columns."""
+        return (rows[:, self.positions] for rows in self.data)
+
+
+class RawBlocks(RowBlocks):
+    """Rows that lie one after the other in a file of numbers: an NPY file or a memory map.
+
+    The blocks are read from the file and not through a mapping of it into memory. So the pages of
+    the file do not count as memory of the process, and a file that becomes shorter raises an error,
+    where reading its mapping would end the process.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        dtype: Any,
+        shape: tuple[int, ...],
+        offset: int,
+        *,
+        name: str,
+        flat: bool,
+        first_row: int,
+    ) -> None:
+        is_vector = len(shape) == 1
+        if len(shape) != 2 and not (flat and is_vector):
+            raise ValueError(
+                f"{name} has shape {shape}, expected rows and columns: two dimensions."
+            )
+        if dtype.kind not in "buif":
+            raise ValueError(f"{name} contains values of type {dtype}, expected real numbers.")
+        super().__init__(
+            name,
+            1 if is_vector else shape[1],
+            float_reference(dtype),
+            n_rows=shape[0],
+            flat=is_vector,
+            first_row=first_row,
+        )
+        self.file = file
+        self.stored = dtype
+        self.offset = offset
+
+    def read(self) -> Iterator[Any]:
+        """Yield blocks of the rows."""
+        assert self.n_rows is not None, "the header contains the number of rows"
+        row_bytes = self.n_features * self.stored.itemsize
+        step = max(1, self.rows_per_block)
+        with self.file.open("rb", buffering=0) as stream:
+            stream.seek(self.offset + self.first_row * row_bytes)
+            for start in range(self.first_row, self.n_rows, step):
+                count = min(step, self.n_rows - start)
+                block = np.empty((count, self.n_features), dtype=self.stored)
+                found = _fill(stream, block.reshape(-1).view(np.uint8).data) // row_bytes
+                if found < count:
+                    raise ValueError(shrunk(self.name, self.n_rows, start + found))
+                yield block
+
+
+def _fill(stream: Any, buffer: Any) -> int:
+    """Read until a buffer is full or the file ends, and return the number of bytes."""
+    done = 0
+    while done < len(buffer):
+        count = stream.readinto(buffer[done:])
+        if not count:
+            break
+        done += count
+    return done
+
+
+def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    name = repr(file.name)
+    try:
+        array = np.lib.format.open_memmap(file, mode="r")
+    except (ValueError, OSError, EOFError) as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"{name} is not a complete NPY file of numbers: {why}.") from None
+    return blocks_of_map(array, name, flat=flat, first_row=first_row)
+
+
+def blocks_of_map(
+    array: np.memmap[Any, Any], name: str, *, flat: bool = False, first_row: int = 0
+) -> RowBlocks:
+    """Return the blocks of a memory map.
+
+    They are read from the file if the rows are stored one after the other. The private changes of
+    a copy-on-write map (mode ``"c"``) are in memory only, so it is sliced.
+    """
+    file, mapping = array.filename, array._mmap  # type: ignore[attr-defined]
+    if file is None or mapping is None or array.mode == "c" or not array.flags.c_contiguous:
+        return ArrayBlocks(array, name, flat=flat, first_row=first_row)
+    # A mapping begins at the last page boundary before the offset that was asked for.
+    begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    inside = array.ctypes.data - np.frombuffer(mapping, dtype=np.uint8).ctypes.data
+    return RawBlocks(
+        Path(file),
+        array.dtype,
+        array.shape,
+        begin + inside,
+        name=name,
+        flat=flat,
+        first_row=first_row,
+    )
+
+
+class ParquetBlocks(RowBlocks):
+    """The columns of numbers of a Parquet file, read by pyarrow batch by batch.
+
+    Which columns these are is decided as `lucidae.io.tables.read_table` does: an index that pandas
+    wrote is left out unless it has a name and is asked for.
+    """
+
+    def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:
+        parquet, self._errors = _pyarrow()
+        name = repr(file.name)
+        try:
+            with parquet.ParquetFile(file) as opened:
+                schema, n_rows = opened.schema_arrow, opened.metadata.num_rows
+        except self._errors as error:
+            raise ValueError(f"{name} is not a Parquet file: {_first_line(error)}.") from None
+        names, self.left_out = _chosen_fields(file.name, schema, options)
+        single = all(schema.field(name).type == "float" for name in names)
+        super().__init__(
+            name,
+            len(names),
+            float_reference(np.float32 if single else np.float64),
+            n_rows=n_rows,
+            feature_names=names,
+            flat=flat and len(names) == 1,
+            first_row=first_row,
+        )
+        self.file = file
+
+    def read(self) -> Iterator[Any]:
+        """Yield batches of rows; missing values are NaN."""
+        parquet, _ = _pyarrow()
+        skip = self.first_row
+        try:
+            with parquet.ParquetFile(self.file, **STREAMED) as opened:
+                batches = opened.iter_batches(
+                    self.rows_per_block, columns=list(self.feature_names or ())
+                )
+                for batch in batches:
+                    if skip < batch.num_rows:
+                        yield self._numbers(batch.slice(skip))
+                    skip = max(0, skip - batch.num_rows)
+        except self._errors as error:
+            raise ValueError(
+                f"{self.name} cannot be read to its end: {_first_line(error)}. It has changed "
+                "while it was read, or it is damaged."
+            ) from None
+
+    def _numbers(self, batch: Any) -> Any:
+        block = np.empty((batch.num_rows, self.n_features), dtype=self.dtype)
+        for index, column in enumerate(batch.columns):
+            # Integers with missing values are converted to doubles, in which these are NaN.
+            block[:, index] = column.cast(
+                "double" if self.dtype == np.float64 else "float"
+            ).fill_null(np.nan)
+        return block
+
+
+def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise ValueError("Reading Parquet needs pyarrow: pip install pyarrow") from None
+    return parquet, (pa.ArrowException, OSError)
+
+
+def _chosen_fields(file: str, schema: Any, options: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the names of the columns to read, and why the others are left out."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", ())
+    index = [name for name in stored if isinstance(name, str)]
+    named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
+    every = [*named, *(name for name in schema.names if name not in index)]
+    reasons = {
+        name: f"its entries are of type {schema.field(name).type}"
+        for name in every
+        if not _is_number(schema.field(name).type)
+    }
+    if options is not None and options.columns:
+        from lucidae.io.tables import positions
+
+        asked = [every[at] for at in dict.fromkeys(positions(options.columns, every, file))]
+        for name in asked:
+            if name in reasons:
+                raise ValueError(f"{file!r} has no numeric column {name!r}: {reasons[name]}.")
+        return tuple(asked), {}
+    numeric = [name for name in every if name not in reasons]
+    if named and named[0] in numeric and len(numeric) > 1:
+        numeric.remove(named[0])
+        reasons[named[0]] = "it is the index of the rows"
+    return tuple(numeric), reasons
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_boolean))
+
+
+def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
+    try:
+        from lucidae.data.text import TextBlocks
+    except ImportError:
+        raise ValueError("Reading CSV needs pandas: pip install pandas") from None
+    return TextBlocks(file, flat=flat, first_row=first_row, options=options)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+class _StoredArray:
+    """A data set of an HDF5 file, opened for each slice, so that no file stays open."""
+
+    def __init__(self, file: Path, key: str, shape: Any, dtype: Any, chunks: Any) -> None:
+        self.file, self.key, self.shape, self.dtype = file, key, shape, dtype
+        self.chunks = chunks
+
+    def __getitem__(self, rows: slice) -> Any:
+        import h5py
+
+        try:
+            with h5py.File(self.file, "r") as opened:
+                return opened[self.key][rows]
+        except (OSError, KeyError) as error:
+            raise ValueError(
+                f"{self.file.name!r} cannot be read to its end: {_first_line(error)}. It has "
+                "changed while it was read, or it is damaged."
+            ) from None
+
+
+def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    try:
+        import h5py
+    except ImportError:
+        raise ValueError("Reading HDF5 needs h5py: pip install h5py") from None
+    found: list[Any] = []
+
+    def visit(_: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and (item.ndim == 2 or (flat and item.ndim == 1)):
+            found.append(item)
+
+    try:
+        with h5py.File(file, "r") as opened:
+            opened.visititems(visit)
+            stored = [_StoredArray(file, d.name, d.shape, d.dtype, d.chunks) for d in found]
+    except OSError as error:
+        raise ValueError(f"{file.name!r} is not an HDF5 file: {_first_line(error)}.") from None
+    array = _only(stored, file, "h5py.File(path)[name]")
+    return ArrayBlocks(array, repr(file.name), flat=flat, first_row=first_row)
+
+
+def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    try:
+        import zarr
+    except ImportError:
+        raise ValueError("Reading Zarr needs zarr: pip install zarr") from None
+    try:
+        opened = zarr.open(os.fspath(file), mode="r")
+    except Exception as error:
+        raise ValueError(f"{file.name!r} is not a Zarr array: {_first_line(error)}.") from None
+    if not hasattr(opened, "shape"):
+        arrays = [a for _, a in opened.arrays() if a.ndim == 2 or (flat and a.ndim == 1)]
+        opened = _only(arrays, file, "zarr.open(path)[name]")
+    return ArrayBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+
+
+def _only(arrays: list[Any], file: Path, advice: str) -> Any:
+    """Return the only array of a file; several are an error, because none is preferred."""
+    if len(arrays) != 1:
+        raise ValueError(
+            f"{file.name!r} contains {len(arrays)} tables, expected one: give the array itself, "
+            f"{advice}."
+        )
+    return arrays[0]
+
+
+FILES: dict[str, Callable[..., RowBlocks]] = {
+    ".npy": _with_options(_blocks_of_npy),
+    ".parquet": ParquetBlocks,
+    ".csv": _blocks_of_text,
+    ".tsv": _blocks_of_text,
+    ".txt": _blocks_of_text,
+    ".h5": _with_options(_blocks_of_hdf5),
+    ".hdf5": _with_options(_blocks_of_hdf5),
+    ".zarr": _with_options(_blocks_of_zarr),
+}
+"""Readers by the suffix of the file."""

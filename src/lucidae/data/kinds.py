@@ -1,0 +1,320 @@
+"""Recognition of the kind of given data, and blocks of X with their targets and weights."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import Array, is_array, like, namespace
+from lucidae.data import blocks as sizes
+from lucidae.data.batches import BatchBlocks
+from lucidae.data.blocks import (
+    ArrayBlocks,
+    RowBlock,
+    RowBlocks,
+    RowQueue,
+    concatenated,
+    refuse_bad_entries,
+)
+from lucidae.validation import check_number, check_weights, real_array
+
+__all__ = [
+    "AlignedBlocks",
+    "LoadedRows",
+    "aligned_blocks",
+    "in_memory",
+    "is_dask",
+    "loaded",
+    "row_blocks",
+]
+
+
+def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
+    """Tell whether `X` is an array, a sparse matrix, a data frame or a list of numbers.
+
+    Everything else is read in blocks: files, memory maps larger than one block, arrays of HDF5 and
+    Zarr, iterables of batches and Dask collections. What is not known counts as in memory, so that
+    scikit-learn says what is wrong with it. If rows are drawn in random order (`rows_drawn`),
+    memory maps of any size count as in memory.
+    """
+    if type(X) is np.ndarray or X is None:
+        return True
+    if isinstance(X, str | os.PathLike | RowBlocks | np.memmap):
+        return isinstance(X, np.memmap) and (rows_drawn or X.nbytes <= sizes.BLOCK_BYTES)
+    if isinstance(X, np.ndarray | list | tuple | dict | set | Real):
+        return True
+    if is_dask(X):
+        return False
+    if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy"):
+        return True
+    if _has_row_slices(X):
+        return False
+    return hasattr(X, "__array__") or not isinstance(X, Iterable)
+
+
+def _has_row_slices(X: Any) -> bool:
+    """Tell whether `X` is an array outside memory, such as one of h5py or zarr."""
+    has_all = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
+    return has_all and not isinstance(X, type) and len(X.shape) > 0
+
+
+def is_dask(X: Any) -> bool:
+    """Tell whether `X` is a Dask array or data frame; Dask is not imported for this."""
+    dask = sys.modules.get("dask")
+    return dask is not None and bool(dask.is_dask_collection(X))
+
+
+def row_blocks(X: Any, name: str = "X", *, first_row: int = 0) -> RowBlocks:
+    """Return data of any kind as blocks of rows.
+
+    Parameters
+    ----------
+    X : array-like, data frame, sparse matrix, path, iterable of batches or Dask collection
+        Arrays of NumPy, torch and CuPy, memory maps, arrays of `h5py` and `zarr`, paths of
+        ``.npy``, ``.csv``, ``.tsv``, ``.parquet``, ``.h5`` and ``.zarr``, generators of batches,
+        Dask arrays and data frames.
+    name : str, default="X"
+        What messages call the data; a file is called by its own name.
+    first_row : int, default=0
+        Rows before this one are left out, for example because they were read before an
+        interruption.
+
+    Returns
+    -------
+    RowBlocks
+        It has `n_features`, `n_rows` (None if it is not known), `dtype`, `feature_names`,
+        `repeatable`, and yields blocks of rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.data import row_blocks
+    >>> batches = (np.full((2, 3), float(i)) for i in range(4))
+    >>> data = row_blocks(batches)
+    >>> data.n_features, data.n_rows, data.repeatable
+    (3, None, False)
+    >>> sum(len(rows) for rows in data)
+    8
+    """
+    return _opened(X, name, first_row=first_row)
+
+
+def _opened(
+    X: Any,
+    name: str,
+    *,
+    flat: bool = False,
+    first_row: int = 0,
+    with_targets: bool = False,
+    batches: bool = False,
+) -> RowBlocks:
+    """Return blocks of any data; `flat` allows a vector, `batches` takes a list as batches."""
+    if isinstance(X, RowBlocks):
+        return X
+    if isinstance(X, str | os.PathLike):
+        from lucidae.data.files import blocks_of_file
+
+        if not Path(X).exists():
+            raise ValueError(f"There is no file {os.fspath(X)!r}, which was given as {name}.")
+        return blocks_of_file(X, flat=flat, first_row=first_row)
+    if isinstance(X, np.memmap):
+        from lucidae.data.files import blocks_of_map
+
+        return blocks_of_map(X, name, flat=flat, first_row=first_row)
+    if is_dask(X):
+        from lucidae.data.dask_blocks import DaskBlocks
+
+        return DaskBlocks(X, name, flat=flat, first_row=first_row)
+    if isinstance(X, list | tuple) and not batches:
+        X = np.asarray(X)
+    if hasattr(X, "shape") and (in_memory(X) or _has_row_slices(X)):
+        return ArrayBlocks(X, name, flat=flat, first_row=first_row)
+    if not isinstance(X, Iterable):
+        raise ValueError(
+            f"{name} is of type {type(X).__name__}, expected an array, a data frame, a path, an "
+            "iterable of batches of rows, or a Dask collection."
+        )
+    return BatchBlocks(X, name, with_targets=with_targets, flat=flat, first_row=first_row)
+
+
+def loaded(values: Any, name: str = "y") -> Any:
+    """Return targets or weights of any kind as an array in memory."""
+    if in_memory(values):
+        return values
+    if is_dask(values):
+        whole = values.compute()
+        return whole if is_array(whole) else np.asarray(whole)
+    data = _opened(values, name, flat=True)
+    whole = concatenated(list(data))
+    return whole[:, 0] if data.flat else whole
+
+
+class LoadedRows(NamedTuple):
+    """Data that fit into one block, in memory; a vector of targets is one-dimensional."""
+
+    rows: Any
+    targets: Any
+    weights: Any
+
+
+class AlignedBlocks:
+    """Blocks of X with the targets and the weights of the same rows.
+
+    Parameters
+    ----------
+    rows : RowBlocks
+        X.
+    targets : RowBlocks or None
+        y; None also if the batches of X contain it.
+    weights : RowBlocks, float or None
+        Weights of the rows, or one weight of all of them.
+    """
+
+    def __init__(
+        self, rows: RowBlocks, targets: RowBlocks | None, weights: RowBlocks | float | None
+    ) -> None:
+        self.rows = rows
+        self.targets = targets
+        self.weights = weights
+        sources = [part for part in (rows, targets, weights) if isinstance(part, RowBlocks)]
+        self.repeatable = all(source.repeatable for source in sources)
+        self.flat_targets = (
+            getattr(rows, "flat_targets", False) if targets is None else targets.flat
+        )
+        self._begun: Iterator[RowBlock] | None = None
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        """Yield blocks with targets as columns and checked weights."""
+        begun, self._begun = self._begun, None
+        return self._pass() if begun is None else begun
+
+    def _pass(self) -> Iterator[RowBlock]:
+        targets = None if self.targets is None else RowQueue(self.targets)
+        weights = RowQueue(self.weights) if isinstance(self.weights, RowBlocks) else None
+        constant = None if isinstance(self.weights, RowBlocks) else self.weights
+        for block in self.rows.blocks():
+            count = block.rows.shape[0]
+            y = block.targets if targets is None else targets.take(count)
+            w = block.weights if weights is None else weights.take(count)[:, 0]
+            if constant is not None:
+                w = np.full(count, constant)
+            _check_count(y, count, block.number)
+            yield block._replace(targets=y, weights=checked_weights(w, block))
+        for queue in (targets, weights):
+            if queue is not None:
+                queue.finish()
+
+    @property
+    def most_loaded(self) -> int:
+        """Number of rows up to which the data are loaded."""
+        return max(self.rows.rows_per_block, self.rows.n_features)
+
+    def load(self) -> LoadedRows | None:
+        """Return all rows if they fit into one block or are fewer than the columns, else None.
+
+        Fewer rows than columns take less memory than the second moment would. What was read to find
+        out how many rows there are is the beginning of the next pass.
+        """
+        known, limit = self.rows.n_rows_to_read, self.most_loaded
+        if known is not None and known > limit:
+            return None
+        read: list[RowBlock] = []
+        blocks = iter(self)
+        for block in blocks:
+            refuse_bad_entries(block, self.rows.name)
+            read.append(block)
+            if sum(part.rows.shape[0] for part in read) > limit:
+                self._begun = chain(read, blocks)
+                return None
+        return self._joined(read)
+
+    def _joined(self, read: list[RowBlock]) -> LoadedRows:
+        rows = named_rows(concatenated([block.rows for block in read]), self.rows.feature_names)
+        targets, weights = None, None
+        if read[0].targets is not None:
+            targets = concatenated([block.targets for block in read])
+            targets = targets[:, 0] if self.flat_targets else targets
+        if read[0].weights is not None:
+            weights = concatenated([block.weights for block in read])
+        return LoadedRows(rows, targets, weights)
+
+
+def _check_count(y: Any, count: int, number: int) -> None:
+    if y is not None and y.shape[0] != count:
+        raise ValueError(
+            f"block {number} has {count} rows of X and {y.shape[0]} of y: give one y per row."
+        )
+
+
+def checked_weights(weights: Any, block: RowBlock) -> Array | None:
+    """Return the weights of a block as a vector; all of them may be zero."""
+    if weights is None:
+        return None
+    reference = np.empty(0) if scipy.sparse.issparse(block.rows) else block.rows[:0, 0]
+    given = weights if is_array(weights) else np.asarray(weights, dtype=np.float64)
+    values = like(given, namespace(reference).astype(reference, namespace(reference).float64))
+    xp = namespace(values)
+    if tuple(values.shape) == (block.rows.shape[0],) and bool(xp.all(values == 0.0)):
+        return values
+    try:
+        return check_weights(values, block.rows)
+    except ValueError as error:
+        raise ValueError(f"block {block.number}: {error}") from None
+
+
+def named_rows(rows: Any, names: tuple[str, ...] | None) -> Any:
+    """Return rows of a file as a pandas frame with the names of its columns, if it has them."""
+    if names is None or not isinstance(rows, np.ndarray):
+        return rows
+    try:
+        import pandas as pd
+    except ImportError:
+        return rows
+    return pd.DataFrame(rows, columns=list(names))
+
+
+def aligned_blocks(
+    X: Any, y: Any = None, sample_weight: Any = None, *, with_targets: bool = False
+) -> AlignedBlocks:
+    """Return blocks of X with the targets and weights of the same rows, of any kinds of data.
+
+    Parameters
+    ----------
+    X : data of any kind, or an iterable of batches
+        The rows. A list is an iterable of batches here.
+    y : data of any kind, optional
+        Targets. They may also be the second part of the batches.
+    sample_weight : data of any kind or float, optional
+        Weights of the rows. They may also be the last part of the batches.
+    with_targets : bool, default=False
+        Whether targets are needed.
+
+    Returns
+    -------
+    AlignedBlocks
+    """
+    in_batches = with_targets and y is None
+    rows = _opened(X, "X", with_targets=in_batches, batches=True)
+    if in_batches and not isinstance(rows, BatchBlocks):
+        raise ValueError("y is None, but targets are needed: requires y to be passed.")
+    targets = None if y is None else _opened(y, "y", flat=True)
+    weights = sample_weight
+    if isinstance(weights, Real):
+        weights = check_number(weights, "sample_weight", low=0.0)
+    elif weights is not None:
+        if in_memory(weights):
+            weights = real_array(weights, "sample_weight")
+        weights = _opened(weights, "sample_weight", flat=True)
+    if is_dask(X):
+        from lucidae.data.dask_blocks import DaskAligned
+
+        return DaskAligned(rows, targets, weights)
+    return AlignedBlocks(rows, targets, weights)

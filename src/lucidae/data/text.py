@@ -1,0 +1,162 @@
+"""Text files that are read in blocks of rows, by the rules of `lucidae.io` (needs pandas)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lucidae.data.blocks import RowBlocks, float_reference
+from lucidae.io.tables import (
+    ReadOptions,
+    choose_columns,
+    header_sentence,
+    is_index,
+    readable_text,
+    unique_names,
+)
+from lucidae.io.text import (
+    AS_NUMBERS,
+    AS_TEXT,
+    as_one_sentence,
+    check_width,
+    has_short_rows,
+    parse_text,
+    parsing,
+    refuse_ragged,
+    text_layout,
+    to_numbers,
+)
+
+__all__ = ["TextBlocks"]
+
+CELL_BYTES = 16
+"""Bytes that a number takes while a text file is parsed, its text included."""
+
+FIRST_ROWS = 1000
+"""Number of rows from which the columns of numbers are recognised."""
+
+NUMBERS = "iuf"
+"""Kinds of the NumPy types of numbers."""
+
+
+class TextBlocks(RowBlocks):
+    """The columns of numbers of a text file, read by pandas in chunks.
+
+    Delimiter, decimal separator and header are recognised as by `lucidae.io.text`. The first rows
+    decide which columns contain numbers; text in a later row of these columns is an error.
+
+    Parameters
+    ----------
+    file : Path
+        Text in UTF-8.
+    flat : bool, default=False
+        Whether a single column is a vector.
+    first_row : int, default=0
+        Rows before this one are left out.
+    options : ReadOptions, optional
+        Header, columns and decimal separator, if they are not to be decided from the file.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        flat: bool = False,
+        first_row: int = 0,
+        options: ReadOptions | None = None,
+    ) -> None:
+        options = options or ReadOptions()
+        self.file = file
+        with readable_text(file):
+            self.layout = text_layout(file, options.header, options.decimal)
+            first = next(self._frames(FIRST_ROWS, range(len(self.layout.first))), None)
+        if first is None:
+            raise ValueError(f"{file.name!r} contains no rows: at least one row is needed.")
+        check_width(file, first, self.layout)
+        given = self.layout.first if self.layout.header else ("",) * len(self.layout.first)
+        names = unique_names(given)
+        index = 0 if self.layout.header and is_index(given[0], first[0]) else None
+        chosen = choose_columns(
+            file.name, first.set_axis(names, axis=1), options, index, self.layout.decimal
+        )
+        self.all_names, self.positions = names, chosen.numeric
+        self.left_out = chosen.left_out
+        self.header = header_sentence(names if self.layout.header else ())
+        super().__init__(
+            repr(file.name),
+            len(self.positions),
+            float_reference(np.float64),
+            feature_names=tuple(names[at] for at in self.positions),
+            flat=flat and len(self.positions) == 1,
+            first_row=first_row,
+        )
+
+    def read(self) -> Iterator[Any]:
+        """Yield chunks of rows; missing values are NaN."""
+        rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
+        skip, row, even = self.first_row, 0, False
+        with readable_text(self.file):
+            for frame in self._frames(rows, self.positions):
+                if not even and has_short_rows(frame):
+                    refuse_ragged(self.file, self.layout)
+                    even = True
+                numbers = self.numbers(frame, row)
+                if skip < len(numbers):
+                    yield numbers[skip:]
+                row, skip = row + len(numbers), max(0, skip - len(numbers))
+
+    def numbers(self, frame: Any, row: int = 0) -> np.ndarray[Any, Any]:
+        """Return the chosen columns of a parsed part of the file, which begins at a given row."""
+        for at in self.positions:
+            if frame[at].dtype.kind not in NUMBERS:
+                raise ValueError(
+                    f"column {self.all_names[at]!r} of {self.name} contains text after row {row}, "
+                    "but only numbers in its first rows: correct the file or leave out the column."
+                )
+        return frame[self.positions].to_numpy(dtype=np.float64)  # type: ignore[no-any-return]
+
+    def _frames(self, rows: int, positions: Iterable[int]) -> Iterator[Any]:
+        """Yield parts of the file, in which the given columns are numbers or text.
+
+        pandas reads numbers with a decimal point. Where it finds a row of missing values, the
+        file is read as text from this part on: only there a row of blank cells, which is left out,
+        differs from one of cells such as NA.
+        """
+        done = 0
+        if self.layout.decimal == ".":
+            for chunk in self._chunks(rows, AS_NUMBERS):
+                if chunk.isna().all(axis=1).any():
+                    break
+                yield _as_numbers(chunk, positions)
+                done += len(chunk)
+            else:
+                return
+        for cells in self._chunks(rows, AS_TEXT):
+            rest = cells.iloc[done:]
+            done = max(0, done - len(cells))
+            if len(rest):
+                yield parse_text(rest, self.layout.decimal)
+
+    def _chunks(self, rows: int, how: dict[str, Any]) -> Iterator[Any]:
+        with (
+            as_one_sentence(self.file, self.layout),
+            pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as chunks,
+        ):
+            yield from chunks
+
+
+def _as_numbers(chunk: Any, positions: Iterable[int]) -> Any:
+    """Return a chunk in which columns that pandas did not recognise as numbers are parsed again.
+
+    pandas reads "true" as a truth value, and numbers with blanks around them as text.
+    """
+    chunk = chunk.copy(deep=False)
+    for at in positions:
+        if chunk[at].dtype.kind not in NUMBERS:
+            cells = chunk[at].map(lambda cell: "" if pd.isna(cell) else str(cell).strip())
+            chunk[at] = to_numbers(cells, ".")
+    return chunk

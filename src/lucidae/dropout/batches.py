@@ -1,0 +1,92 @@
+"""The dropout problem of data that are read in blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from lucidae.arrays import Array, namespace, scalar
+from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
+from lucidae.data.passes import fold, read_moment
+from lucidae.dropout.moments import CONDITION, joint_moment, row_root
+from lucidae.dropout.objectives import LinearProblem
+from lucidae.moments import SecondMoment
+
+__all__ = ["BlockProblem", "check_streamed", "loaded_or_problem", "read_problem"]
+
+
+class BlockProblem(NamedTuple):
+    """The problem of data that were read in blocks, and the moment of their rows [x | y]."""
+
+    problem: LinearProblem
+    moment: SecondMoment
+
+
+def read_problem(
+    data: AlignedBlocks,
+    *,
+    centered: bool,
+    start: SecondMoment | None = None,
+    verbose: bool = False,
+) -> BlockProblem:
+    """Return the problem of data that are read in blocks.
+
+    The data are read once. If their second moment is ill-conditioned, they are read again and
+    factorised block by block, as `lucidae.dropout.moments.row_problem` does with rows in memory;
+    for an iterator, which can be read once only, the moment is all there is.
+    """
+    moment = read_moment(data, joint_moment, start=start, verbose=verbose)
+    problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
+    variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
+    well = scalar(variances[0]) * CONDITION >= scalar(variances[-1])
+    if well or start is not None or not data.repeatable:
+        return BlockProblem(problem, moment)
+    factor = partial(_block_root, moment, centered)
+    root = fold(data, factor, _stacked_root, verbose=verbose)
+    return BlockProblem(replace(problem, root=root), moment)
+
+
+def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
+    """Return the triangular factor of one block, centred and scaled by the moment of all rows."""
+    return row_root(X, Y, weights, moment, centered=centered)
+
+
+def _stacked_root(first: Array, second: Array) -> Array:
+    """Return the triangular factor of the rows of two factors."""
+    xp = namespace(first)
+    _, triangle = xp.linalg.qr(xp.concat([first, second], axis=0))
+    return triangle
+
+
+def loaded_or_problem(
+    X: Any, y: Any, sample_weight: Any, *, centered: bool
+) -> LoadedRows | BlockProblem:
+    """Return the data if they fit into one block, else their problem; y is X if it is None."""
+    data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
+    small = data.load()
+    if small is not None:
+        return small
+    if y is None:
+        moment = read_moment(data)
+        return BlockProblem(LinearProblem.autoencoder(moment, centered=centered), moment)
+    return read_problem(data, centered=centered)
+
+
+def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | None) -> None:
+    """Refuse settings that need rows in random order, and a start with other columns."""
+    if estimator._chosen_solver.needs_rows:
+        raise ValueError(
+            f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
+            "solver='exact', or give an array or a memory map."
+        )
+    if isinstance(estimator.dropout, str):
+        raise ValueError(
+            f"dropout={estimator.dropout!r} divides the rows into folds, but X is read in blocks: "
+            "give a number, or an array or a memory map."
+        )
+    if start is not None and start.n_features < data.rows.n_features:
+        raise ValueError(
+            f"start has {start.n_features} features, but X has {data.rows.n_features}: it must be "
+            "the moment of earlier rows of the same data."
+        )

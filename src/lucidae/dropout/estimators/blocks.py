@@ -1,0 +1,122 @@
+"""The method `fit_batches` of the dropout estimators, which reads data in blocks of rows."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from lucidae.base import restored_on_failure
+from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.dropout.batches import check_streamed, read_problem
+from lucidae.dropout.estimators.network import SgdSettings
+from lucidae.dropout.path import DropoutChoice
+from lucidae.dropout.theory import checked_dropout
+from lucidae.moments import SecondMoment
+from lucidae.validation import check_flag
+
+__all__ = ["AutoencoderBatchesMixin", "RegressorBatchesMixin"]
+
+
+class AutoencoderBatchesMixin:
+    """Give `DropoutAutoencoder` its method `fit_batches`."""
+
+    fit: Any
+    _keep: Any
+    _unsolved: Any
+
+    @restored_on_failure
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
+            a tuple of rows, targets (which are ignored) and weights. See
+            `lucidae.data.row_blocks` for the other kinds.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+        """
+        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        data = aligned_blocks(batches, None, sample_weight)
+        small = data.load() if start is None else None
+        if small is not None:
+            self.fit(small.rows, sample_weight=small.weights)
+            return self
+        check_streamed(self, data, start)
+        moment = read_moment(data, start=start, verbose=settings.verbose)
+        state = self._unsolved(moment, data.rows.reference)
+        store_features(self, data)
+        self._keep(state)
+        return self
+
+
+class RegressorBatchesMixin:
+    """Give `DropoutRegressor` its method `fit_batches`."""
+
+    dropout: float | str
+    fit_intercept: bool
+    fit: Any
+    _keep: Any
+    _unsolved: Any
+
+    @restored_on_failure
+    def fit_batches(
+        self,
+        batches: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        start: SecondMoment | None = None,
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
+            is given. See `lucidae.data.row_blocks` for the other kinds.
+        y : data of any kind, optional
+            Targets, unless the batches contain them.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows [x | y] that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+        """
+        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        data = aligned_blocks(batches, y, sample_weight, with_targets=True)
+        small = data.load() if start is None else None
+        if small is not None:
+            self.fit(small.rows, small.targets, small.weights)
+            return self
+        check_streamed(self, data, start)
+        probability = checked_dropout(self.dropout, " or 'cv'")
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        problem, moment = read_problem(
+            data, centered=centered, start=start, verbose=settings.verbose
+        )
+        store_features(self, data)
+        choice = DropoutChoice(moment, probability, None)
+        state = self._unsolved(choice, data.flat_targets, data.rows.reference)
+        state.root = problem.root
+        self._keep(state)
+        return self

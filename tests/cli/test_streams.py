@@ -1,0 +1,189 @@
+"""`lucidae fit` on files larger than one block, and with a Dask scheduler."""
+
+import socket
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import lucidae
+from extras import require
+from lucidae.cli import main
+from lucidae.data import blocks
+
+require("typer")
+require("rich")
+pandas = require("pandas")
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """Change to a folder with the same rows in several formats, each of many blocks."""
+    require("pyarrow")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 6)) * [6, 5, 4, 3, 2, 1]
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**15)
+    frame.to_parquet("rows.parquet", row_group_size=500)
+    frame.to_csv("rows.csv", index=False)
+    np.save("rows.npy", X)
+    return X
+
+
+@pytest.fixture
+def run(capsys, rows):
+    """Return a function from arguments to (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def never_loaded(monkeypatch):
+    """Make a command fail if it loads a file as a whole."""
+
+    def refuse(*_):
+        raise AssertionError("the file was loaded")
+
+    monkeypatch.setattr("lucidae.cli.fit.read_table", refuse)
+    monkeypatch.setattr("lucidae.cli.files.read_table", refuse)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])
+@pytest.mark.parametrize("family", ["linear", "dropout"])
+def test_large_files_are_streamed(run, rows, never_loaded, name, family):
+    code, out, err = run("fit", family, name, "--components", 2)
+    assert code == 0, err
+    assert "optim" in out
+    model = lucidae.load(f"{Path(name).stem}-{family}-model.npz")
+    assert not model.verbose
+    assert model._state.moment.weight == len(rows)
+    assert_allclose(model._state.moment.covariance, np.cov(rows.T, bias=True), atol=1e-10)
+    (codes,) = Path().glob("*codes*")
+    assert codes.suffix == {".npy": ".npz"}.get(Path(name).suffix, Path(name).suffix)
+
+
+def test_small_files_are_loaded(run, rows, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    monkeypatch.setattr("lucidae.cli.fit.streamed_table", lambda *_: None)
+    code, _, err = run("fit", "linear", "rows.parquet", "--components", 2)
+    assert code == 0, err
+
+
+def test_a_scheduler_that_does_not_answer_is_one_sentence(run, monkeypatch):
+    require("distributed")
+    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code, _, err = run(
+                "fit", "linear", "rows.npy", "--scheduler", f"tcp://127.0.0.1:{port}"
+            )
+    assert code == 2
+    assert "did not answer within" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_an_address_that_is_none_is_one_sentence(run):
+    require("distributed")
+    code, _, err = run("fit", "linear", "rows.npy", "--scheduler", "nowhere")
+    assert code == 2
+    assert "Dask scheduler 'nowhere'" in err
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])
+def test_a_scheduler_computes_the_fit(run, rows, never_loaded, name):
+    distributed = require("distributed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster:
+            code, _, err = run(
+                "fit", "linear", name, "--components", 2, "--scheduler", cluster.scheduler_address
+            )
+    assert code == 0, err
+    model = lucidae.load("rows-linear-model.npz")
+    assert_allclose(model.components_, lucidae.LinearAutoencoder(2).fit(rows).components_)
+
+
+WRITTEN = {
+    "names": (",", ".", "--header"),
+    "no names": (",", ".", "--no-header"),
+    "decimal comma": (";", ",", "--header"),
+}
+
+
+def write_text(rows, kind):
+    """Write the rows and a column of text; return the options that read them."""
+    delimiter, decimal, header = WRITTEN[kind]
+    frame = pandas.DataFrame(rows, columns=list("abcdef")).assign(word="text")
+    frame.to_csv(
+        "rows.csv", index=False, sep=delimiter, decimal=decimal, header=header == "--header"
+    )
+    return ["--decimal", decimal, header]
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("columns", [None, "3,0"])
+def test_a_streamed_text_is_read_as_a_loaded_one(run, rows, monkeypatch, kind, columns):
+    options = write_text(rows, kind) + ([] if columns is None else ["--columns", columns])
+    code, _, streamed = run("fit", "linear", "rows.csv", "--out", "a", *options)
+    assert code == 0, streamed
+    monkeypatch.setattr("lucidae.cli.fit.streamed_table", lambda *_: None)
+    code, _, loaded = run("fit", "linear", "rows.csv", "--out", "b", *options)
+    assert code == 0, loaded
+    assert streamed == loaded
+    assert ("word" in streamed or "column 6" in streamed) == (columns is None)
+    first, second = (lucidae.load(f"{name}-model.npz") for name in "ab")
+    assert_allclose(first.mean_, second.mean_)
+    assert_allclose(first.components_, second.components_, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.npy", "rows.h5"])
+def test_columns_of_other_large_files(run, rows, name):
+    with require("h5py").File("rows.h5", "w") as file:
+        file["rows"] = rows
+    code, _, err = run("fit", "linear", name, "--columns", "3,0")
+    assert code == 0, err
+    assert_allclose(lucidae.load("rows-linear-model.npz").mean_, rows[:, [3, 0]].mean(axis=0))
+    code, _, err = run("fit", "linear", name, "--columns", "9")
+    assert code == 2
+    assert f"{name!r} has no numeric column '9'" in err
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_scheduler_reads_text_by_the_same_rules(run, rows, never_loaded, kind):
+    distributed = require("distributed")
+    options = [*write_text(rows, kind), "--columns", "3,0"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster:
+            address = cluster.scheduler_address
+            code, _, err = run("fit", "linear", "rows.csv", *options, "--scheduler", address)
+    assert code == 0, err
+    assert_allclose(lucidae.load("rows-linear-model.npz").mean_, rows[:, [3, 0]].mean(axis=0))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("dropout", "rows.csv", "--target", "a"), ("linear", "a.npz")]
+)
+def test_what_a_cluster_does_not_read_is_refused(run, rows, monkeypatch, arguments):
+    np.savez("a.npz", X=rows)
+    monkeypatch.setattr("lucidae.cli.fit.cluster", lambda _: nullcontext())
+    code, _, err = run("fit", *arguments, "--scheduler", "tcp://127.0.0.1:1")
+    assert code == 2
+    assert "leave out --scheduler" in err

@@ -1,0 +1,353 @@
+"""Bad data: one sentence that names the block and the row, and an estimator left as it was."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+
+from extras import require
+from lucidae import DropoutAutoencoder, DropoutRegressor, LinearAutoencoder, SecondMoment
+from lucidae.data import ReadInterrupted, passes, row_blocks
+
+
+def rows_of(n=4000, m=6, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, m)) * np.arange(m, 0, -1) + 1
+
+
+def batches_of(X, size=100):
+    return (X[start : start + size] for start in range(0, len(X), size))
+
+
+@pytest.mark.parametrize("estimator", [LinearAutoencoder(2), DropoutAutoencoder(2)])
+def test_batches_of_changing_width_are_refused(estimator):
+    X = rows_of()
+    with pytest.raises(ValueError, match=r"block 1 of X has 5 columns, but 6 are expected"):
+        estimator.fit(iter([X, X[:, :5]]))
+
+
+def test_batches_of_changing_dtype_are_refused():
+    X = rows_of()
+    with pytest.raises(ValueError, match=r"block 1 of X has dtype float32, but float64"):
+        LinearAutoencoder(2).fit(iter([X, X.astype(np.float32)]))
+
+
+@pytest.mark.parametrize("batches", [iter([]), iter([np.empty((0, 3))])])
+def test_empty_iterators_are_refused(batches):
+    with pytest.raises(ValueError, match="X yields no rows"):
+        LinearAutoencoder(2).fit(batches)
+    with pytest.raises(ValueError, match="X yields no rows"):
+        SecondMoment.of(iter([]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("wrap", [np.asarray, scipy.sparse.csr_array])
+def test_nan_in_block_57_is_named_with_its_row(bad, wrap, small_blocks):
+    X = rows_of(8000)
+    X[5733, 4] = bad
+    kind = "NaN" if np.isnan(bad) else "infinity"
+    where = rf"X contains {kind} in block 57, row 5733, column 4 \(all counted from 0\)"
+    batches = [wrap(batch) for batch in batches_of(X)]
+    for estimator in (LinearAutoencoder(2), DropoutAutoencoder(2)):
+        with pytest.raises(ValueError, match=where):
+            estimator.fit(iter(batches))
+    with pytest.raises(ValueError, match=where):
+        SecondMoment.of(iter(batches))
+    with pytest.raises(ValueError, match=where):
+        LinearAutoencoder(2).fit(rows_of()).transform(iter(batches))
+
+
+def test_tiny_batches_are_joined_and_still_named(small_blocks):
+    X = rows_of(9000, 40)
+    X[1234, 7] = np.nan
+    with pytest.raises(ValueError, match="X contains NaN in block 411, row 1234, column 7"):
+        SecondMoment.of(batches_of(X, 3))
+    X[1234, 7] = 1e200
+    with pytest.raises(ValueError, match=r"block 405 to 431 of X \(rows 1215 to 1295.*overflow"):
+        SecondMoment.of(batches_of(X, 3))
+    X[1234, 7] = 0.0
+    assert_allclose(SecondMoment.of(batches_of(X, 3)).covariance, np.cov(X.T, bias=True))
+
+
+def test_nan_in_targets_and_in_small_data_is_named_too(tmp_path, small_blocks):
+    X, y = rows_of(), np.ones(4000)
+    y[3001] = np.nan
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(ValueError, match=r"y contains NaN in block \d+, row 3001, column 0"):
+        DropoutRegressor().fit(tmp_path / "x.npy", y)
+
+
+def test_nan_in_data_of_one_block_is_named_too():
+    X = rows_of(100)
+    X[57, 0] = np.nan
+    with pytest.raises(ValueError, match="X contains NaN in block 5, row 57, column 0"):
+        LinearAutoencoder(2).fit(batches_of(X, 10))
+
+
+def test_nan_in_a_dask_chunk_is_named(small_blocks):
+    da = require("dask.array")
+    X = rows_of(8000)
+    X[5733, 4] = np.nan
+    chunks = da.from_array(X, chunks=(100, 4))
+    where = "X contains NaN in block 57, row 5733, column 4"
+    with pytest.raises(ValueError, match=where):
+        LinearAutoencoder(2).fit(chunks)
+    lazy = LinearAutoencoder(2).fit(rows_of()).transform(chunks)
+    with pytest.raises(ValueError, match="block 57, row 33, column 4"):
+        lazy.compute()
+
+
+@pytest.mark.parametrize("left", [1400, 1500.5])
+def test_a_file_that_shrinks_while_it_is_read_raises_and_does_not_crash(
+    left, tmp_path, small_blocks
+):
+    X = rows_of()
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    blocks = iter(row_blocks(mapped))
+    next(blocks)
+    os.truncate(tmp_path / "x.npy", 128 + int(left * 48))
+    with pytest.raises(ValueError, match=f"declares 4000 rows, but ends after {int(left)}"):
+        list(blocks)
+    with pytest.raises(ValueError, match="declares 4000 rows"):
+        LinearAutoencoder(2).fit(mapped)
+
+
+def test_an_incomplete_npy_file_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", rows_of())
+    os.truncate(tmp_path / "x.npy", 5000)
+    with pytest.raises(ValueError, match=r"'x.npy' is not a complete NPY file"):
+        LinearAutoencoder(2).fit(tmp_path / "x.npy")
+
+
+def test_a_parquet_file_that_changes_while_it_is_read_raises(tmp_path, small_blocks):
+    require("pyarrow")
+    frame = require("pandas").DataFrame(rows_of(50_000), columns=list("abcdef"))
+    frame.to_parquet(tmp_path / "x.parquet", row_group_size=1000)
+    data = row_blocks(tmp_path / "x.parquet")
+    frame[:900].to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="declares 50000 rows, but ends after 900"):
+        list(data)
+    os.truncate(tmp_path / "x.parquet", 3000)
+    with pytest.raises(ValueError, match=r"'x.parquet' cannot be read to its end"):
+        list(data)
+    with pytest.raises(ValueError, match=r"'x.parquet' is not a Parquet file"):
+        row_blocks(tmp_path / "x.parquet")
+
+
+def test_missing_values_of_a_parquet_file_are_named(tmp_path):
+    require("pyarrow")
+    frame = require("pandas").DataFrame({"a": [1, 2, None, 4], "b": [1.0, 2.0, 3.0, 4.0]})
+    frame.astype({"a": "Int64"}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"'x.parquet' contains NaN in block 0, row 2, column 0"):
+        SecondMoment.of(tmp_path / "x.parquet")
+
+
+def test_text_in_a_later_part_of_a_csv_file_is_named(tmp_path, small_blocks):
+    require("pandas")
+    lines = ["a,b", *(f"{i},{i % 7}" for i in range(6000)), "oops,1"]
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"column 'a' of 'x.csv' contains text after row"):
+        LinearAutoencoder(1).fit(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("x.csv", "", "'x.csv' is empty"),
+        ("x.csv", "a,b\n", "contains a header and no rows"),
+        ("x.csv", "a,b\nu,v\n", "no numeric column"),
+        ("x.csv", "1,2\n3,4,5\n6,7\n", "line 2: 3 cells, but the first line has 2"),
+        ("x.npy", "no", "not a complete NPY file"),
+        ("x.parquet", "no", "is not a Parquet file"),
+        ("x.h5", "no", "is not an HDF5 file"),
+        ("x.zarr", "no", "is not a Zarr array"),
+        ("x.xyz", "no", "has the suffix '.xyz', expected one of .csv"),
+    ],
+)
+def test_bad_files_are_refused_in_one_sentence(name, content, sentence, tmp_path):
+    for package in ("pandas", "pyarrow", "h5py", "zarr"):
+        require(package)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        LinearAutoencoder(1).fit(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_bad_data_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="There is no file"):
+        LinearAutoencoder(1).fit(tmp_path / "missing.npy")
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 4)))
+    with pytest.raises(ValueError, match=r"has shape \(2, 3, 4\)"):
+        LinearAutoencoder(1).fit(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.zeros((20, 3), dtype=complex))
+    with pytest.raises(ValueError, match="expected real numbers"):
+        LinearAutoencoder(1).fit(tmp_path / "x.npy")
+    with pytest.raises(ValueError, match="none is left after row 30"):
+        row_blocks(np.ones((20, 3)), first_row=30)
+    with pytest.raises(ValueError, match="none is left after row 30"):
+        list(row_blocks(iter([np.ones((20, 3))]), first_row=30))
+    with pytest.raises(ValueError, match="X is of type object"):
+        row_blocks(object())
+    with pytest.raises(ValueError, match="a batch of X has 4 parts"):
+        DropoutRegressor().fit_batches([(np.ones((2, 2)),) * 4])
+    with pytest.raises(ValueError, match="X yields float, expected batches of rows"):
+        LinearAutoencoder(1).fit(iter([1.0, 2.0]))
+    with pytest.raises(ValueError, match="block 0 of X, from row 0 on: Expected 2D array"):
+        LinearAutoencoder(1).fit(iter(np.ones((4, 3))))
+    with pytest.raises(ValueError, match="requires y"):
+        DropoutRegressor().fit_batches(np.ones((20, 3)))
+
+
+def test_hdf5_and_zarr_files_with_several_tables_are_refused(tmp_path):
+    h5py, zarr = require("h5py"), require("zarr")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"], file["b"] = np.ones((4, 3)), np.ones((4, 3))
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    for name in "ab":
+        group.create_array(name, shape=(4, 3), dtype="f8")
+    for name in ("x.h5", "x.zarr"):
+        with pytest.raises(ValueError, match="contains 2 tables, expected one"):
+            LinearAutoencoder(1).fit(tmp_path / name)
+
+
+@pytest.mark.parametrize("count", [3999, 4001])
+def test_targets_of_another_length_are_refused(count, tmp_path, small_blocks):
+    np.save(tmp_path / "x.npy", rows_of())
+    mapped, y = np.load(tmp_path / "x.npy", mmap_mode="r"), np.ones(count)
+    with pytest.raises(ValueError, match=r"y has (fewer|more) rows than X"):
+        DropoutRegressor().fit(mapped, y)
+    chunks = require("dask.array").from_array(rows_of(), chunks=(500, 6))
+    with pytest.raises(ValueError, match=f"{count}"):
+        DropoutRegressor().fit(chunks, y)
+
+
+@pytest.mark.parametrize("weights", [-np.ones(4000), np.full(4000, np.nan), np.zeros(4000)])
+def test_bad_weights_are_refused(weights, tmp_path, small_blocks):
+    np.save(tmp_path / "x.npy", rows_of())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with pytest.raises(ValueError, match="sample_weight"):
+        LinearAutoencoder(2).fit(mapped, sample_weight=weights)
+
+
+def test_solvers_that_draw_rows_are_refused_for_large_data(small_blocks):
+    X = rows_of()
+    batches = list(batches_of(X))
+    for estimator in (
+        LinearAutoencoder(2, solver="stochastic"),
+        LinearAutoencoder(2, method="nested_dropout", solver="gradient"),
+        DropoutAutoencoder(2, solver="sgd"),
+    ):
+        with pytest.raises(ValueError, match="draws rows in random order"):
+            estimator.fit(iter(batches))
+    with pytest.raises(ValueError, match="divides the rows into folds"):
+        DropoutRegressor(dropout="cv").fit_batches(zip(batches, batches, strict=True))
+    with pytest.raises(ValueError, match="n_components=7 was given, but X has 6 features"):
+        LinearAutoencoder(7).fit(iter(batches))
+
+
+def test_a_memory_map_can_be_fitted_by_solvers_that_draw_rows(tmp_path, small_blocks):
+    X = rows_of()
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    settings = {"solver": "stochastic", "random_state": 0, "max_iter": 3000, "tol": 1e-2}
+    model = LinearAutoencoder(1, **settings).fit(mapped)
+    assert_allclose(model.components_, LinearAutoencoder(1, **settings).fit(X).components_)
+    y = X[:, 0]
+    assert DropoutRegressor(dropout="cv").fit(mapped, y).dropout_ >= 0.0
+
+
+def interrupted_after(X, count, size=100):
+    for number, batch in enumerate(batches_of(X, size)):
+        if number == count:
+            raise KeyboardInterrupt
+        yield batch
+
+
+@pytest.mark.parametrize("estimator", [LinearAutoencoder(3), DropoutAutoencoder(3)])
+def test_an_interruption_leaves_the_estimator_and_a_moment_to_go_on(estimator, small_blocks):
+    X = rows_of()
+    estimator.fit(X[:50])
+    before = dict(vars(estimator))
+    with pytest.raises(ReadInterrupted) as caught:
+        estimator.fit(interrupted_after(X, 17))
+    stop = caught.value
+    assert vars(estimator) == before
+    assert stop.n_rows == 1700
+    assert_allclose(stop.moment.mean, X[:1700].mean(axis=0))
+    whole = stop.moment.merge(SecondMoment.of(row_blocks(X, first_row=stop.n_rows)))
+    assert_allclose(whole.covariance, np.cov(X.T, bias=True))
+    rest = row_blocks(X, first_row=stop.n_rows)
+    estimator.fit_batches(rest, start=stop.moment)
+    assert estimator._state.moment.weight == len(X)
+    assert_allclose(estimator.mean_, X.mean(axis=0))
+
+
+def test_an_interrupted_regression_goes_on(small_blocks):
+    X = rows_of()
+    y = X @ np.arange(6.0)
+    with pytest.raises(ReadInterrupted) as caught:
+        DropoutRegressor(dropout=0.1).fit(interrupted_after(X, 20), y)
+    stop = caught.value
+    assert stop.moment.n_features == 7
+    model = DropoutRegressor(dropout=0.1).fit_batches(
+        X[stop.n_rows :], y[stop.n_rows :], start=stop.moment
+    )
+    assert_allclose(model.coef_, DropoutRegressor(dropout=0.1).fit(X, y).coef_, atol=1e-10)
+
+
+def test_an_interruption_of_dask_has_no_moment(monkeypatch, small_blocks):
+    chunks = require("dask.array").from_array(rows_of(), chunks=(500, 6))
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dask.compute", interrupt)
+    with pytest.raises(ReadInterrupted) as caught:
+        LinearAutoencoder(2).fit(chunks)
+    assert caught.value.moment is None
+    assert caught.value.n_rows == 0
+
+
+def test_a_start_of_other_columns_is_refused_before_anything_is_read(small_blocks):
+    start = SecondMoment.of(np.eye(3))
+    for estimator in (LinearAutoencoder(2), DropoutAutoencoder(2)):
+        with pytest.raises(ValueError, match="start has 3 features"):
+            estimator.fit_batches(rows_of(), start=start)
+
+
+class Clock:
+    """A clock that goes forward by a second each time it is read."""
+
+    now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_progress_is_shown_after_two_seconds(monkeypatch, capsys, tmp_path, small_blocks):
+    X = rows_of()
+    monkeypatch.setattr("time.monotonic", Clock())
+    LinearAutoencoder(2, verbose=True).fit(batches_of(X))
+    assert "rows per second" in capsys.readouterr().err
+    np.save(tmp_path / "x.npy", rows_of(40_000))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    model = LinearAutoencoder(2, verbose=True).fit(mapped)
+    shown = capsys.readouterr().err
+    assert "of 40000 rows" in shown
+    assert "left" in shown
+    model.transform(mapped)
+    assert "computing rows" in capsys.readouterr().err
+    LinearAutoencoder(2).fit(mapped)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_of_dask_chunks_is_shown(monkeypatch, capsys, small_blocks):
+    chunks = require("dask.array").from_array(rows_of(), chunks=(100, 6))
+    monkeypatch.setattr(passes, "DELAY", 0.0)
+    LinearAutoencoder(2, verbose=True).fit(chunks)
+    assert "of 4000 rows" in capsys.readouterr().err
+    assert threading.active_count() < 50

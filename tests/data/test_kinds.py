@@ -1,0 +1,519 @@
+"""Every kind of data: recognised, read in blocks, and fitted like an array."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+
+from extras import require
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SecondMoment,
+    certify,
+)
+from lucidae.data import aligned_blocks, in_memory, loaded, row_blocks
+
+
+def spread_rows(n=2000, m=12, dtype=np.float64, seed=0):
+    """Return rows with separated variances and a mean that is not zero."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((n, m)) * np.linspace(6, 1, m) + 3).astype(dtype)
+
+
+def memory_map(X, folder):
+    np.save(folder / "rows.npy", X)
+    return np.load(folder / "rows.npy", mmap_mode="r")
+
+
+def fortran_map(X, folder):
+    array = np.memmap(folder / "rows.raw", X.dtype, "w+", shape=X.shape, order="F")
+    array[:] = X
+    return array
+
+
+def npy_path(X, folder):
+    memory_map(X, folder)
+    return str(folder / "rows.npy")
+
+
+def parquet_path(X, folder):
+    require("pyarrow")
+    pandas = require("pandas")
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    frame.to_parquet(folder / "rows.parquet", row_group_size=700)
+    return folder / "rows.parquet"
+
+
+def csv_path(X, folder):
+    pandas = require("pandas")
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    frame.insert(3, "label", "text")
+    frame.to_csv(folder / "rows.csv", index=False)
+    return folder / "rows.csv"
+
+
+def hdf5_array(X, folder):
+    h5py = require("h5py")
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file.create_dataset("rows", data=X, chunks=(130, 2))
+    return h5py.File(folder / "rows.h5", "r")["rows"]
+
+
+def hdf5_path(X, folder):
+    hdf5_array(X, folder).file.close()
+    return folder / "rows.h5"
+
+
+def zarr_array(X, folder):
+    zarr = require("zarr")
+    path, chunks = folder / "rows.zarr", (170, min(5, X.shape[1]))
+    array = zarr.create_array(path, shape=X.shape, chunks=chunks, dtype=X.dtype, overwrite=True)
+    array[:] = X
+    return array
+
+
+def zarr_path(X, folder):
+    zarr_array(X, folder)
+    return folder / "rows.zarr"
+
+
+def generator(X, folder):
+    return (X[start : start + 300] for start in range(0, len(X), 300))
+
+
+def data_loader(X, folder):
+    torch = require("torch")
+    rows = torch.utils.data.TensorDataset(torch.asarray(np.array(X)))
+    return torch.utils.data.DataLoader(rows, batch_size=256)
+
+
+def dask_array(X, folder):
+    return require("dask.array").from_array(X, chunks=(311, 5))
+
+
+def dask_frame(X, folder):
+    pandas = require("pandas")
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    return require("dask.dataframe").from_pandas(frame, npartitions=7)
+
+
+STORED = [
+    memory_map,
+    fortran_map,
+    npy_path,
+    parquet_path,
+    hdf5_array,
+    hdf5_path,
+    zarr_array,
+    zarr_path,
+    dask_array,
+    dask_frame,
+]
+ALL = [*STORED, generator, data_loader]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_fit_equals_the_fit_in_memory(kind, dtype, tmp_path, small_blocks):
+    X = spread_rows(dtype=dtype)
+    expected = LinearAutoencoder(4).fit(X)
+    model = LinearAutoencoder(4).fit(kind(X, tmp_path))
+    tolerance = 1e-10 if dtype == np.float64 else 1e-5
+    assert str(model.components_.dtype).endswith(X.dtype.name)
+    assert_allclose(model.components_, expected.components_, atol=tolerance)
+    assert_allclose(model.explained_variance_, expected.explained_variance_, rtol=tolerance)
+    assert model.n_samples_seen_ == len(X)
+    assert model.n_features_in_ == 12
+
+
+@pytest.mark.parametrize("kind", [*STORED, csv_path], ids=lambda kind: kind.__name__)
+def test_results_of_blocks_equal_those_in_memory(kind, tmp_path, small_blocks):
+    X = spread_rows()
+    data = kind(X, tmp_path)
+    model = LinearAutoencoder(4).fit(data)
+    codes = LinearAutoencoder(4).fit(X).transform(X)
+    assert_allclose(model.transform(data), codes, atol=1e-10)
+    assert_allclose(model.score(data), LinearAutoencoder(4).fit(X).score(X), rtol=1e-10)
+
+
+def test_inverse_transform_reads_codes_in_blocks(tmp_path, small_blocks):
+    X = spread_rows(6000)
+    model = LinearAutoencoder(4).fit(X)
+    codes = model.transform(X)
+    assert_allclose(
+        model.inverse_transform(memory_map(codes, tmp_path)), model.inverse_transform(codes)
+    )
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_moments_of_all_kinds_are_equal(kind, tmp_path, small_blocks):
+    X = spread_rows()
+    moment = SecondMoment.of(kind(X, tmp_path))
+    assert_allclose(moment.covariance, np.cov(X.T, bias=True), atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_data_of_one_block_are_loaded_and_can_be_fitted_by_any_solver(kind, tmp_path):
+    X = spread_rows(300)
+    settings = {"solver": "stochastic", "max_iter": 50, "random_state": 0}
+    with pytest.warns(UserWarning, match="max_iter"):
+        model = LinearAutoencoder(2, **settings).fit(kind(X, tmp_path))
+    with pytest.warns(UserWarning, match="max_iter"):
+        expected = LinearAutoencoder(2, **settings).fit(X)
+    assert_allclose(model.components_, expected.components_, atol=1e-6)
+    assert len(model.certificate_) == len(expected.certificate_)
+
+
+@pytest.mark.parametrize("kind", [memory_map, generator, dask_array], ids=lambda k: k.__name__)
+def test_certificates_of_large_data_equal_those_in_memory(kind, tmp_path, small_blocks):
+    X = spread_rows(30_000, 70)  # more entries than a fit compares with its moment
+    if kind is dask_array:
+        require("dask")
+    expected = LinearAutoencoder(4).fit(X)
+    model = LinearAutoencoder(4).fit(kind(X, tmp_path))
+    pairs = [
+        (model.certificate_, expected.certificate_),
+        (certify(model, kind(X, tmp_path)), certify(expected, X)),
+    ]
+    for found, wanted in pairs:
+        assert [claim.name for claim in found] == [claim.name for claim in wanted]
+        assert [claim.holds for claim in found] == [claim.holds for claim in wanted]
+        assert found.holds
+        for claim, other in zip(found, wanted, strict=True):
+            assert_allclose(claim.value or 0.0, other.value or 0.0, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_no_moment_is_formed_of_data_with_fewer_rows_than_columns(
+    kind, tmp_path, small_blocks, monkeypatch
+):
+    X = spread_rows(300, 500)
+
+    def refuse(*_, **__):
+        raise AssertionError("the moment of the features was formed")
+
+    monkeypatch.setattr("lucidae.linear.batches.read_moment", refuse)
+    model = LinearAutoencoder(3).fit(kind(X, tmp_path))
+    expected = LinearAutoencoder(3).fit(X)
+    assert_allclose(model.components_, expected.components_, atol=1e-9)
+
+
+def test_names_of_columns_are_stored_and_checked(tmp_path, small_blocks):
+    X = spread_rows()
+    path = parquet_path(X, tmp_path)
+    model = LinearAutoencoder(2).fit(path)
+    assert_array_equal(model.feature_names_in_, [f"c{i}" for i in range(12)])
+    pandas = require("pandas")
+    renamed = pandas.DataFrame(X, columns=[f"d{i}" for i in range(12)])
+    renamed.to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(ValueError, match="feature names"):
+        model.transform(tmp_path / "other.parquet")
+    assert not hasattr(model.fit(memory_map(X, tmp_path)), "feature_names_in_")
+
+
+def test_text_columns_of_a_csv_file_are_left_out(tmp_path, small_blocks):
+    X = spread_rows()
+    data = row_blocks(csv_path(X, tmp_path))
+    assert data.feature_names == tuple(f"c{i}" for i in range(12))
+    assert_array_equal(np.concatenate(list(data)), X)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_blocks_are_bounded_and_begin_at_any_row(kind, tmp_path, small_blocks):
+    X = spread_rows()
+    data = row_blocks(kind(X, tmp_path), first_row=777) if kind is not dask_frame else None
+    if data is None:
+        with pytest.raises(ValueError, match="first_row=777"):
+            row_blocks(kind(X, tmp_path), first_row=777)
+        return
+    parts = list(data)
+    assert_array_equal(np.concatenate([np.asarray(part) for part in parts]), X[777:])
+    assert len(parts) > 1
+    assert all(part.nbytes <= 2**16 for part in parts)
+    assert data.n_rows in (None, 2000, 1223)
+
+
+def test_blocks_follow_the_chunks_of_the_storage(tmp_path, small_blocks):
+    X = spread_rows()
+    assert [len(part) for part in row_blocks(hdf5_array(X, tmp_path))][:2] == [650, 650]
+    require("zarr")
+    assert [len(part) for part in row_blocks(zarr_array(X, tmp_path))][:2] == [680, 680]
+
+
+def test_arrays_in_memory_are_blocks_too(small_blocks):
+    X = spread_rows()
+    for given in (X, scipy.sparse.csr_array(X), X.tolist(), require("polars").DataFrame(X)):
+        parts = list(row_blocks(given))
+        parts = [part.toarray() if scipy.sparse.issparse(part) else part for part in parts]
+        assert_allclose(np.concatenate(parts), X)
+
+
+def test_what_is_in_memory_is_recognised(tmp_path):
+    assert all(map(in_memory, (spread_rows(), [[1.0]], None, 2.0, scipy.sparse.eye_array(3))))
+    assert in_memory(require("pandas").Series([1.0]))
+    assert in_memory(require("polars").Series([1.0]))
+    assert in_memory(memory_map(spread_rows(), tmp_path))  # smaller than one block
+    assert not in_memory("rows.npy")
+    assert not in_memory(iter([]))
+
+
+@pytest.mark.parametrize("kind", STORED, ids=lambda kind: kind.__name__)
+def test_regression_takes_targets_and_weights_of_any_kind(kind, tmp_path, small_blocks):
+    X, rng = spread_rows(), np.random.default_rng(1)
+    Y = X @ rng.standard_normal((12, 3)) + rng.standard_normal((2000, 3))
+    weights = rng.integers(0, 3, 2000).astype(float)
+    (tmp_path / "y").mkdir()
+    expected = DropoutRegressor(dropout=0.2).fit(X, Y, weights)
+    data, targets = kind(X, tmp_path), kind(Y, tmp_path / "y")
+    model = DropoutRegressor(dropout=0.2).fit(data, targets, weights)
+    assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+    assert_allclose(model.intercept_, expected.intercept_, atol=1e-9)
+    assert_allclose(model.predict(data), expected.predict(X), atol=1e-9)
+    assert_allclose(model.score(data, targets), expected.score(X, Y))
+    assert certify(model, data, targets, sample_weight=weights).holds
+
+
+def test_a_vector_of_targets_stays_a_vector(tmp_path, small_blocks):
+    X = spread_rows()
+    y = X[:, 0] - X[:, 5]
+    batches = [(X[i : i + 100], y[i : i + 100]) for i in range(0, 2000, 100)]
+    for model in (
+        DropoutRegressor(dropout=0.1).fit(memory_map(X, tmp_path), y),
+        DropoutRegressor(dropout=0.1).fit_batches(batches),
+        DropoutRegressor(dropout=0.1).fit_batches(iter(batches)),
+    ):
+        assert model.coef_.shape == (12,)
+        assert isinstance(model.intercept_, float)
+        assert model.predict(X).shape == (2000,)
+
+
+def test_ill_conditioned_inputs_are_factorised_block_by_block(tmp_path, small_blocks):
+    X = spread_rows()
+    X[:, 1] = X[:, 0] + 1e-6 * X[:, 1]
+    y = X[:, 0] - 3 * X[:, 1] + X[:, 2]
+    expected = DropoutRegressor(dropout=0.0).fit(X, y)
+    model = DropoutRegressor(dropout=0.0).fit(memory_map(X, tmp_path), y)
+    dask = DropoutRegressor(dropout=0.0).fit(dask_array(X, tmp_path), y)
+    assert model._state.root is not None
+    for found in (model, dask):
+        assert_allclose(found.predict(X), expected.predict(X), atol=1e-9)
+        assert found.certificate_.holds
+    once = DropoutRegressor(dropout=0.0).fit_batches(zip([X] * 2, [y] * 2, strict=True))
+    assert once._state.root is None
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_dropout_autoencoder_takes_all_kinds(kind, tmp_path, small_blocks):
+    X = spread_rows()
+    expected = DropoutAutoencoder(3, dropout=0.3).fit(X)
+    model = DropoutAutoencoder(3, dropout=0.3).fit(kind(X, tmp_path))
+    assert_allclose(model.objective_, expected.objective_, rtol=1e-10)
+    assert_allclose(
+        np.asarray(model.right_) @ np.asarray(model.left_).T,
+        expected.right_ @ expected.left_.T,
+        atol=1e-10,
+    )
+    if kind in STORED:
+        data = kind(X, tmp_path)
+        assert_allclose(model.transform(data), expected.transform(X), atol=1e-9)
+        assert_allclose(model.score(data), expected.score(X))
+        assert certify(model, data).holds
+
+
+def test_weights_of_batches_count(small_blocks):
+    X, rng = spread_rows(), np.random.default_rng(1)
+    w = rng.integers(0, 4, 2000).astype(float)
+    w[300:600] = 0.0  # one whole batch
+    expected = SecondMoment.of(X, w)
+    batches = [(X[i : i + 300], None, w[i : i + 300]) for i in range(0, 2000, 300)]
+    model = LinearAutoencoder(3).fit_batches(batches)
+    assert model.n_samples_seen_ == w.sum()
+    assert_allclose(model.mean_, expected.mean)
+    assert_allclose(LinearAutoencoder(3).fit_batches((X, X), 2.0).n_samples_seen_, 2 * 2 * len(X))
+
+
+@pytest.mark.parametrize("dtype", [">f4", "int16", "float16", "bool", "uint8"])
+def test_other_types_of_numbers_are_read_as_floats(dtype, tmp_path, small_blocks):
+    X = (10 * spread_rows(20_000)).astype(dtype)
+    data = row_blocks(memory_map(X, tmp_path))
+    assert data.dtype == np.float64
+    assert_array_equal(np.concatenate(list(data)), X.astype(float))
+    expected = SecondMoment.of(X)
+    assert_allclose(SecondMoment.of(tmp_path / "rows.npy").covariance, expected.covariance)
+
+
+def test_pairs_of_weights_are_certified_on_any_data(tmp_path, small_blocks):
+    X = spread_rows()
+    data = memory_map(X, tmp_path)
+    model = LinearAutoencoder(3).fit(X)
+    pair = (model.encoder_, model.decoder_)
+    assert certify(pair, data, family="linear", method="rag").holds
+    dropout = DropoutAutoencoder(3, dropout=0.3).fit(X)
+    pair = (dropout.left_, dropout.right_)
+    assert certify(pair, data, family="dropout", dropout=0.3).holds
+    assert certify(pair, data, data, family="dropout", dropout=0.3).holds
+
+
+def test_columns_of_a_view_of_a_memory_map(tmp_path, small_blocks):
+    X = spread_rows()
+    mapped = memory_map(X, tmp_path)
+    for view, array in [
+        (mapped[100:], X[100:]),
+        (mapped[:, 2:9], X[:, 2:9]),
+        (mapped[::-1], X[::-1]),
+        (mapped[5:1900][3:], X[8:1900]),
+    ]:
+        assert_array_equal(np.concatenate(list(row_blocks(view))), array)
+    private = np.load(tmp_path / "rows.npy", mmap_mode="c")
+    private[0] = 7.0
+    assert_array_equal(next(iter(row_blocks(private)))[0], np.full(12, 7.0))
+    written = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    written[0] = 8.0
+    assert_array_equal(next(iter(row_blocks(written)))[0], np.full(12, 8.0))
+
+
+def test_labels_of_batches_are_ignored_without_supervision(small_blocks):
+    X = spread_rows()
+    labelled = [[X[i : i + 300], np.full(len(X[i : i + 300]), 7.0)] for i in range(0, 2000, 300)]
+    for estimator in (LinearAutoencoder(3), DropoutAutoencoder(3)):
+        estimator.fit_batches(labelled)
+        assert estimator._state.moment.weight == 2000
+        assert_allclose(estimator.mean_, X.mean(axis=0))
+
+
+def test_several_files_are_batches(tmp_path, small_blocks):
+    X = spread_rows(4000)
+    paths = []
+    for number, part in enumerate(np.split(X, 4)):
+        (tmp_path / str(number)).mkdir()
+        paths.append(parquet_path(part, tmp_path / str(number)))
+    model = LinearAutoencoder(3).fit_batches(paths)
+    assert_allclose(model.components_, LinearAutoencoder(3).fit(X).components_, atol=1e-10)
+    assert_array_equal(model.feature_names_in_, [f"c{i}" for i in range(12)])
+    assert_allclose(SecondMoment.of(iter(paths)).mean, X.mean(axis=0))
+    pandas = require("pandas")
+    pandas.DataFrame(X[:9], columns=list("abcdefghijkl")).to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(ValueError, match=r"'other.parquet' has other columns"):
+        LinearAutoencoder(3).fit_batches([*paths, tmp_path / "other.parquet"])
+
+
+def test_loaded_returns_vectors_as_vectors(tmp_path):
+    np.save(tmp_path / "y.npy", np.arange(5.0))
+    assert_array_equal(loaded(tmp_path / "y.npy"), np.arange(5.0))
+
+
+def test_an_iterator_is_read_once_and_says_so(small_blocks):
+    X = spread_rows()
+    data = row_blocks(X[i : i + 100] for i in range(0, 2000, 100))
+    assert len(list(data)) == 20
+    with pytest.raises(ValueError, match="read already"):
+        list(data)
+    assert row_blocks([X.tolist()][0]).repeatable
+
+
+def test_reading_ahead_loses_no_rows(small_blocks):
+    X = spread_rows()
+    data = aligned_blocks(iter(np.split(X, 40)), iter(np.split(X[:, 0], 25)))
+    assert data.load() is None
+    blocks = list(data)
+    assert_array_equal(np.concatenate([block.rows for block in blocks]), X)
+    assert_array_equal(np.concatenate([block.targets for block in blocks])[:, 0], X[:, 0])
+
+
+MEASURED = """
+import sys
+import numpy as np
+from lucidae import LinearAutoencoder
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+warm = np.random.default_rng(0).standard_normal((5000, 100))
+LinearAutoencoder(3).fit(warm).transform(warm)
+rows = np.load(sys.argv[1], mmap_mode="r")
+before = peak()
+model = LinearAutoencoder(3).fit(rows)
+codes = model.transform(rows)
+print(peak() - before, codes.shape[0])
+"""
+
+
+MEASURED_PARQUET = """
+import sys
+import pyarrow
+from lucidae import SecondMoment
+
+moment = SecondMoment.of(sys.argv[1])
+print(pyarrow.default_memory_pool().max_memory() / 2**20, int(moment.weight))
+"""
+
+
+def test_pyarrow_does_not_keep_what_it_has_read(tmp_path):
+    require("pyarrow")
+    pq, pa = require("pyarrow.parquet"), require("pyarrow")
+    block = np.random.default_rng(0).standard_normal((20_000, 30), dtype=np.float32)
+    table = pa.table({f"c{i}": column for i, column in enumerate(block.T)})
+    with pq.ParquetWriter(tmp_path / "large.parquet", table.schema) as writer:
+        for _ in range(60):  # 144 MB
+            writer.write_table(table)
+    command = [sys.executable, "-c", MEASURED_PARQUET, str(tmp_path / "large.parquet")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    megabytes, rows = result.stdout.split()
+    assert int(rows) == 1_200_000
+    assert float(megabytes) < 170  # with the defaults of pyarrow: 293
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_a_memory_map_of_400_megabytes_is_never_in_memory_as_a_whole(tmp_path):
+    rng, n = np.random.default_rng(0), 1_000_000
+    array = np.lib.format.open_memmap(
+        tmp_path / "large.npy", mode="w+", dtype=np.float32, shape=(n, 100)
+    )
+    block = rng.standard_normal((n // 20, 100), dtype=np.float32)
+    for start in range(0, n, len(block)):
+        array[start : start + len(block)] = block
+    array.flush()
+    del array
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "large.npy")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    megabytes, rows = result.stdout.split()
+    assert int(rows) == n
+    # Two blocks of 32 MiB, what the products need, and 12 MB of codes.
+    assert float(megabytes) < 160
+
+
+def test_assigned_attributes_are_refuted_on_data_in_blocks(tmp_path, small_blocks):
+    X = spread_rows()
+    path, y = npy_path(X, tmp_path), X @ np.arange(12.0)
+    linear = LinearAutoencoder(2).fit(path)
+    autoencoder = DropoutAutoencoder(3).fit(path)
+    regressor = DropoutRegressor(dropout=0.1).fit(path, y)
+    assert regressor.dropout_ == 0.1
+    assert regressor.cv_ is None
+    assert all(certify(model, path).holds for model in (linear, autoencoder))
+    assert certify(regressor, path, y).holds
+    linear.mean_ = linear.mean_ + 1.0
+    autoencoder.mean_ = autoencoder.mean_ + 1.0
+    regressor.coef_ = regressor.coef_ * 1.1
+    assert certify(linear, path).holds is False
+    assert certify(autoencoder, path).holds is False
+    assert certify(regressor, path, y).holds is False
+
+
+@pytest.mark.parametrize("setting", [{"tol": -1}, {"fit_intercept": "x"}, {"dropout": 2.0}])
+def test_fit_batches_checks_the_settings(setting, small_blocks):
+    X = spread_rows()
+    model = DropoutRegressor(**setting)
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"{name}="):
+        model.fit_batches((X[i : i + 500], X[i : i + 500, 0]) for i in range(0, len(X), 500))
+    assert not hasattr(model, "coef_")
+    assert not hasattr(model, "n_features_in_")

@@ -1,0 +1,109 @@
+"""Text files in blocks of rows are read by the rules of `lucidae.io.tables.read_table`."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from extras import require
+from lucidae.data import row_blocks
+
+pandas = require("pandas")
+
+from lucidae.data.files import blocks_of_file
+from lucidae.io.tables import ReadOptions, read_table
+
+ROWS = 3000
+NUMBERS = (1000 * np.random.default_rng(0).standard_normal((ROWS, 3))).round(2)
+
+
+def comma(number):
+    """Return a number in the German way, such as 1.234,5."""
+    return f"{number:,.1f}".translate(str.maketrans(",.", ".,"))
+
+
+LINES = {
+    "names": ["a,b,c", *(f"{x},{y},{z}" for x, y, z in NUMBERS)],
+    "blank lines": ["", "", "a,b,c", "", *(f"{x}, {y} ,{z}" for x, y, z in NUMBERS)],
+    "no names": [f"{x},{y},{z}" for x, y, z in NUMBERS],
+    "years": ["2020,2021,2022", *(f"{x},{y},{z}" for x, y, z in NUMBERS)],
+    "tabs": ["a\tb\tc", *(f"{x}\t{y}\t{z}" for x, y, z in NUMBERS)],
+    "decimal comma": ["a;b;c", *(";".join(map(comma, row)) for row in NUMBERS)],
+    "text and truth": ["a,b,c,d", *(f"{x},word {x},{z > 0},{y}" for x, y, z in NUMBERS)],
+    "index": [",a,b", *(f"{i},{y},{z}" for i, (_, y, z) in enumerate(NUMBERS))],
+    "whole numbers first": ["a,b", *(f"{i},{i if i < 2000 else i + 0.5}" for i in range(ROWS))],
+    "blank rows": ["a,b", *("," if i == 2500 else f"{i},{i % 7}" for i in range(ROWS))],
+    "equal names": ["a,a,", *(f"{x},{y},{z}" for x, y, z in NUMBERS)],
+}
+
+
+@pytest.fixture(params=LINES)
+def path(request, tmp_path, small_blocks):
+    """Write a text file of several blocks."""
+    (tmp_path / "rows.csv").write_text("\n".join(LINES[request.param]) + "\n")
+    return tmp_path / "rows.csv"
+
+
+def test_blocks_are_those_of_the_loaded_table(path):
+    table, data = read_table(path), row_blocks(path)
+    assert data.feature_names == table.columns
+    assert data.left_out == table.left_out
+    assert data.header == table.header
+    blocks = list(data)
+    assert len(blocks) > 1
+    assert_array_equal(np.concatenate(blocks), table.values)
+    later = list(row_blocks(path, first_row=2600))
+    assert_array_equal(np.concatenate(later), table.values[2600:])
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_options_are_those_of_the_loaded_table(tmp_path, small_blocks, header):
+    (tmp_path / "rows.txt").write_text("\n".join(LINES["years" if header else "no names"]))
+    options = ReadOptions(header=header, columns=("2", "0"))
+    table, data = (
+        read_table(tmp_path / "rows.txt", options),
+        blocks_of_file(tmp_path / "rows.txt", options=options),
+    )
+    assert data.feature_names == table.columns
+    assert_array_equal(np.concatenate(list(data)), table.values)
+    with pytest.raises(ValueError, match="has no numeric column '7'"):
+        blocks_of_file(tmp_path / "rows.txt", options=ReadOptions(columns=("7",)))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("1,2,3", "line 3002: 3 cells, but the first line has 2"),
+        ("1", "line 3002: 1 cells, but the first line has 2"),
+        ("true,1", "column 'a' of 'rows.csv' contains text after row"),
+    ],
+)
+def test_a_bad_line_far_behind_the_first_is_named(tmp_path, small_blocks, line, sentence):
+    lines = ["a,b", *(f"{x},{y}" for x, y, _ in NUMBERS), line, *["1,2"] * 2000]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=sentence):
+        list(row_blocks(tmp_path / "rows.csv"))
+
+
+def test_missing_values_are_nan_and_blank_rows_are_left_out(tmp_path, small_blocks):
+    lines = ["a,b", *(f"{x},{y}" for x, y, _ in NUMBERS), "NA,n/a", ",", "1,"]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    rows = np.concatenate(list(row_blocks(tmp_path / "rows.csv")))
+    assert_array_equal(rows[ROWS:], [[np.nan, np.nan], [1.0, np.nan]])
+    assert_array_equal(rows[:ROWS], NUMBERS[:, :2])
+
+
+def test_the_index_of_a_parquet_file_is_left_out(tmp_path):
+    require("pyarrow")
+    frame = pandas.DataFrame(NUMBERS, columns=list("abc"), index=np.arange(ROWS) * 2)
+    frame.to_parquet(tmp_path / "unnamed.parquet")
+    frame.rename_axis("time").to_parquet(tmp_path / "named.parquet")
+    for name in ("unnamed", "named"):
+        path = tmp_path / f"{name}.parquet"
+        table, data = read_table(path), row_blocks(path)
+        assert data.feature_names == table.columns == ("a", "b", "c")
+        assert data.left_out == table.left_out
+    options = ReadOptions(columns=("b", "time"))
+    table = read_table(path, options)
+    data = blocks_of_file(path, options=options)
+    assert data.feature_names == table.columns == ("b", "time")
+    assert_array_equal(np.concatenate(list(data)), table.values)

@@ -1,0 +1,293 @@
+"""Dask on a cluster of two worker processes, and on the threads of this one."""
+
+import os
+import pickle
+import signal
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+
+from extras import require
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SecondMoment,
+    certify,
+)
+from lucidae.data import blocks
+
+da = require("dask.array")
+dd = require("dask.dataframe")
+dask = require("dask")
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Return the client of two worker processes of one thread each."""
+    distributed = require("distributed")
+    with warnings.catch_warnings():
+        # distributed and tornado leave sockets to the garbage collector when a worker is killed.
+        warnings.simplefilter("ignore")
+        settings = {"distributed.worker.daemon": True, "distributed.comm.retry.count": 2}
+        with (
+            dask.config.set(settings),
+            distributed.LocalCluster(
+                n_workers=2,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=0,
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            client.run(_quiet)
+            yield client
+
+
+def _quiet():
+    warnings.simplefilter("ignore", ResourceWarning)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Make blocks of 64 KiB, so that small arrays are not loaded as a whole."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**16)
+
+
+def spread_rows(n=3000, m=20, dtype=np.float64):
+    """Return rows with separated variances, half of the entries zero."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((n, m)) * np.linspace(6, 1, m) + 1
+    return (rows * (rng.random((n, m)) < 0.5)).astype(dtype)
+
+
+def all_kinds(X, folder):
+    """Return the same rows as every kind of data."""
+    torch, h5py, zarr = require("torch"), require("h5py"), require("zarr")
+    np.save(folder / "x.npy", X)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(100, 7))
+    zarr.create_array(folder / "x.zarr", data=X, chunks=(100, 7))
+    require("pyarrow")
+    frame = require("pandas").DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    frame.to_parquet(folder / "x.parquet")
+    return {
+        "numpy": X,
+        "csr": scipy.sparse.csr_array(X),
+        "torch": torch.asarray(np.array(X)),
+        "memory map": np.load(folder / "x.npy", mmap_mode="r"),
+        "zarr": zarr.open(folder / "x.zarr", mode="r"),
+        "hdf5": folder / "x.h5",
+        "parquet": folder / "x.parquet",
+        "iterator": (X[i : i + 137] for i in range(0, len(X), 137)),
+        "dask": da.from_array(X, chunks=(411, 7)),
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_all_kinds_of_data_give_the_same_components(client, dtype, tmp_path):
+    X = spread_rows(dtype=dtype)
+    _, _, axes = np.linalg.svd((X - X.mean(axis=0)).astype(float), full_matrices=False)
+    tolerance = 1e-10 if dtype == np.float64 else 1e-5
+    for kind, data in all_kinds(X, tmp_path).items():
+        found = np.asarray(LinearAutoencoder(4).fit(data).components_)
+        signs = np.sign(np.sum(found * axes[:4], axis=1, keepdims=True))
+        assert found.dtype == dtype, kind
+        assert_allclose(found, signs * axes[:4], atol=tolerance, err_msg=kind)
+
+
+def marked_by_process(block, folder):
+    """Leave a file with the number of the process that has the block."""
+    Path(folder, str(os.getpid())).touch()
+    return block
+
+
+def test_moments_are_computed_by_the_workers(client, tmp_path):
+    chunks = da.from_array(spread_rows(), chunks=(100, 20))
+    SecondMoment.of(chunks.map_blocks(marked_by_process, str(tmp_path), meta=chunks._meta))
+    processes = {int(path.name) for path in tmp_path.iterdir()}
+    assert processes <= set(client.run(os.getpid).values())
+
+
+def once_and_killed(block, folder, block_id=None):
+    """Kill the worker in the middle of the data, once; afterwards return the block."""
+    mark = Path(folder, "killed")
+    if block_id is not None and block_id[0] == 12 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_worker_killed_in_mid_fit_costs_time_and_not_the_result(client, tmp_path):
+    X = spread_rows()
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        once_and_killed, str(tmp_path), dtype=X.dtype
+    )
+    model = LinearAutoencoder(4).fit(chunks)
+    assert (tmp_path / "killed").exists()
+    assert_allclose(model.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+    client.wait_for_workers(2, timeout=60)
+
+
+@pytest.fixture(params=["threads", "cluster"])
+def scheduler(request):
+    """Compute on the threads of this process, or on the cluster."""
+    if request.param == "cluster":
+        request.getfixturevalue("client")
+        yield
+        return
+    with dask.config.set(scheduler="threads"):
+        yield
+
+
+def test_regression_with_targets_and_weights_in_other_chunks(scheduler):
+    X, rng = spread_rows(), np.random.default_rng(1)
+    Y = X @ rng.standard_normal((20, 3)) + rng.standard_normal((3000, 3))
+    w = rng.integers(0, 3, 3000).astype(float)
+    w[:411] = 0.0  # the first chunk has no weight
+    expected = DropoutRegressor(dropout=0.2).fit(X, Y, w)
+    chunks = da.from_array(X, chunks=(411, 7))
+    targets, weights = da.from_array(Y, chunks=(100, 2)), da.from_array(w, chunks=333)
+    for y, sample_weight in [(targets, weights), (Y, w), (targets, w), (Y, weights)]:
+        model = DropoutRegressor(dropout=0.2).fit(chunks, y, sample_weight)
+        assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+    predicted = model.predict(chunks)
+    assert predicted.chunks == (chunks.chunks[0], (3,))
+    assert_allclose(predicted, expected.predict(X), atol=1e-10)
+    assert certify(model, chunks, targets, sample_weight=weights).holds
+    assert_allclose(model.score(chunks, targets), expected.score(X, Y))
+
+
+def test_transform_is_lazy_keeps_chunks_and_the_weights_of_its_time(scheduler):
+    X = spread_rows()
+    model = LinearAutoencoder(4, whiten=True).fit(X)
+    codes, calls = model.transform(X), []
+
+    def counted(block):
+        calls.append(len(block))
+        return block
+
+    if dask.config.get("scheduler", None) == "threads":
+        chunks = da.from_array(X, chunks=(411, 7)).map_blocks(counted, dtype=X.dtype)
+        calls.clear()
+        model.transform(chunks)
+        assert calls == []
+    chunks = da.from_array(X, chunks=(411, 7))
+    lazy = model.transform(chunks)
+    back, scores = model.inverse_transform(lazy), model.score_samples(chunks)
+    assert lazy.chunks == (chunks.chunks[0], (4,))
+    assert scores.chunks == (chunks.chunks[0],)
+    expected = model.inverse_transform(codes), model.score_samples(X)
+    model.fit(X[:100])
+    assert_allclose(lazy, codes, atol=1e-10)
+    assert_allclose(back, expected[0], atol=1e-10)
+    assert_allclose(scores, expected[1], atol=1e-8)
+
+
+@pytest.mark.parametrize("make", [scipy.sparse.csr_array, scipy.sparse.csr_matrix])
+def test_sparse_chunks_stay_sparse(scheduler, make):
+    X = spread_rows()
+    chunks = da.from_array(X, chunks=(411, 20)).map_blocks(make)
+    expected = LinearAutoencoder(4).fit(scipy.sparse.csr_array(X))
+    model = LinearAutoencoder(4).fit(chunks)
+    assert_allclose(model.components_, expected.components_, atol=1e-10)
+    assert_allclose(model.transform(chunks), expected.transform(X), atol=1e-10)
+
+
+def test_chunks_of_another_library_are_summed_there_and_merged_on_the_host():
+    torch, X = require("torch"), spread_rows()
+    parts = [
+        da.from_delayed(
+            dask.delayed(torch.asarray)(np.array(X[i : i + 500])), (500, 20), dtype=X.dtype
+        )
+        for i in range(0, 3000, 500)
+    ]
+    with dask.config.set(scheduler="threads"):
+        moment = SecondMoment.of(da.concatenate(parts))
+    assert isinstance(moment.squares, np.ndarray)
+    assert_allclose(moment.covariance, np.cov(X.T, bias=True), atol=1e-10)
+
+
+def test_chunks_of_unknown_size(scheduler):
+    X, rng = spread_rows(), np.random.default_rng(1)
+    y, w = X @ np.arange(20.0), rng.integers(1, 3, 3000).astype(float)
+    chosen = X[:, 0] > -2.0
+    mask = da.from_array(chosen, chunks=411)
+    chunks = da.from_array(X, chunks=(411, 20))[mask]
+    targets, weights = (da.from_array(part, chunks=411)[mask] for part in (y, w))
+    assert np.isnan(chunks.shape[0])
+    expected = DropoutRegressor(dropout=0.1).fit(X[chosen], y[chosen], w[chosen])
+    for given in [(targets, weights), (y[chosen], w[chosen])]:
+        model = DropoutRegressor(dropout=0.1).fit(chunks, *given)
+        assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+        assert model.coef_.shape == (20,)
+    assert_allclose(model.predict(chunks), expected.predict(X[chosen]), atol=1e-9)
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        DropoutRegressor(dropout=0.1).fit(chunks, da.from_array(y, chunks=1000))
+
+
+def test_small_chunks_of_unknown_size_are_counted_and_loaded(scheduler):
+    X = spread_rows(200)
+    chunks = da.from_array(X, chunks=(50, 20))[da.from_array(X[:, 0] > -1e9, chunks=50)]
+    model = LinearAutoencoder(3).fit(chunks)
+    expected = LinearAutoencoder(3).fit(X)
+    assert_allclose(model.components_, expected.components_, atol=1e-10)
+    assert len(model.certificate_) == len(expected.certificate_)
+
+
+def test_data_frames_keep_their_index_and_names(scheduler):
+    pandas = require("pandas")
+    X = spread_rows()
+    index = pandas.Index(np.arange(3000) * 10, name="key")
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(20)], index=index)
+    parts = dd.from_pandas(frame, npartitions=7)
+    model = LinearAutoencoder(4).fit(parts)
+    expected = LinearAutoencoder(4).fit(frame)
+    assert_array_equal(model.feature_names_in_, expected.feature_names_in_)
+    codes = model.transform(parts)
+    assert codes.npartitions == 7
+    found = codes.compute()
+    assert list(found.columns) == list(model.get_feature_names_out())
+    assert found.index.equals(index)
+    assert_allclose(found, expected.transform(frame), atol=1e-10)
+    back = model.inverse_transform(codes.rename(columns=dict(enumerate(codes.columns)))).compute()
+    assert list(back.columns) == list(frame.columns)
+    y = frame["c0"] - frame["c3"]
+    regressor = DropoutRegressor(dropout=0.1).fit(parts, parts["c0"] - parts["c3"])
+    wanted = DropoutRegressor(dropout=0.1).fit(frame, y)
+    assert_allclose(regressor.coef_, wanted.coef_, atol=1e-10)
+    predictions = regressor.predict(parts).compute()
+    assert isinstance(predictions, pandas.Series)
+    assert predictions.index.equals(index)
+    autoencoder = DropoutAutoencoder(3, dropout=0.2).fit(parts)
+    assert_allclose(
+        autoencoder.objective_, DropoutAutoencoder(3, dropout=0.2).fit(frame).objective_
+    )
+
+
+def test_errors_come_back_from_the_workers(scheduler):
+    X = spread_rows()
+    X[1733, 4] = np.nan
+    with pytest.raises(ValueError, match="X contains NaN in block 17, row 1733, column 4"):
+        LinearAutoencoder(2).fit(da.from_array(X, chunks=(100, 20)))
+
+
+def test_moments_travel_between_processes():
+    moment = SecondMoment.of(spread_rows())
+    copy = pickle.loads(pickle.dumps(moment))
+    assert_array_equal(copy.covariance, moment.covariance)
+    assert len(pickle.dumps(moment)) < 8 * 20 * 20 + 2000
+
+
+def test_other_shapes_are_refused():
+    with pytest.raises(ValueError, match="3 dimensions"):
+        LinearAutoencoder(2).fit(da.zeros((4, 3, 2)))
+    with pytest.raises(ValueError, match="y has 5 rows, but X has 3000 rows"):
+        DropoutRegressor().fit(da.ones((3000, 20), chunks=(500, 20)), np.ones(5))
