@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
-from lucidae.linear.probe import EPS, Estimate, Probe, drawn_after
+from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe, drawn_after
 from lucidae.moments import SecondMoment
 
 __all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
@@ -43,10 +43,6 @@ SHORTEST = 1e-290
 The column space does not depend on the lengths of the columns, and a shorter column has lost digits
 of its direction, because its entries are close to the smallest floating-point numbers.
 """
-
-FEWEST_ROUNDINGS = 8
-"""Number of rounding errors that a second moment has for any number of features: those of the mean,
-of its square, of the sums and of the divisions."""
 
 IDENTIFIABLE = 100.0
 """A component is identifiable when its eigengap exceeds this multiple of m·ε·σ₁².
@@ -107,6 +103,16 @@ class Data:
     def n_features(self) -> int:
         """Dimension m."""
         return len(self.mean)
+
+    @property
+    def rounding(self) -> float:
+        """Variance that the rounding errors of the mean alone give, as of constant rows."""
+        return (FEWEST_ROUNDINGS * EPS * norm(self.mean)) ** 2
+
+    @property
+    def varies(self) -> bool:
+        """Whether the total variance is more than rounding errors of the mean."""
+        return self.trace > self.rounding
 
     def apply(self, rows: Vector) -> Vector:
         """Return rows Σ."""
@@ -207,7 +213,8 @@ def _centred_sums(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield sums over blocks of rows x with shares p, centred about μ as dense arrays.
 
-    Without `rows`, Σ p (x − μ) and, per feature, Σ p (x − μ)²; otherwise Σ p ⟨v, x − μ⟩(x − μ) for each row v.
+    Without `rows`, Σ p (x − μ) and, per feature, Σ p (x − μ)²; otherwise Σ p ⟨v, x − μ⟩(x − μ) for
+    each row v.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
         chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
@@ -311,8 +318,10 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     if data.matrix is not None:
         return _dense(data, atoms)
     zero = not np.any(np.abs(atoms) > SHORTEST)
-    if not np.all(np.isfinite(atoms)) or zero or not data.trace > 0.0:
-        distance = 1.0 if np.all(np.isfinite(atoms)) else math.nan
+    if not np.all(np.isfinite(atoms)):
+        return _unknown(atoms.shape[0], Estimate(math.nan), data.trace)
+    if zero or not data.varies:  # constant rows have no principal subspace to miss
+        distance = Estimate(1.0) if data.varies else Estimate.between(0.0, 1.0)
         return _unknown(atoms.shape[0], distance, data.trace)
     # In units of the trace no square overflows.
     unit = data.trace
@@ -582,9 +591,8 @@ def _misalignment_bounds(
     return found
 
 
-def _unknown(k: int, distance: float, trace: float) -> Leading:
+def _unknown(k: int, distance: Estimate, trace: float) -> Leading:
     """Return what is known without a direction: an eigenvalue lies between 0 and the trace."""
     zeros, most = np.zeros(k), np.full(k, max(trace, 0.0))
-    all_of_it = Estimate(distance, 0.0)
-    far = np.full(k, distance)
-    return Leading(np.zeros(k + 1), 0.0, math.inf, all_of_it, far, zeros, False, zeros, most)
+    far = np.full(k, distance.value + distance.error)
+    return Leading(np.zeros(k + 1), 0.0, math.inf, distance, far, zeros, False, zeros, most)
