@@ -213,8 +213,9 @@ def _centred_sums(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield sums over blocks of rows x with shares p, centred about μ as dense arrays.
 
-    Without `rows`, Σ p (x − μ) and, per feature, Σ p (x − μ)²; otherwise Σ p ⟨v, x − μ⟩(x − μ) for
-    each row v.
+    Each pair contains Σ p (x − μ) and, per feature, Σ p (x − μ)² if `rows` is None; otherwise an
+    array with Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. `shares` are the weights,
+    `mean` is μ.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
         chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
@@ -318,11 +319,11 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     if data.matrix is not None:
         return _dense(data, atoms)
     zero = not np.any(np.abs(atoms) > SHORTEST)
-    if not np.all(np.isfinite(atoms)):
-        return _unknown(atoms.shape[0], Estimate(math.nan), data.trace)
-    if zero or not data.varies:  # constant rows have no principal subspace to miss
-        distance = Estimate(1.0) if data.varies else Estimate.between(0.0, 1.0)
-        return _unknown(atoms.shape[0], distance, data.trace)
+    if not np.all(np.isfinite(atoms)) or zero or not data.varies:
+        distance = 1.0 if np.all(np.isfinite(atoms)) else math.nan
+        known = _unknown(atoms.shape[0], distance, data.trace)
+        # Constant rows have no principal subspace to miss.
+        return known if data.varies else replace(known, subspace=Estimate.between(0.0, distance))
     # In units of the trace no square overflows.
     unit = data.trace
     product = data.product
@@ -591,8 +592,9 @@ def _misalignment_bounds(
     return found
 
 
-def _unknown(k: int, distance: Estimate, trace: float) -> Leading:
+def _unknown(k: int, distance: float, trace: float) -> Leading:
     """Return what is known without a direction: an eigenvalue lies between 0 and the trace."""
     zeros, most = np.zeros(k), np.full(k, max(trace, 0.0))
-    far = np.full(k, distance.value + distance.error)
-    return Leading(np.zeros(k + 1), 0.0, math.inf, distance, far, zeros, False, zeros, most)
+    all_of_it = Estimate(distance, 0.0)
+    far = np.full(k, distance)
+    return Leading(np.zeros(k + 1), 0.0, math.inf, all_of_it, far, zeros, False, zeros, most)
