@@ -515,7 +515,7 @@ def certify_weights(
             f"encoder has {rows.shape[1]} columns, but X has {data.n_features} features: expected "
             "as many."
         )
-    check_latents(rows.shape[0], data.n_features, "encoder")
+    check_latents(rows.shape[0], rows.shape[1], "encoder")
     spectrum = None
     if options.needs_spectrum:
         source = MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, row_weights)
