@@ -11,8 +11,8 @@ import numpy as np
 
 from lucidae.arrays import Array, as_double, is_array, namespace, to_numpy
 from lucidae.linear.model import Model
-from lucidae.linear.probe import EPS
-from lucidae.linear.verified_spectrum import FEWEST_ROUNDINGS, Data, Leading
+from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
+from lucidae.linear.verified_spectrum import Data, Leading
 
 __all__ = ["attribute_difference", "changed_attributes", "check_range", "finite", "mean_difference"]
 
@@ -230,14 +230,16 @@ def _difference_to_data(model: Model, data: Data) -> float:
     )
     ratio = model.weight / max(model.weight - 1.0, EPS)
     images = data.apply(np.concatenate([components, encoder, basis.T]))
-    k, total = len(components), max(data.trace, _TINY)
+    # What rounding errors of the mean give must stay below the accuracy that is demanded.
+    k, total = len(components), max(data.trace + 1e9 * data.rounding, _TINY)
     along = np.sum(images[:k] * components, axis=1)
     codes = np.sqrt(np.maximum(np.sum(images[k : 2 * k] * encoder, axis=1), 0.0) * ratio)
     inside = images[2 * k :] @ basis
     outside = data.n_features - basis.shape[1]
     level = ratio * max(0.0, data.trace - float(np.trace(inside))) / outside if outside else 0.0
     # The deviation of a code is compared where Σ has digits in the direction of its encoder row.
-    rounding = data.n_features * EPS * data.trace * ratio * np.sum(encoder**2, axis=1)
+    rounding = (data.n_features * EPS * data.trace + data.rounding) * ratio
+    rounding = rounding * np.sum(encoder**2, axis=1)
     whole = codes**2 > 1e10 * rounding
     return max(
         _apart(variances, along * ratio, total),

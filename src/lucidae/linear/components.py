@@ -13,7 +13,8 @@ from lucidae.certificate import Certificate, Claim, at_most, certifies, does_not
 from lucidae.linear.attributes import mean_difference
 from lucidae.linear.certificate import check_latents, checked_data, claims
 from lucidae.linear.methods import Options
-from lucidae.linear.verified_spectrum import FEWEST_ROUNDINGS, Data, data_of
+from lucidae.linear.probe import FEWEST_ROUNDINGS
+from lucidae.linear.verified_spectrum import Data, data_of
 from lucidae.linear.verifier import measure
 from lucidae.linear.weights import TiedWeights
 from lucidae.validation import check_rows

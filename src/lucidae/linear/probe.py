@@ -21,6 +21,10 @@ Vector = np.ndarray[Any, Any]
 
 EPS = float(np.finfo(float).eps)
 
+FEWEST_ROUNDINGS = 8
+"""Number of rounding errors that a second moment has for any number of features: those of the mean,
+of its square, of the sums and of the divisions."""
+
 DIRECTIONS = 3
 """Number of random directions on which rows are projected."""
 

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
-from lucidae.linear.probe import EPS, Estimate, Probe, drawn_after
+from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe, drawn_after
 from lucidae.moments import SecondMoment
 
 __all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
@@ -43,10 +43,6 @@ SHORTEST = 1e-290
 """A decoder column whose largest absolute entry is at most this counts as zero.
 
 Its entries are so close to the smallest float64 numbers that its direction has lost digits."""
-
-FEWEST_ROUNDINGS = 8
-"""Number of rounding errors that a second moment has for any number of features: those of the mean,
-of its square, of the sums and of the divisions."""
 
 IDENTIFIABLE = 100.0
 """A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error.
@@ -107,6 +103,16 @@ class Data:
     def n_features(self) -> int:
         """Number of features m."""
         return len(self.mean)
+
+    @property
+    def rounding(self) -> float:
+        """Variance that the rounding errors of the mean alone give, as of constant rows."""
+        return (FEWEST_ROUNDINGS * EPS * norm(self.mean)) ** 2
+
+    @property
+    def varies(self) -> bool:
+        """Whether the total variance is more than rounding errors of the mean."""
+        return self.trace > self.rounding
 
     def apply(self, rows: Vector) -> Vector:
         """Return the product of `rows`, of shape (q, m), with the second moment."""
@@ -316,9 +322,11 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     if data.matrix is not None:
         return _dense(data, atoms)
     zero = not np.any(np.abs(atoms) > SHORTEST)
-    if not np.all(np.isfinite(atoms)) or zero or not data.trace > 0.0:
+    if not np.all(np.isfinite(atoms)) or zero or not data.varies:
         distance = 1.0 if np.all(np.isfinite(atoms)) else math.nan
-        return _unknown(atoms.shape[0], distance, data.trace)
+        known = _unknown(atoms.shape[0], distance, data.trace)
+        # Constant rows have no principal subspace to miss.
+        return known if data.varies else replace(known, subspace=Estimate.between(0.0, distance))
     # In units of the trace no square overflows.
     unit = data.trace
     product = data.product

@@ -315,9 +315,9 @@ def _loss_figures(
     rest = float(np.sum(leading.values[k:])) if leading.dense else None
     minimum = own_minimum(method.objective, leading.values[:k], data.trace, m, rest)
     # The minimum decreases with every leading eigenvalue while the trace is fixed.
+    most = leading.upper if leading.dense else _within_trace(leading.upper, data.trace)
     low, high = (
-        own_minimum(method.objective, values, data.trace, m)
-        for values in (leading.upper, leading.ritz)
+        own_minimum(method.objective, values, data.trace, m) for values in (most, leading.ritz)
     )
     if value is None or not all(map(math.isfinite, (low, minimum, high))):
         return None, None, size
@@ -327,6 +327,12 @@ def _loss_figures(
         return value, Estimate(minimum, error), size
     middle = Estimate.between(low, high)
     return value, Estimate(middle.value, middle.error + rounding), size
+
+
+def _within_trace(upper: Vector, trace: float) -> Vector:
+    """Return bounds on descending eigenvalues that do not add up to more than the trace."""
+    left = trace - (np.cumsum(upper) - upper)
+    return np.minimum(upper, np.maximum(left, 0.0))
 
 
 def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estimate | None:
@@ -391,7 +397,7 @@ def _stationarity(
         given = method.objective.noise
         noise = given or math.exp(float(weights.log_noise[0, 0]))
         # Without variance a noise that is trained tends to zero, and no weights are stationary.
-        if not noise > m * EPS * data.trace or (given is None and not data.trace > 0.0):
+        if not noise > m * EPS * data.trace or (given is None and not data.varies):
             return None
         error *= 1 + data.trace / noise
     direction = _own_direction(followed, weights, products, data)
