@@ -19,7 +19,7 @@ PACKAGES = ("numpy", "scipy", "scikit-learn", "array-api-compat")
 
 
 def is_accelerator(device: str) -> bool:
-    """Tell whether `device` is an accelerator: any name except ``"cpu"``, which means NumPy."""
+    """Return True if `device` is an accelerator, which is any name except ``"cpu"`` (NumPy)."""
     return device != "cpu"
 
 
@@ -59,7 +59,7 @@ def cores() -> int:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that a result depends on."""
+    """Return the versions of Python, lucidae, NumPy, SciPy and so on, by package name."""
     found = {"lucidae": __version__, "python": platform.python_version()}
     for package in PACKAGES + (("torch",) if "torch" in sys.modules else ()):
         try:
@@ -70,7 +70,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> str:
-    """Return the name of the processor or of the accelerator."""
+    """Return the name of the accelerator, or the name of the processor and its number of cores."""
     if is_accelerator(device):
         return _accelerator(device)
     return f"{_processor()}, {cores()} cores"

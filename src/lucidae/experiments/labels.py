@@ -16,7 +16,7 @@ NAMES = {
     "autoencoder": "autoencoder",
     "group lasso": "group lasso",
 }
-"""Name of each method in the legends of the figures."""
+"""Name of each method in the legends of plots, by its name in the settings of a run."""
 
 
 def label(method: str, optimizer: str) -> str:
