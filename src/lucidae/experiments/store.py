@@ -99,7 +99,7 @@ class Store:
         return self.folder / key[:2] / f"{key}.npz"
 
     def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
-        """Write the result of a cell: its arrays, and facts `about` the run such as its duration."""
+        """Write the result of a cell: its arrays, and facts `about` the run such as its time."""
         if ABOUT in arrays:
             raise ValueError(
                 f"an array is called {ABOUT!r}, a name reserved for the settings: rename the array."

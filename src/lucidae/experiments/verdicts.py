@@ -270,7 +270,7 @@ class Outweighs:
         name = f"{self.first} / {self.second}"
         bound = f"ratio at least {self.factor:g}"
         statement = stated(self.says or name, bound, curves[self.first], self.at)
-        remark = "ratio infinite: the second quantity is zero" if math.isinf(value) else ""
+        remark = "the second quantity is zero" if math.isinf(value) else ""
         return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
 
 
@@ -324,7 +324,7 @@ class Sooner:
         else:
             value = late / max(early, 1e-300)
         name = f"{self.first} before {self.second}"
-        bound = f"falls to {self.level:g} at least {self.factor:g} times sooner"
+        bound = f"the first falls to {self.level:g} at least {self.factor:g} times sooner"
         statement = f"{self.says or name}: {bound}"
         return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
 

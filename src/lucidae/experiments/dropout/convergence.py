@@ -119,7 +119,8 @@ class Convergence:
             "strengths": listed(self.strengths),
             "steps": f"{self.n_steps}, each with {self.batch_size} new examples",
             "runs": f"{self.runs} for each width and strength",
-            "initial weights": f"random, of scale {INIT_SCALE:g}; Mianjy et al. 2018 does not state any",
+            "initial weights": f"random, of scale {INIT_SCALE:g}; the scale in Mianjy et al. "
+            "2018 is not known",
         }
 
 
@@ -172,7 +173,7 @@ STATEMENTS = {
     "faster": Statement(
         "The larger the dropout strength λ, the faster the hidden units become equally important."
     ),
-    "bound": own("During training the objective is never below the optimal value of the closed form."),
+    "bound": own("In training the objective is never below the optimal value of the closed form."),
 }
 
 

@@ -122,7 +122,11 @@ NO_DROPOUT = "without dropout (λ = 0)"
 
 EXPECT = {
     "circle": (
-        AtMost("radius range", 1e-3, says=f"largest minus smallest norm of the weights at the minima, {NO_DROPOUT}"),
+        AtMost(
+            "radius range",
+            1e-3,
+            says=f"largest minus smallest norm of the weights at the minima, {NO_DROPOUT}",
+        ),
         AtLeast(
             "inequality without dropout",
             0.5,

@@ -68,7 +68,10 @@ class Paths:
         return grid(measure, axes, shared, self.n_steps * 2e-4)
 
     def curves(self, results: Results) -> Curves:
-        """Return the distance to the nearest global optimum along each path, the largest of all seeds."""
+        """Return the distance to the nearest global optimum along each path.
+
+        It is the largest one of all seeds.
+        """
         curves = {}
         for lam in self.strengths:
             cells = results.where(strength=lam).cells
@@ -82,8 +85,8 @@ class Paths:
     def facts(self) -> Mapping[str, str]:
         """Return the settings in words, for the page."""
         return {
-            "network": f"one input, one output, target {TARGET:g}, two hidden units with equal incoming "
-            "and outgoing weights",
+            "network": f"one input, one output, target {TARGET:g}, two hidden units with equal "
+            "incoming and outgoing weights",
             "steps": f"{self.n_steps}, batches of {self.batch_size}, learning rate falling from "
             f"{self.rate:g} to zero",
             "seeds": f"{self.seeds}; the largest of their distances is judged",

@@ -42,7 +42,7 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Conditioning:
-    """Settings: the data set, and the numbers of latents at which condition numbers are computed."""
+    """Settings: a data set, and the numbers of latents for which the Hessian is examined."""
 
     data: str
     sizes: tuple[int, ...]
@@ -75,8 +75,8 @@ class Conditioning:
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),
-            "penalties": "those with the smallest exact condition number, for each number of latents",
-            "spectrum": "eigenvalues of the Hessian, exact, from its 2 × 2 and 4 × 4 diagonal blocks",
+            "penalties": "those with the smallest condition number, for each number of latents",
+            "spectrum": "exact eigenvalues of the Hessian, from its 2 × 2 and 4 × 4 blocks",
         }
 
 

@@ -23,7 +23,7 @@ def every_run(baseline: Baseline, source_of_rates: str) -> TrainingRuns:
 
 
 def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
-    """Return the arguments `series` and `says` of a verdict on the distance to the principal axes."""
+    """Return the arguments `series` and `says` of a verdict on a run's distance to the axes."""
     return {
         "series": f"alignment/{method}/{optimizer}",
         "says": f"{AXES}, {label(method, optimizer)}",
@@ -71,8 +71,8 @@ STATEMENTS = {
         "non-uniform ℓ₂ penalty does."
     ),
     "rag_nested": Statement(
-        "The rotation-augmented gradient (RAG) finds the principal axes sooner than expected nested "
-        "dropout does."
+        "The rotation-augmented gradient (RAG) finds the principal axes sooner than expected "
+        "nested dropout does."
     ),
     "adam": Statement(
         "Adam speeds up the training with the non-uniform ℓ₂ penalty and with nested dropout."
@@ -132,8 +132,8 @@ EXPERIMENT = Experiment(
     reference="Bao et al. 2020, Figure 2",
     shows="axis-alignment and subspace distance over the epochs, six models, two optimizers",
     about="Six linear autoencoders are trained with two optimizers. The distance to the "
-    "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1, the distance to the subspace "
-    "that of Definition 7.2; both lie between 0 and 1.",
+    "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
+    "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(

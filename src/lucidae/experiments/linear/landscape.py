@@ -108,7 +108,7 @@ class Landscape:
         return [Cell(measure, settings, 0.3)]
 
     def curves(self, results: Results) -> Curves:
-        """Return errors of radius and angle along the descent, the loss on the ring, and curvatures.
+        """Return errors of radius and angle along the descent, loss on the ring, and curvatures.
 
         The ring has radius 1 and contains the minima. Its loss minus the minimum is divided by the
         loss at the origin minus the minimum.
@@ -190,15 +190,15 @@ EXPECT = {
             "radial curvature",
             "angular curvature",
             50.0,
-            says="curvature of the loss at its minimum across the ring-shaped valley, divided by that "
-            "along the valley",
+            says="curvature of the loss at its minimum across the ring-shaped valley, divided by "
+            "that along the valley",
         ),
         AtMost(
             "ring",
             0.05,
             at="everywhere",
-            says="height of the loss above its minimum on the ring-shaped valley, divided by that at "
-            "the origin",
+            says="height of the loss above its minimum on the ring-shaped valley, divided by that "
+            "at the origin",
         ),
     ),
     "stages": (
@@ -226,8 +226,8 @@ EXPERIMENT = Experiment(
             "across a ring-shaped valley and nearly constant along it."
         ),
         "stages": Statement(
-            "Gradient descent converges quickly to a ring-shaped valley, and then very slowly along "
-            "the valley to the optimal angle."
+            "Gradient descent converges quickly to a ring-shaped valley, and then very slowly "
+            "along the valley to the optimal angle."
         ),
     },
     scales={

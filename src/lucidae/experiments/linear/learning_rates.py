@@ -107,8 +107,8 @@ def expect(search: Mapping[tuple[str, str], Any], slack: float) -> tuple[AtMost,
         AtMost(
             f"excess/{method}/{optimizer}",
             slack,
-            says="distance of the decoder's columns to the principal axes at the learning rate in use, "
-            f"minus the smallest of the search, {label(method, optimizer)}",
+            says="distance of the decoder's columns to the principal axes at the learning rate in "
+            f"use, minus the smallest of the search, {label(method, optimizer)}",
         )
         for method, optimizer in search
     )
@@ -119,7 +119,7 @@ EXPERIMENT = Experiment(
     title="Search over learning rates",
     reference="Bao et al. 2020, Table 2",
     shows="the search over learning rates that the other experiments rely on",
-    about="The distance to the axes after the last epoch of lae-dynamics, for several learning "
+    about="The distance to the principal axes after the last epoch of lae-dynamics, for several learning "
     "rates of each model and optimizer.",
     statements={
         "best": Statement(
@@ -127,15 +127,15 @@ EXPERIMENT = Experiment(
             "converge fastest to the principal axes."
         ),
         "close": own(
-            "For each model and optimizer, the distance to the principal axes at the rate that the other "
-            "experiments use is close to the smallest of the search."
+            "For each model and optimizer, the distance to the principal axes at the rate that the "
+            "other experiments use is close to the smallest of the search."
         ),
     },
     scales={
         "smoke": Scale(
             Search(DIGITS, DIGITS_SEARCH),
             {"close": expect(DIGITS_SEARCH, 0.08)},
-            unjudged={"best": "the table is about MNIST; the digits of this scale need other rates."},
+            unjudged={"best": "the table is about MNIST; the digits used here need other rates."},
         ),
         "paper": Scale(
             Search(MNIST, PAPER_SEARCH),

@@ -73,8 +73,8 @@ EXPERIMENT = Experiment(
     title="Learning dynamics with mini-batches",
     reference="Bao et al. 2020, Figures 7 and 8",
     shows="axis-alignment and subspace distance with two batch sizes",
-    about="The training of lae-dynamics with mini-batches of two sizes. Bao et al. 2020 report results "
-    "similar to those of the full batch, with additional noise.",
+    about="The training of lae-dynamics with mini-batches of two sizes. Bao et al. 2020 report "
+    "results similar to those of the full batch, with additional noise.",
     statements={
         "rag": Statement(
             "As with the full batch, the rotation-augmented gradient (RAG) finds the principal "
@@ -91,7 +91,9 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": Scale(minibatch_runs(DIGITS, SMOKE_SIZES), expect(SMOKE_SIZES, 0.2, 0.03)),
         "paper": Scale(
-            minibatch_runs(MNIST, PAPER_SIZES, "; Bao et al. 2020 do not state the number of epochs"),
+            minibatch_runs(
+                MNIST, PAPER_SIZES, "; Bao et al. 2020 do not state the number of epochs"
+            ),
             expect(PAPER_SIZES, 0.1, 0.1),
         ),
     },
