@@ -98,7 +98,7 @@ def test_a_finding_of_our_own_is_never_a_claim_of_the_paper():
     assert finding.verdict == "holds"
     assert finding.prose == "Our own finding: There is a gap."
     assert "seen" not in finding.prose
-    with pytest.raises(ValueError, match="belongs into `Scale.reported`"):
+    with pytest.raises(ValueError, match="expected PAPER or OWN"):
         Statement("This is reported.", VerdictKind.REPORTED)
 
 

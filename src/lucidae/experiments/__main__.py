@@ -21,7 +21,7 @@ from lucidae.experiments.reproduce import Reproduction, cells_of, reproduce
 from lucidae.experiments.store import Store
 
 PAUSE = 10.0
-"""Seconds between two lines of progress."""
+"""Smallest time between two printed lines of progress, in seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -46,7 +46,7 @@ def available() -> tuple[str, ...]:
 
 @cache
 def experiment(name: str) -> Experiment:
-    """Return the experiment with this name.
+    """Return the `Experiment` called `name`; raise ValueError if there is none.
 
     Examples
     --------

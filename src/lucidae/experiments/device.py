@@ -1,4 +1,4 @@
-"""Devices: NumPy on the processor, or torch on an accelerator; their names and versions."""
+"""The devices on which runs are done (NumPy on the processor, or torch) and their names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def is_accelerator(device: str) -> bool:
 
 
 def reference(device: str) -> Array:
-    """Return an empty float64 array on a device, to which `lucidae.arrays.like` moves others.
+    """Return an empty float64 array on a device.
+
+    ``lucidae.arrays.like(x, reference(device))`` moves an array `x` to this device.
 
     Parameters
     ----------

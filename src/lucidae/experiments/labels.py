@@ -1,4 +1,4 @@
-"""Names of methods and optimizers, the same in figures, claims and tables."""
+"""Names of methods and optimizers as plots, claims and tables print them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {
 
 
 def label(method: str, optimizer: str) -> str:
-    """Return the name of a method that is trained with an optimizer.
+    """Return the printed name of a method together with that of its optimizer.
 
     Examples
     --------

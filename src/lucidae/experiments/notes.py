@@ -18,7 +18,7 @@ from lucidae.report.style import LIGHT
 __all__ = ["write_notes"]
 
 LARGEST_FIGURE = 1_000_000
-"""Largest size in bytes of a figure that is written; larger ones do not suit a repository."""
+"""Largest size of an SVG figure in bytes; larger figures are not written."""
 
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _DIGITS = re.compile(r"(\.\d\d)\d+")

@@ -24,7 +24,7 @@ __all__ = ["Reproduction", "cells_of", "reproduce"]
 
 
 UNFINISHED = 3
-"""Exit code of a run that reached its time limit before it was complete."""
+"""Exit code of a command that reached its time limit before all runs were done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Reproduction:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 if all statements are confirmed, 1 if one is not, 3 if not complete."""
+        """Exit code: 3 if a run is missing, 1 if a statement is refuted, otherwise 0."""
         if self.waiting:
             return UNFINISHED
         return 0 if self.holds else 1

@@ -32,7 +32,7 @@ ABOUT = "about"
 """Name, in the ``.npz`` file, of the JSON text that is stored together with the arrays."""
 
 LARGEST_MEMBER = 1 << 28
-"""Largest size of one result in bytes; a packed file with a larger member is refused."""
+"""Largest size of one result in bytes; `unpack` refuses files with a larger member."""
 SMALL_MEMBER = 1 << 24
 EXPANSION = 100
 """Largest allowed ratio of the size of a member to its compressed size in a packed file.
@@ -199,7 +199,7 @@ def _content(
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells without repetition, in the order of their first occurrence."""
+    """Return the cells, each once, in the order of their first occurrence."""
     return list({cell.key: cell for cell in cells}.values())
 
 

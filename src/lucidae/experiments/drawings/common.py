@@ -22,7 +22,7 @@ STYLES = {
     "autoencoder": (LIGHT["orange"], "s"),
     "group lasso": (LIGHT["purple"], "^"),
 }
-"""Colour and marker of each method."""
+"""Colour and marker of each method in all plots, by its name in the settings of a run."""
 
 DASHES: dict[str, Any] = {"nesterov": "-", "adam": "--"}
 

@@ -1,4 +1,4 @@
-"""Figures of sparse recovery and of deep VAEs: success rates, energies, images."""
+"""Functions that draw sparse recovery and deep VAEs: success rates, energies, images."""
 
 from __future__ import annotations
 

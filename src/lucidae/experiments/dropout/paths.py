@@ -56,7 +56,7 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength and seed; both starts run at once."""
+        """Return one run (a `Cell`) per strength and seed; it follows the paths of both starts."""
         shared = {
             "target": TARGET,
             "starts": [list(start) for start in STARTS],
@@ -104,8 +104,8 @@ def distance(path: Any, strength: float) -> Any:
 def measure(settings: Settings) -> Arrays:
     """Train with dropout and return the path of the weights, shape (steps, starts, 2).
 
-    Input and output weights start equal, and stay equal: for a scalar network both gradients are
-    the same.
+    The incoming and the outgoing weights of the two hidden units start equal and stay equal,
+    because with one input and one output both gradients are the same.
     """
     starts = np.array(settings["starts"])[:, None, :]
     keep = np.full(len(starts), 1.0 / (1.0 + settings["strength"]))

@@ -35,13 +35,20 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Two latents whose encoder is a scaled and rotated optimum (Bao et al. 2020, Figure 1).
+    """Loss of two latents whose weights are a scaled and rotated optimum.
+
+    This is the plane of Bao et al. 2020, Figure 1.
 
     With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
     rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
     of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
     quarter turn J, so that the gradient over the point is the inner products of the gradient over
     W₁ with D and J D.
+
+    Parameters
+    ----------
+    values, penalties : ndarray of shape (2,)
+        Eigenvalues σᵢ² of the covariance, and ℓ₂ penalties λᵢ.
     """
 
     values: Vector

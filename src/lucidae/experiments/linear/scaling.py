@@ -30,7 +30,10 @@ from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Re
 from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
-"""Prefix length that the geometric prior of ratio 0.9 rarely exceeds; used to estimate the cost."""
+"""Prefix length that nested dropout rarely draws (geometric prior of ratio 0.9).
+
+It is used to estimate the duration of a run.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class RunSettings:
     width, blocks, stages, features : int
         Size of the residual networks; see `VAE.resnet`.
     training : TrainingSettings
-        Its seed is replaced by each of `seeds`.
+        Settings of the training; their seed is replaced by each of `seeds`.
     seeds : tuple of int
         For each seed, one model with full and one with diagonal covariance is trained.
     noise_variance : "learn" or float, default="learn"
@@ -111,13 +111,13 @@ RUNS = {
 
 
 def digits() -> tuple[Images, Images]:
-    """Return the embedded digits as 8 × 8 images in [0, 1], for training and for evaluation."""
+    """Return the embedded digits, 8 × 8 pixels in [0, 1]: 1500 for training, 297 for evaluation."""
     images = load_digits().images
     return images[:1500], images[1500:]
 
 
 def mnist() -> tuple[Images, Images]:
-    """Return MNIST's training and test images in [0, 1]."""
+    """Return the training and the test images of MNIST, with pixels in [0, 1]."""
     return fetch_mnist("train").images, fetch_mnist("test").images
 
 

@@ -41,7 +41,7 @@ MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """Settings of the training: Adam with a short warm-up and a cosine decay of its rate.
+    """Settings of the training: Adam with a short warm-up and a cosine decay of the learning rate.
 
     A full covariance that is free from the start adapts to a decoder that has not learned anything
     yet: it drops directions that the data need later, and the many noisy gradients of its factor
@@ -179,7 +179,7 @@ class Training:
         return self
 
     def _begin_epoch(self) -> None:
-        """Draw the order of the samples and seed the noise.
+        """Draw the order of the samples for one epoch, and seed torch for the noise of the VAE.
 
         Both depend on the seed and the number of the epoch alone, so that a run that is resumed
         at the start of an epoch continues with the same numbers.
