@@ -86,7 +86,7 @@ def test_kinds_are_counted_separately():
     both = [outcome(0.2), outcome(0.7)]
     assert Counts.of(both) == Counts(seen=3, claims=4, held=2, findings=2, reported=2, unjudged=2)
     assert str(both[1].counts) == (
-        "1 of 2 claims of the paper seen; 1 of 1 findings of our own hold; 1 figure reported; "
+        "1 of 2 claims of the paper seen; 1 of 1 findings of our own hold; 1 value reported; "
         "1 not judged at this scale"
     )
     assert both[0].holds
@@ -98,7 +98,7 @@ def test_a_finding_of_our_own_is_never_a_claim_of_the_paper():
     assert finding.verdict == "holds"
     assert finding.prose == "Our own finding: There is a gap."
     assert "seen" not in finding.prose
-    with pytest.raises(ValueError, match="not a statement"):
+    with pytest.raises(ValueError, match="expected PAPER or OWN"):
         Statement("This is reported.", VerdictKind.REPORTED)
 
 
@@ -147,7 +147,7 @@ def test_the_page_of_a_confirmed_run_counts_by_kind(tmp_path):
     for figure, meaning in (
         ("2 of 2", "claims of the papers seen"),
         ("1 of 1", "findings of our own hold"),
-        ("1", "figures only reported"),
+        ("1", "values only reported"),
     ):
         assert f"<dt>{meaning}</dt><dd>{figure}</dd>" in text
     assert "ot seen at" not in text
@@ -171,17 +171,17 @@ def test_the_note_of_a_refuted_run_says_so(tmp_path):
     assert "three kinds of" in index
 
 
-def test_a_figure_is_never_measured_inf_or_nan():
+def test_a_value_is_never_measured_inf_or_nan():
     late = outcome(0.2)
     rows = {claim.name: claim for claim in late.claims}
     assert rows["fast before never"].value == 10.0
-    assert "10 (a lower bound: the second did not reach 0.2)" in late.summary()
+    assert "10 (a lower bound: the second curve did not fall to 0.2)" in late.summary()
     lost = outcome(math.nan)
     assert "measured not finite: a run diverged" in lost.summary()
     assert lost.judgements[0].verdict == "not seen"
     curves = {"one": Curve([0], [1.0]), "zero": Curve([0], [0.0])}
     ratio = Outweighs("one", "zero", 2.0, says="one over zero").judge(curves, "nobody")
-    assert ratio.advice == "the divisor is zero"
+    assert ratio.advice == "the second quantity is zero"
     for text in (late.summary(), lost.summary()):
         assert "inf" not in text
         assert "nan" not in text
@@ -191,7 +191,7 @@ def test_a_run_that_never_reaches_the_level_is_not_seen():
     curves = {"a": Curve([1, 9], [1.0, 0.9]), "b": Curve([1, 9], [1.0, 0.8])}
     claim = Sooner("a", "b", 0.1, says="a against b").judge(curves, "nobody")
     assert claim.holds is False
-    assert claim.advice == "0.1 was not reached"
+    assert claim.advice == "the first curve did not fall to 0.1"
 
 
 def test_the_file_of_verdicts_has_the_fields_of_earlier_versions_and_the_kind():

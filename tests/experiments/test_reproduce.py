@@ -26,7 +26,7 @@ def test_a_true_claim_gives_exit_code_0(claimed, tmp_path, capsys):
     claimed(2.0)
     assert main(["run", "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert "1 of 1 claims of the paper seen; 1 of 1 findings of our own hold; 1 figure rep" in out
+    assert "1 of 1 claims of the paper seen; 1 of 1 findings of our own hold; 1 value rep" in out
     assert "✓ the paper's claim, seen: One is small." in out
     assert "– the paper's claim, not judged: Many are large." in out
 

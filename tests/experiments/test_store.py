@@ -172,7 +172,7 @@ def test_no_path_in_a_packed_file_is_followed(store, tmp_path):
 
 def test_junk_is_no_packed_store(store, tmp_path):
     (tmp_path / "junk.zip").write_bytes(b"junk")
-    with pytest.raises(ValueError, match="not a packed store"):
+    with pytest.raises(ValueError, match="was not written by `pack`"):
         store.unpack(tmp_path / "junk.zip")
     with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
         archive.writestr("a.npz", b"junk")
@@ -204,7 +204,7 @@ def test_any_foreign_text_is_not_done_for_the_store_and_one_error_for_the_user(
     assert store.missing([cell()]) == [cell()]
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
         archive.writestr("a.npz", store.path(cell()).read_bytes())
-    with pytest.raises(ValueError, match="is not a packed store, or it is damaged"):
+    with pytest.raises(ValueError, match="is damaged, or it was not written by `pack`"):
         Store(tmp_path / "other").unpack(tmp_path / "packed.zip")
 
 
@@ -215,7 +215,7 @@ def test_a_pack_with_one_damaged_member_stores_nothing(store, tmp_path):
         archive.writestr("a.npz", content)
         archive.writestr("b.npz", content[:-10])
     other = Store(tmp_path / "other")
-    with pytest.raises(ValueError, match="is not a packed store, or it is damaged"):
+    with pytest.raises(ValueError, match="is damaged, or it was not written by `pack`"):
         other.unpack(tmp_path / "packed.zip")
     assert not other.folder.exists()
 

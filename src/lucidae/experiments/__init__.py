@@ -1,4 +1,7 @@
-"""The figures and tables of the three papers as declared experiments with verdicts."""
+"""Experiments that repeat figures and tables of the three papers and judge what they claim.
+
+The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
+"""
 
 from lucidae.experiments.catalogue import NAMES, experiment, experiments
 from lucidae.experiments.declaration import (

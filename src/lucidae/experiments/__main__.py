@@ -21,14 +21,20 @@ from lucidae.experiments.reproduce import Reproduction, cells_of, reproduce
 from lucidae.experiments.store import Store
 
 PAUSE = 10.0
-"""Seconds between two lines of progress."""
+"""Smallest time between two printed lines of progress, in seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
+    """Run ``list`` or ``run`` with command-line arguments and return the exit code.
 
-    0: every claim of the papers that was judged was seen, and every finding of our own holds.
-    1: one was not seen or does not hold. 2: an error. 3: the time limit was reached.
+    The code is 0 if the measurements confirm every claim of the papers that was judged and every
+    finding of this project beyond the papers; 1 if they refute one; 2 if an error occurred; and 3
+    if the time limit was reached before all runs were done.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Arguments of the command; those of the process (``sys.argv``) by default.
 
     Examples
     --------
@@ -49,13 +55,20 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     lister = commands.add_parser("list", help="list the experiments, one per line")
     lister.set_defaults(command=_list)
-    runner = commands.add_parser("run", help="measure what is missing, then judge the statements")
+    runner = commands.add_parser(
+        "run", help="do the runs that have no stored result, then judge the claims"
+    )
     runner.add_argument(
         "names", nargs="*", metavar="NAME", help="name of an experiment; default: all"
     )
-    runner.add_argument("--scale", choices=SCALES, default="smoke")
+    runner.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="smoke",
+        help="smoke: small data; paper: the sizes of the papers",
+    )
     runner.add_argument("--device", default="cpu", help="cpu, or the name of a torch device")
-    runner.add_argument("--out", type=Path, default=Path("results"))
+    runner.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
     runner.add_argument(
         "--jobs",
         type=int,
@@ -64,13 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     runner.add_argument(
         "--threads", action="store_true", help="on an accelerator: use threads instead of processes"
     )
-    runner.add_argument("--seconds", type=float, help="time limit; run again to continue")
+    runner.add_argument(
+        "--seconds", type=float, help="time limit in seconds; run again to continue"
+    )
     runner.add_argument(
         "--take",
         type=Path,
         action="append",
         default=[],
-        help="read finished runs from this packed file first",
+        help="first read finished runs from this file, which --pack wrote",
     )
     runner.add_argument("--pack", type=Path, help="write all finished runs to this file")
     runner.set_defaults(command=_run)
@@ -117,7 +132,7 @@ def _print_verdicts(done: Reproduction) -> None:
 
 
 class _PlainLines:
-    """Print the progress, at most one line every `PAUSE` seconds."""
+    """Callback for `run` that prints its progress, at most one line every `PAUSE` seconds."""
 
     def __init__(self) -> None:
         self.due = 0.0

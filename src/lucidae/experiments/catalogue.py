@@ -1,4 +1,4 @@
-"""The experiments by name; each is declared in its own module."""
+"""Table of all experiments by name; each experiment is declared in its own module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES = {
     "vae-mnist": "vae.mnist",
     "vae-mnist-fixed": "vae.mnist_fixed",
 }
-"""The module of each experiment, in the order of the papers."""
+"""Module of each experiment below `lucidae.experiments`, in the order of the papers."""
 
 NAMES = tuple(MODULES)
 
@@ -39,14 +39,14 @@ NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed")
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of the experiments whose packages are installed."""
+    """Return the names of all experiments; without those that need torch if it is not installed."""
     torch = find_spec("torch") is not None
     return tuple(name for name in NAMES if torch or name not in NEEDS_TORCH)
 
 
 @cache
 def experiment(name: str) -> Experiment:
-    """Return the experiment with this name.
+    """Return the `Experiment` called `name`; raise ValueError if there is none.
 
     Examples
     --------
@@ -61,5 +61,5 @@ def experiment(name: str) -> Experiment:
 
 
 def experiments(names: Iterable[str] = ()) -> list[Experiment]:
-    """Return the experiments of these names; if none is given, all that can run here."""
+    """Return the experiments with these names; if none is given, all that `available` names."""
     return [experiment(name) for name in (tuple(names) or available())]

@@ -1,4 +1,4 @@
-"""Data sets by name, loaded once per process: rows, spectrum, and penalties that depend on it."""
+"""Data sets of the linear experiments by name: rows, eigenvalues, and penalties from these."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Matrix = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set of the linear experiments.
+    """A data set of the experiments on linear autoencoders.
 
     Parameters
     ----------
     load : callable
-        Returns the rows.
+        Function without arguments that returns the data, shape (n_samples, n_features).
     n_samples, n_features : int
-        Its shape, known before it is loaded.
+        Shape of the data, known before they are loaded.
     words : str
-        Its description on the page.
+        Description on the HTML page.
     image_shape : (height, width), optional
         Shape of the rows as images.
     embedded : bool, default=True
@@ -49,7 +49,10 @@ class DataSet:
 
 
 def _gaussian(n_samples: int, n_features: int) -> DataSet:
-    """Return the data of Bao et al. 2020, Figure 4 (5000 × 1000), at any size."""
+    """Return Gaussian data with equally spaced eigenvalues, as in Bao et al. 2020, Figure 4.
+
+    That figure has 5000 rows and 1000 features.
+    """
 
     def load() -> Matrix:
         return datasets.make_spectrum(n_samples, n_features, random_state=0).data
@@ -81,7 +84,7 @@ DATA = {
 
 @lru_cache(maxsize=2)
 def centred_rows(name: str) -> Matrix:
-    """Return the rows of a data set minus their mean, in float64."""
+    """Return the rows of the data set called `name` minus their mean, as float64."""
     rows = DATA[check_choice(name, "data", DATA)].load()
     return np.asarray(rows - rows.mean(axis=0))
 
@@ -93,7 +96,7 @@ def _spectrum(name: str) -> Spectrum:
 
 
 def spectrum(name: str, device: str = "cpu") -> Spectrum:
-    """Return all eigenpairs of a data set's second moment, on a device.
+    """Return all eigenvalues and eigenvectors of the covariance of a data set, on a device.
 
     Examples
     --------
@@ -105,7 +108,10 @@ def spectrum(name: str, device: str = "cpu") -> Spectrum:
 
 
 def _spaced(_values: Matrix, k: int, low: float, high: float) -> Matrix:
-    """Return penalties whose square roots are equally spaced (Bao et al. 2020, Appendix H)."""
+    """Return k penalties whose square roots are equally spaced from `low` to `high`.
+
+    This is the choice of Bao et al. 2020, Appendix H.
+    """
     return np.linspace(low, high, k) ** 2
 
 
@@ -114,7 +120,10 @@ def _uniform(_values: Matrix, k: int, value: float) -> Matrix:
 
 
 def _paper(values: Matrix, k: int) -> Matrix:
-    """Return the penalties that minimise the bound of Bao et al. 2020, eq. 16 (Figure 5)."""
+    """Return the k penalties that minimise the bound of Bao et al. 2020, eq. 16 (Figure 5).
+
+    `values` are the eigenvalues of the covariance in descending order.
+    """
     return paper_penalties(values[:k])
 
 
@@ -127,7 +136,20 @@ PENALTIES: dict[str, Callable[..., Matrix]] = {
 
 
 def penalties(rule: Mapping[str, Any], data: str, k: int) -> Matrix:
-    """Return ℓ₂ penalties by a rule: a name of `PENALTIES` with its constants.
+    """Return the ℓ₂ penalties of k latents that a rule gives for a data set.
+
+    Parameters
+    ----------
+    rule : mapping
+        ``"rule"`` is a name of `PENALTIES`; the other entries are the constants of this rule.
+    data : str
+        A name of `DATA`.
+    k : int
+        Number of latents.
+
+    Returns
+    -------
+    ndarray of shape (k,)
 
     Examples
     --------

@@ -4,7 +4,7 @@ An experiment consists of many small computations, which are called cells in thi
 training run, or one method on one problem size. A cell is identified by the function that measures
 it (its `Work`, with a name and a version) and by its exact settings. An experiment lists its cells
 at each scale. The engine measures them in any order and on any machine, the experiment turns the
-measured arrays into curves, and verdicts compare figures of the curves with bounds.
+measured arrays into curves, and verdicts compare values of the curves with bounds.
 
 An experiment states what its paper claims, and what was found here beyond the paper, as
 `Statement`. Each scale says by which verdicts each statement is judged, or why it cannot be.
@@ -52,7 +52,9 @@ __all__ = [
 Settings = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 Measure = Callable[[Sequence[Settings], str], Sequence[Arrays]]
-"""From the settings of some cells and the name of a device to the arrays of each cell."""
+"""Function that does some runs: it takes the settings of each run and the name of a device, and
+returns the measured arrays of each run by name.
+"""
 
 SCALES = ("smoke", "paper")
 
@@ -60,19 +62,21 @@ WORK_NAME = re.compile(r"[a-z][a-z0-9._-]*/[1-9][0-9]*")
 
 
 class Work:
-    """A function that measures cells, with a stable name and a version; see the decorator `work`.
+    """A function that does runs of an experiment (each a `Cell`), with a stable name and a version.
 
-    Finished cells are stored under the name and the version, so that the function can move to
-    another module, and so that results of an older version of the computation are not used again.
+    The decorator `work` makes one. Finished runs are stored under the name and the version, so that
+    the function can move to another module, and so that results of an older version of the
+    computation are not used again.
     The object takes the place of the function in its module and is pickled as a reference to that
-    place: a worker process that receives a cell imports the right module by itself.
+    place: a worker process that receives a `Cell` imports the right module by itself.
 
     Parameters
     ----------
     identifier : str
         Name and version, such as ``"linear.training/1"``.
     measure : callable
-        From the settings of some cells and the name of a device to the arrays of each cell.
+        Takes a sequence of settings, one mapping per run, and the name of a device; returns for
+        each run its measured arrays by name.
     """
 
     def __init__(self, identifier: str, measure: Measure) -> None:
@@ -88,7 +92,7 @@ class Work:
         self.measure = measure
 
     def __call__(self, group: Sequence[Settings], device: str) -> Sequence[Arrays]:
-        """Measure some cells on a device."""
+        """Do the runs with the settings in `group` on a device; return the arrays of each run."""
         return self.measure(group, device)
 
     def __str__(self) -> str:
@@ -107,10 +111,15 @@ class Work:
 
 
 def work(identifier: str) -> Callable[[Measure], Work]:
-    """Give a function that measures cells its stable name and version.
+    """Return a decorator that turns a function that does runs into a `Work` with name and version.
 
-    Increase the version when the function computes something else: cells of earlier versions
-    then count as not done.
+    Increase the version when the function computes something else: runs that an earlier version
+    has stored then count as not done.
+
+    Parameters
+    ----------
+    identifier : str
+        Name and version, such as ``"linear.training/1"``.
 
     Examples
     --------
@@ -127,7 +136,11 @@ def work(identifier: str) -> Callable[[Measure], Work]:
 
 
 def on_processor(measure: Callable[[Settings], Arrays]) -> Measure:
-    """Measure cells one by one with NumPy, whatever the device."""
+    """Turn a function of the settings of one run into one of many runs, which ignores the device.
+
+    The function that is returned does its runs one after the other with NumPy, also if the name of
+    an accelerator is passed.
+    """
 
     @functools.wraps(measure)
     def one_by_one(group: Sequence[Settings], _device: str) -> list[Arrays]:
@@ -143,13 +156,15 @@ class Cell:
     Parameters
     ----------
     work : Work
-        Measures the cell.
+        The function that does this run.
     settings : mapping
-        Everything that the work depends on, the seed included: numbers, strings, lists, mappings.
+        Everything that the result depends on, the seed included: numbers, strings, lists, mappings.
     cost : float, default=1.0
-        Approximate seconds of one core; used for the order of work and the time left.
+        Approximate duration in seconds on one core; used to start long runs first and to estimate
+        the time left.
     together : str, default=""
-        Cells with the same value and the same work may be measured at once on an accelerator.
+        Label of a group: on an accelerator, cells with the same label and the same work are
+        computed in one call. A cell with an empty label is computed alone.
 
     Examples
     --------
@@ -165,22 +180,22 @@ class Cell:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Work and settings, as they are stored with the result."""
+        """Name and version of the work, and the settings, as they are stored with the result."""
         return {"work": str(self.work), "settings": self.settings}
 
     @property
     def key(self) -> str:
-        """Digest of work and settings: the name under which the cell is stored."""
+        """SHA-256 digest of the work and the settings: the file name of the stored result."""
         return digest(self.description)
 
 
 def canonical(description: Mapping[str, Any]) -> str:
-    """Return the description of a cell as one line of JSON, the same for the same cell."""
+    """Return the description of a cell (work and settings) as one line of JSON with sorted keys."""
     return json.dumps(description, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def digest(description: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the description of a cell."""
+    """Return the SHA-256 digest of the description of a cell (work and settings) as hex digits."""
     return hashlib.sha256(canonical(description).encode()).hexdigest()
 
 
@@ -190,18 +205,21 @@ def grid(
     shared: Settings,
     cost: float | Callable[[Settings], float] = 1.0,
 ) -> list[Cell]:
-    """Return one cell for each combination of the values of `axes`; the last axis varies fastest.
+    """Return one `Cell` for each combination of the values in `axes`; the last axis varies fastest.
+
+    A `Cell` is one run of an experiment with its settings.
 
     Parameters
     ----------
     work : Work
-        Measures the cells.
+        The function that does the runs.
     axes : mapping of str to iterable
         The values of each setting that varies.
     shared : mapping
-        The settings that all cells share.
+        Settings that all cells have in common.
     cost : float or callable, default=1.0
-        Cost of a cell, or a function of its settings.
+        Approximate seconds of one cell on one core, or a function that returns them for given
+        settings.
 
     Examples
     --------
@@ -215,7 +233,7 @@ def grid(
 
 
 def listed(values: Iterable[Any], between: str = ", ") -> str:
-    """Return numbers as one string, for the facts of a setting.
+    """Return numbers as one string, separated by `between`; used to describe settings in words.
 
     Examples
     --------
@@ -227,7 +245,17 @@ def listed(values: Iterable[Any], between: str = ", ") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A finished cell: its settings, its arrays, and how it was measured (machine, versions)."""
+    """Result of one run of an experiment (a `Cell`).
+
+    Parameters
+    ----------
+    settings : mapping
+        Settings of the run.
+    arrays : mapping of str to ndarray
+        What was measured.
+    about : mapping
+        How it was measured: machine, package versions, seconds.
+    """
 
     settings: Settings
     arrays: Arrays = field(repr=False)
@@ -236,7 +264,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All finished cells of an experiment, in the order of its declaration."""
+    """Results of all runs of an experiment, in the order in which its setting lists them."""
 
     cells: tuple[Measured, ...]
 
@@ -244,7 +272,7 @@ class Results:
         return iter(self.cells)
 
     def where(self, **settings: Any) -> Results:
-        """Return the cells that have these settings."""
+        """Return the results of those runs whose settings have all of these values."""
         return Results(
             tuple(
                 cell
@@ -254,15 +282,20 @@ class Results:
         )
 
     def one(self, **settings: Any) -> Measured:
-        """Return the only cell that has these settings."""
+        """Return the result of the only run with these settings.
+
+        A `ValueError` is raised if no run, or more than one, has these settings.
+        """
         found = self.where(**settings).cells
         if len(found) != 1:
-            raise ValueError(f"{len(found)} cells have {settings}, expected one.")
+            raise ValueError(
+                f"{len(found)} runs have the settings {settings}, expected exactly one."
+            )
         return found[0]
 
     @property
     def seconds(self) -> float:
-        """Sum of the seconds of all cells."""
+        """Sum of the durations of all runs in seconds."""
         return float(sum(cell.about["seconds"] for cell in self.cells))
 
 
@@ -275,7 +308,8 @@ class Curve:
     x, y : array-like of shape (n,)
         The grid, and the quantity at its points.
     along : str, default=""
-        Name of the grid in statements, such as ``"epoch"`` (at epoch 100) or ``"r ="`` (at r = 5).
+        Words before a grid value in sentences: ``"epoch"`` gives "at epoch 100", and ``"r ="``
+        gives "at r = 5".
 
     Examples
     --------
@@ -302,27 +336,30 @@ Curves = Mapping[str, Curve]
 
 
 class Setting(Protocol):
-    """One scale of an experiment: what is measured, and the curves that are computed from it."""
+    """Settings of an experiment at one scale: its runs, and how curves are computed from them."""
 
     def cells(self) -> Sequence[Cell]:
-        """Return the cells."""
+        """Return all runs, each as a `Cell`."""
 
     def curves(self, results: Results) -> Curves:
-        """Return named curves from the finished cells."""
+        """Return the curves, by name, that are computed from the results of all runs."""
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words, for the page."""
+        """Return the settings in words, such as ``{"data": "digits, 1797 × 64"}``, for the page."""
 
 
 class Verdict(Protocol):
-    """A comparison of a measured figure with a bound."""
+    """A comparison of a measured value, taken from a curve, with a bound."""
 
     def judge(self, curves: Curves, reference: str) -> Any:
-        """Return a `Claim` with the measured figure and whether it satisfies the bound."""
+        """Return a `Claim` with the measured value and whether it satisfies the bound.
+
+        `reference` names the paper and its figure or theorem.
+        """
 
 
 class VerdictKind(StrEnum):
-    """VerdictKind of a verdict: on a claim of the paper, on a finding of our own, or none."""
+    """What a verdict is about: a claim of a paper, a finding of this project, or a mere report."""
 
     PAPER = "the paper's claim"
     OWN = "our own finding"
@@ -338,7 +375,7 @@ class Statement:
     words : str
         The sentence.
     kind : VerdictKind, default=VerdictKind.PAPER
-        Whether the paper claims it, or it was found here beyond the paper.
+        ``PAPER`` if a paper claims it, ``OWN`` if this project found it.
 
     Examples
     --------
@@ -351,29 +388,33 @@ class Statement:
 
     def __post_init__(self) -> None:
         if self.kind is VerdictKind.REPORTED:
-            raise ValueError("a reported figure has no verdict, so it is not a statement.")
+            raise ValueError(
+                "the kind REPORTED was given, expected PAPER or OWN: a value without a verdict "
+                "belongs into `Scale.reported`, not into a Statement."
+            )
 
 
 def own(words: str) -> Statement:
-    """Return a statement of our own, which the paper does not make."""
+    """Return a `Statement` of kind ``OWN``: a finding of this project that no paper claims."""
     return Statement(words, VerdictKind.OWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A setting, and the verdicts on the statements of the experiment at this scale.
+    """The settings of an experiment at one scale, and how its statements are judged at this scale.
 
     Parameters
     ----------
     setting : Setting
-        The cells and curves at this scale.
+        The runs, and the curves that are computed from them.
     expect : mapping of str to tuple of Verdict
-        For the name of each statement the verdicts that all have to hold, with tolerances that
-        suit the scale.
+        For the name of each statement, the verdicts on it. The statement is confirmed if all of
+        them hold.
     reported : tuple of Verdict, default=()
-        Figures that are reported without a verdict.
+        Measured values that are reported without a verdict.
     unjudged : mapping of str to str, default={}
-        For statements that cannot be judged at this scale, the reason in a sentence.
+        For the name of each statement that cannot be judged at this scale, a sentence that says
+        why.
     """
 
     setting: Setting
@@ -384,27 +425,28 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawing function by name; its module is imported when the figure is drawn.
+    """Name of a function that draws a figure; its module is imported only when the figure is drawn.
 
-    The modules of `lucidae.experiments.drawings` need matplotlib, which may be absent where the
-    cells are measured.
+    The modules of `lucidae.experiments.drawings` need matplotlib, which may be missing on the
+    machine that does the runs.
 
     Parameters
     ----------
     module, function : str
-        A module of `lucidae.experiments.drawings` and its function from an outcome to blocks.
+        A module of `lucidae.experiments.drawings`, and its function that takes an `Outcome` and
+        returns blocks of the HTML page.
     """
 
     module: str
     function: str
 
     def __call__(self, outcome: Any) -> Sequence[Any]:
-        """Draw an outcome."""
+        """Draw the figures of an `Outcome` and return them as blocks of the HTML page."""
         blocks: Sequence[Any] = self.load()(outcome)
         return blocks
 
     def load(self) -> Callable[[Any], Sequence[Any]]:
-        """Import the drawing function."""
+        """Import the module and return the drawing function."""
         module = import_module(f"lucidae.experiments.drawings.{self.module}")
         function: Callable[[Any], Sequence[Any]] = getattr(module, self.function)
         return function
@@ -412,7 +454,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A figure or table of a paper, as a declaration.
+    """A figure or table of a paper that is measured again: its runs, statements and drawing.
 
     Every statement is judged at every scale, or the scale says why it cannot be; the constructor
     refuses anything else.
@@ -420,21 +462,21 @@ class Experiment:
     Parameters
     ----------
     name : str
-        Its name on the command line.
+        Name on the command line.
     title : str
-        Title of its chapter; names the subject, not the result.
+        Title of the chapter on the page; names the subject, not the result.
     reference : str
-        Authors, year and figure.
+        Paper and figure, such as "Bao et al. 2020, Figure 2".
     shows : str
         Description in one line, for lists of experiments.
     about : str
         What is measured, in one or two sentences, without its result.
     statements : mapping of str to Statement
-        What the paper claims, and what was found here beyond it, by a short name.
+        What the paper claims, and what this project found beyond it, by a short name.
     scales : mapping of {"smoke", "paper"} to Scale
-        The work and the verdicts at each scale.
+        The runs and the verdicts at each scale.
     draw : callable
-        From an outcome to the blocks of its chapter, usually a `Drawing`.
+        Takes an `Outcome` and returns the blocks of the chapter; usually a `Drawing`.
     """
 
     name: str
@@ -457,5 +499,5 @@ class Experiment:
                 )
 
     def at(self, scale: str) -> Scale:
-        """Return the experiment at a scale."""
+        """Return the settings and verdicts of this experiment at `scale`, "smoke" or "paper"."""
         return self.scales[check_choice(scale, "scale", self.scales)]

@@ -1,4 +1,4 @@
-"""Devices: NumPy on the processor, or torch on an accelerator; their names and versions."""
+"""The devices on which runs are done (NumPy on the processor, or torch) and their names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ PACKAGES = ("numpy", "scipy", "scikit-learn", "array-api-compat")
 
 
 def is_accelerator(device: str) -> bool:
-    """Tell whether `device` is an accelerator: any name except ``"cpu"``, which means NumPy."""
+    """Return True if `device` is an accelerator, which is any name except ``"cpu"`` (NumPy)."""
     return device != "cpu"
 
 
 def reference(device: str) -> Array:
-    """Return an empty float64 array on a device, to which `lucidae.arrays.like` moves others.
+    """Return an empty float64 array on a device.
+
+    ``lucidae.arrays.like(x, reference(device))`` moves an array `x` to this device.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def cores() -> int:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that a result depends on."""
+    """Return the versions of Python, lucidae, NumPy, SciPy and so on, by package name."""
     found = {"lucidae": __version__, "python": platform.python_version()}
     for package in PACKAGES + (("torch",) if "torch" in sys.modules else ()):
         try:
@@ -70,7 +72,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> str:
-    """Return the name of the processor or of the accelerator."""
+    """Return the name of the accelerator, or the name of the processor and its number of cores."""
     if is_accelerator(device):
         return _accelerator(device)
     return f"{_processor()}, {cores()} cores"

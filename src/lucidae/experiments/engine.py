@@ -1,4 +1,4 @@
-"""Measure the runs of experiments that are not done yet, on all cores or on an accelerator.
+"""Do the runs of experiments that have no stored result, on all cores or on an accelerator.
 
 A run is a `Cell` of `lucidae.experiments.declaration`. Every finished cell is stored immediately,
 so that a command that is killed at any moment can be continued. On the processor each cell is
@@ -34,10 +34,13 @@ from lucidae.validation import check_integer, check_number
 __all__ = ["Tally", "Tick", "count", "duration", "run"]
 
 ACCELERATED = 0.01
-"""Share of a cell's cost that an accelerator is assumed to need until its pace is measured."""
+"""Ratio of an accelerator's time for a run to the declared cost (seconds of one core).
+
+This guess is used until the first runs have been timed.
+"""
 
 WATCH_SECONDS = 0.5
-"""Time between two tests of a worker whether its parent process is still there."""
+"""Seconds between two checks of a worker process that its parent process still exists."""
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -45,14 +48,15 @@ Report = Callable[["Tick"], None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Progress of `run`: how many cells are done, and the time left.
+    """Progress of `run`: how many runs (each a `Cell`) are done, and the time left.
 
     Parameters
     ----------
     done, total : int
-        Cells measured by this run, and cells that were missing when it started.
+        Number of cells that this call has measured, and number of cells that had no stored result
+        when it started.
     seconds_left : float or None
-        Time for the rest at the pace so far; None before the first cell is done.
+        Estimated time for the remaining cells; None before the first cell is done.
     """
 
     done: int
@@ -62,18 +66,18 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of cells that one call of `run` measured, reused and left.
+    """Numbers of runs (each a `Cell`) that one call of `run` measured, reused and left.
 
     Parameters
     ----------
     measured, reused, left : int
-        Numbers of cells that were measured now, found finished, and not measured because the time
-        limit was reached.
+        Numbers of cells that were measured by this call, whose result was already stored, and that
+        were not measured because the time limit was reached.
     seconds : float
-        Duration of the run.
+        Duration of the call.
     outdated : int, default=0
-        Cells that were found finished by an earlier version of their work only; they count as not
-        done and are measured again.
+        Number of cells whose only stored result is that of an earlier version of the computation;
+        it is not used, and they are measured again.
     """
 
     measured: int
@@ -83,7 +87,7 @@ class Tally:
     outdated: int = 0
 
     def __str__(self) -> str:
-        """Return the numbers as a sentence, with one more line where cells were outdated."""
+        """Return the numbers as one line, followed by `note` if there are outdated results."""
         line = (
             f"{count(self.measured)} measured, {self.reused} reused, {self.left} left, "
             f"in {self.seconds:.1f} s"
@@ -92,7 +96,7 @@ class Tally:
 
     @property
     def note(self) -> str:
-        """One line on the cells that an earlier version of their work had measured."""
+        """A sentence on results of earlier versions that were not used; empty if there are none."""
         if not self.outdated:
             return ""
         return (
@@ -111,24 +115,25 @@ def run(
     seconds: float | None = None,
     report: Report | None = None,
 ) -> Tally:
-    """Measure the cells that are not in the store yet.
+    """Do the runs that have no result in the store yet, and store their results.
 
     Parameters
     ----------
     cells : sequence of Cell
-        The work; a cell that is listed twice is measured once.
+        The runs; a cell that is listed twice is measured once.
     store : Store
-        Folder of the finished cells.
+        Folder of the stored results.
     device : str, default="cpu"
         ``"cpu"`` for NumPy, or the name of a torch device such as ``"cuda"``.
     jobs : int, optional
-        Number of processes: by default one per core, and one on an accelerator. More than one on an
-        accelerator helps where it waits for the processor most of the time.
+        Number of processes: by default one per core, and one on an accelerator. On an accelerator,
+        more than one is faster if it waits for the processor most of the time.
     threads : bool, default=False
         On an accelerator, whether the jobs are threads of one process, each with its own stream:
         short kernels of several threads run concurrently, those of several processes do not.
     seconds : float, optional
-        Start no cell that would end later than this; the rest is left to the next run.
+        Time limit: no cell is started that is expected to end later than this many seconds after
+        the start of the call. The remaining cells are left to the next call.
     report : callable, optional
         Called with a `Tick` after each group of cells.
 
@@ -156,9 +161,11 @@ def run(
 
 
 def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
-    """Return what is measured at once: single cells, or those that belong together.
+    """Return groups of cells, each measured by one call of its work.
 
-    The most expensive groups come first, so that the last worker to finish has a short one.
+    If `batched`, cells of one work with the same label `together` form a group; otherwise each cell
+    is its own group. The most expensive groups come first, so that the last ones to finish are
+    short.
     """
     if not batched:
         return [(cell,) for cell in sorted(cells, key=lambda cell: -cell.cost)]
@@ -175,7 +182,8 @@ class _Clock:
 
     The declared costs of one work are proportional to its run times, but the factor depends on the
     machine and differs between works. The clock therefore estimates one pace (seconds per unit of
-    cost) for each work from its finished cells, and predicts Σ pace × cost over what is left.
+    cost) for each work from its finished cells, and predicts the sum of pace × cost over the cells
+    that are left.
     """
 
     def __init__(
@@ -196,16 +204,16 @@ class _Clock:
         return time.perf_counter() - self.start
 
     def pace(self, work: str) -> float:
-        """Return the seconds per unit of cost of a work."""
+        """Return the measured seconds per unit of cost of a work; a guess before its first run."""
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Return whether a group is expected to end within the time limit."""
+        """Return True if a group is expected to end within the time limit, or if there is none."""
         expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
     def finished(self, group: Group, seconds: float) -> None:
-        """Count a group that took `seconds`, and report the progress."""
+        """Add a finished group that took `seconds` to the counts, and report the progress."""
         work, cost = str(group[0].work), sum(cell.cost for cell in group)
         self.done += len(group)
         self.left[work] -= cost
@@ -245,7 +253,7 @@ def _threads(workers: int) -> AbstractContextManager[Any]:
 
 
 def _processes(workers: int) -> AbstractContextManager[Any]:
-    """Use processes that end with this one, even before their first task."""
+    """Return a joblib configuration whose worker processes end soon after this process."""
     settings = {"n_jobs": workers, "verbose": 0, "inner_max_num_threads": 1}
     watch = {"initializer": end_with, "initargs": (os.getpid(),)}
     try:
@@ -257,7 +265,7 @@ def _processes(workers: int) -> AbstractContextManager[Any]:
 
 @functools.cache
 def end_with(parent: int) -> None:
-    """End this process soon after its parent process, which may be killed, has ended.
+    """Start a thread that ends this process soon after its parent process has ended.
 
     A worker would otherwise finish its task, which may take minutes, and then wait for the next
     one. When the parent of a process ends, the process is given another parent (not on Windows,
@@ -266,7 +274,7 @@ def end_with(parent: int) -> None:
     Parameters
     ----------
     parent : int
-        Identifier of the parent process.
+        Process identifier of the parent. Nothing is done if it is that of this process.
     """
     if os.getpid() != parent:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
@@ -286,13 +294,15 @@ def _numbered(
 
 
 def measure_and_store(group: Group, folder: Path, device: str) -> float:
-    """Measure cells of one work, store each of them, and return the seconds that they took."""
+    """Do the runs of a group of cells, store each result in `folder`, and return the seconds."""
     start, busy = time.perf_counter(), time.process_time()
     with _one_thread(device), own_stream(reference(device)):
         try:
             measured = group[0].work([cell.settings for cell in group], device)
         except Exception as error:
-            raise RuntimeError(f"{canonical(group[0].description)} failed: {error}") from error
+            raise RuntimeError(
+                f"the run {canonical(group[0].description)} failed: {error}"
+            ) from error
         found = [{name: to_numpy(array) for name, array in arrays.items()} for arrays in measured]
     seconds = time.perf_counter() - start
     about = {
@@ -310,7 +320,10 @@ def measure_and_store(group: Group, folder: Path, device: str) -> float:
 
 
 def _one_thread(device: str) -> AbstractContextManager[Any]:
-    """Limit NumPy to one BLAS thread: the numbers then do not depend on the number of processes."""
+    """Return a context that limits NumPy to one BLAS thread; on an accelerator it does nothing.
+
+    With one thread the numbers do not depend on the number of processes.
+    """
     if is_accelerator(device):
         return nullcontext()
     limited: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
@@ -318,7 +331,7 @@ def _one_thread(device: str) -> AbstractContextManager[Any]:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words.
+    """Return a duration in seconds as text with two units at most.
 
     Examples
     --------
@@ -334,7 +347,7 @@ def duration(seconds: float) -> str:
 
 
 def count(cells: int) -> str:
-    """Return a number of cells in words for readers, who know them as runs.
+    """Return a number of cells as text; messages call them runs.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Names of methods and optimizers, the same in figures, claims and tables."""
+"""Names of methods and optimizers as plots, claims and tables print them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NAMES = {
     "autoencoder": "autoencoder",
     "group lasso": "group lasso",
 }
-"""Name of each method in the legends of the figures."""
+"""Name of each method in the legends of plots, by its name in the settings of a run."""
 
 
 def label(method: str, optimizer: str) -> str:
-    """Return the name of a method that is trained with an optimizer.
+    """Return the printed name of a method together with that of its optimizer.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Notes for the documentation: a page of Markdown and the figures of each experiment."""
+"""Write the pages of docs/results: for each experiment a page of Markdown and its figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lucidae.report.style import LIGHT
 __all__ = ["write_notes"]
 
 LARGEST_FIGURE = 1_000_000
-"""Largest size in bytes of a figure that is written; larger ones do not suit a repository."""
+"""Largest size of an SVG figure in bytes; larger figures are not written."""
 
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _DIGITS = re.compile(r"(\.\d\d)\d+")
@@ -26,7 +26,7 @@ INTRODUCTION = """# Results
 
 Results of `lucidae reproduce`, with their settings and machines. Each page has three kinds of
 verdict: a claim of the paper was *seen* or *not seen*, a finding of our own *holds* or *does not
-hold*, and a figure that is only *reported* has no verdict.
+hold*, and a measured value that is only *reported* has no verdict.
 """
 
 
@@ -43,7 +43,7 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
     Returns
     -------
     Path
-        The index.
+        The index of the folder, ``index.md``.
     """
     for outcome in outcomes:
         figures = _figures(outcome, folder)
@@ -54,7 +54,7 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
 
 
 def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
-    """Write the figures of an outcome and return their names and captions."""
+    """Write the figures of an outcome as SVG files; return (file name, caption) for each."""
     blocks = outcome.experiment.draw(outcome)
     plots = [block for block in blocks if isinstance(block, Plot)]
     written = []
@@ -68,9 +68,10 @@ def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
 
 
 def standalone(svg: str) -> str:
-    """Return an inline figure as a separate file: namespaces, plain colours, white background.
+    """Return the SVG text of a figure of the HTML page in a form that can be a file by itself.
 
-    Paths are rounded to a hundredth of a point, which halves the file.
+    XML namespaces and a white background are added, and CSS variables are replaced by colours.
+    Coordinates are cut to two decimals, which halves the file.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Outcomes: which statements of an experiment were seen, with the figures that decide.
+"""Outcomes: which statements of an experiment its measurements confirm, with the values.
 
 There are three kinds of verdict. A claim of the paper was *seen* or *not seen*, a finding of our
-own *holds* or *does not hold*, and a figure that is only reported has no verdict. Counts never mix
-the kinds.
+own *holds* or *does not hold*, and a measured value that is only reported has no verdict. Counts
+never mix the kinds.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A statement of an experiment, and what a run says about it.
+    """A statement of an experiment, and the verdict on it.
 
     Parameters
     ----------
     name : str
-        Its name in the declaration.
+        Name of the statement in `Experiment.statements`.
     statement : Statement
         The sentence and its kind.
     claims : tuple of Claim
-        The figures with their bounds; the statement is confirmed if all of them hold.
+        The measured values with their bounds; the statement is confirmed if all of them hold.
     why : str, default=""
-        Why the statement is not judged, if it is not.
+        The reason why the statement is not judged; empty if it is judged.
 
     Examples
     --------
@@ -58,17 +58,20 @@ class Judgement:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the run confirms the statement; None if it was not judged."""
+        """True if all claims hold, False if one does not, None if the statement was not judged."""
         return all(claim.holds is True for claim in self.claims) if self.claims else None
 
     @property
     def verdict(self) -> str:
-        """The verdict in words, which depend on the kind of the statement."""
+        """The verdict: "seen" or "not seen", "holds" or "does not hold", or "not judged".
+
+        The first pair is for claims of a paper, the second for findings of this project.
+        """
         return NOT_JUDGED if self.holds is None else WORDS[self.statement.kind, self.holds]
 
     @property
     def prose(self) -> str:
-        """The statement with its verdict, for a text: never as a fact that the run refutes."""
+        """The statement and its verdict as sentences, with the values that refute it, if any."""
         words, paper = self.statement.words, self.statement.kind is VerdictKind.PAPER
         if self.holds is None:
             who = "The paper says" if paper else "Our own expectation"
@@ -82,7 +85,7 @@ class Judgement:
         return f"Our own expectation: {words} This run does not confirm it: {refuted}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values."""
+        """Return name, kind, statement, verdict and reason as a dictionary of strings for JSON."""
         return {
             "name": self.name,
             "kind": self.statement.kind.value,
@@ -98,23 +101,23 @@ def _failed(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of statements and figures, by kind.
+    """Numbers of statements that were judged and confirmed, and of values that were reported.
 
     Parameters
     ----------
     seen, claims : int
-        Claims of the papers that were seen, and that were judged.
+        Number of claims of the papers that were seen, and number of those that were judged.
     held, findings : int
-        Findings of our own that hold, and that were judged.
+        Number of findings of our own that hold, and number of those that were judged.
     reported : int
-        Figures without a verdict.
+        Number of measured values without a verdict.
     unjudged : int
-        Statements of both kinds that cannot be judged at this scale.
+        Number of statements of both kinds that cannot be judged at this scale.
 
     Examples
     --------
     >>> print(Counts(3, 4, 2, 2, 1, 0))
-    3 of 4 claims of the paper seen; 2 of 2 findings of our own hold; 1 figure reported
+    3 of 4 claims of the paper seen; 2 of 2 findings of our own hold; 1 value reported
     """
 
     seen: int
@@ -126,7 +129,7 @@ class Counts:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Counts:
-        """Count over some outcomes."""
+        """Return the counts summed over several outcomes."""
         every = tuple(outcomes)
         judged = [
             (one.statement.kind, one.holds) for outcome in every for one in outcome.judgements
@@ -142,11 +145,11 @@ class Counts:
         )
 
     def __str__(self) -> str:
-        """Return the counts of each kind, without those that are zero."""
+        """Return the counts as one line of text; counts that are zero are left out."""
         parts = [
             f"{self.seen} of {self.claims} claims of the paper seen" if self.claims else "",
             f"{self.held} of {self.findings} findings of our own hold" if self.findings else "",
-            f"{self.reported} figure{'s' * (self.reported != 1)} reported" if self.reported else "",
+            f"{self.reported} value{'s' * (self.reported != 1)} reported" if self.reported else "",
             f"{self.unjudged} not judged at this scale" if self.unjudged else "",
         ]
         return "; ".join(filter(None, parts))
@@ -154,7 +157,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The measured curves of an experiment whose cells are all done, and the verdicts on them.
+    """The measured curves of an experiment whose runs are all done, and the verdicts on them.
 
     Parameters
     ----------
@@ -163,13 +166,13 @@ class Outcome:
     scale : str
         ``"smoke"`` or ``"paper"``.
     results : Results
-        The finished cells.
+        Results of all runs (each a `Cell`).
     curves : mapping of str to Curve
         The curves on which the statements were judged.
     judgements : tuple of Judgement
         One for each statement, in the order of the declaration.
     reported : tuple of Claim
-        Figures without a verdict.
+        Measured values without a verdict.
     """
 
     experiment: Experiment
@@ -181,35 +184,35 @@ class Outcome:
 
     @property
     def setting(self) -> Any:
-        """The setting of the experiment at this scale."""
+        """The `Setting` of the experiment at this scale: its runs and curves."""
         return self.experiment.at(self.scale).setting
 
     @property
     def holds(self) -> bool:
-        """Whether every claim of the paper that was judged was seen, and every finding holds."""
+        """True unless a claim of the paper was not seen or a finding of our own does not hold."""
         return all(one.holds is not False for one in self.judgements)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """All figures with their bounds, in the order of the statements."""
+        """All measured values with their bounds, in the order of the statements."""
         return tuple(claim for one in self.judgements for claim in one.claims)
 
     @property
     def counts(self) -> Counts:
-        """Numbers of statements and figures, by kind."""
+        """Numbers of statements that were judged and confirmed, and of reported values."""
         return Counts.of([self])
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The machines that measured the cells."""
+        """Names of the machines on which the runs were done, sorted, each once."""
         return tuple(sorted({str(cell.about["machine"]) for cell in self.results}))
 
     def of_kind(self, kind: VerdictKind) -> tuple[Judgement, ...]:
-        """Return the judgements of one kind."""
+        """Return the judgements on claims of the paper, or those on findings of our own."""
         return tuple(one for one in self.judgements if one.statement.kind is kind)
 
     def summary(self) -> str:
-        """Return the verdicts as a table in plain text, a line for each statement and figure."""
+        """Return the verdicts as plain text, one line per statement and one per measured value."""
         lines = [str(self.counts)]
         for one in self.judgements:
             kind = f"{one.statement.kind.value}, {one.verdict}"
@@ -223,7 +226,7 @@ class Outcome:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values: the setting, the machines, the time and every verdict."""
+        """Return settings, machines, seconds and all verdicts as a dictionary for JSON."""
         figures = [
             {"kind": one.statement.kind.value, "of": one.name, **claim.to_dict()}
             for one in self.judgements
@@ -248,7 +251,7 @@ class Outcome:
 
 
 def judge(experiment: Experiment, scale: str, store: Store) -> Outcome | None:
-    """Judge an experiment on the cells in a store; None while some are not done."""
+    """Return the `Outcome` of an experiment from its stored runs; None if a run is missing."""
     chosen = experiment.at(scale)
     found = [store.load(cell) for cell in chosen.setting.cells()]
     done = tuple(cell for cell in found if cell is not None)
@@ -259,7 +262,7 @@ def judge(experiment: Experiment, scale: str, store: Store) -> Outcome | None:
 
 
 def judge_results(experiment: Experiment, scale: str, results: Results) -> Outcome:
-    """Judge an experiment on its finished cells."""
+    """Return the `Outcome` of an experiment from the results of all its runs."""
     chosen, reference = experiment.at(scale), experiment.reference
     curves = chosen.setting.curves(results)
     judgements = tuple(
@@ -276,7 +279,7 @@ def judge_results(experiment: Experiment, scale: str, results: Results) -> Outco
 
 
 def _versions(results: Results) -> dict[str, Any]:
-    """Return the package versions of the last cell."""
+    """Return the package versions with which the last run was done."""
     return {
         name: json_safe(value) for name, value in dict(results.cells[-1].about["versions"]).items()
     }

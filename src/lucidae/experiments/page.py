@@ -1,4 +1,4 @@
-"""One self-contained HTML page with the statements, figures, verdicts and settings."""
+"""Write one self-contained HTML page with the statements, figures, verdicts and settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["write_page"]
 
 LEAD = (
     "Figures and tables of three papers on autoencoders whose optimum is known, measured again: "
-    "what each paper claims, whether this run shows it, and the setting of the experiment."
+    "what each paper claims, whether the measurements confirm it, and the settings."
 )
 LEGEND = (
     "✓ means that a claim of the paper was seen, or that a finding of our own holds; ✗ that it was "
-    "not seen or does not hold; – that a figure is reported without a verdict, or that a statement "
-    "cannot be judged at this scale. Claims of the papers and our own findings are counted "
-    "separately."
+    "not seen or does not hold; – that a measured value is reported without a verdict, or that a "
+    "statement cannot be judged at this scale. Claims of the papers and our own findings are "
+    "counted separately."
 )
 COLOURS = {True: "green", False: "orange", None: "muted"}
 REFUTED = {
@@ -40,7 +40,7 @@ HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Table of the verdicts of an outcome: statements by kind, each with its figures."""
+    """HTML table of the verdicts of one experiment: each statement with its measured values."""
 
     outcome: Outcome
 
@@ -90,7 +90,9 @@ def _row(
 
 
 def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
-    """Draw all outcomes and write the page atomically.
+    """Draw the figures of all outcomes, write the HTML page, and return its path.
+
+    The file is replaced atomically: an interrupted call leaves the earlier page.
 
     Parameters
     ----------
@@ -99,7 +101,7 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
     target : path
         File of the page.
     seconds : float
-        Duration of the run.
+        Duration that is printed on the page.
     note : str, default=""
         A line for the summary, such as `Tally.note`.
 
@@ -115,7 +117,7 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
 
 
 def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
-    """Return the chapter with the numbers of verdicts of each kind, for each experiment."""
+    """Return the first chapter: how many claims and findings each experiment confirms."""
     counts = Counts.of(outcomes)
     rows = tuple(_counted(outcome) for outcome in outcomes)
     names = ("experiment", "paper", "its claims", "our findings", "work")
@@ -125,7 +127,7 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
                 (str(len(outcomes)), "experiments"),
                 (f"{counts.seen} of {counts.claims}", "claims of the papers seen"),
                 (f"{counts.held} of {counts.findings}", "findings of our own hold"),
-                (str(counts.reported), "figures only reported"),
+                (str(counts.reported), "values only reported"),
                 (duration(sum(outcome.results.seconds for outcome in outcomes)), "total work"),
             )
         ),
@@ -154,7 +156,7 @@ def _counted(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
-    """Return a list of the statements that this run does not confirm, by kind."""
+    """Return blocks that list the refuted claims of the papers, then the refuted own findings."""
     blocks: list[Block] = []
     for kind, words in REFUTED.items():
         found: list[Block] = [
@@ -163,7 +165,8 @@ def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
             for one in outcome.of_kind(kind)
             if one.holds is False
         ]
-        blocks += [Note(f"{words}; the chapters give the figures:"), *found] if found else []
+        note = Note(f"{words}; the chapters give the measured values:")
+        blocks += [note, *found] if found else []
     return blocks
 
 
@@ -172,7 +175,7 @@ def _statements(count: int) -> str:
 
 
 def chapter(outcome: Outcome) -> Chapter:
-    """Return the chapter of one experiment: statements with verdicts, figures and setting."""
+    """Return the chapter of one experiment: statements with verdicts, figures and settings."""
     experiment = outcome.experiment
     machine = "; ".join(outcome.machines)
     blocks: list[Block] = [

@@ -1,4 +1,4 @@
-"""Run experiments, judge their statements, and write page, numbers and verdicts."""
+"""Run experiments, judge their statements, and write an HTML page, CSV files and verdicts."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = ["Reproduction", "cells_of", "reproduce"]
 
 
 UNFINISHED = 3
-"""Exit code of a run that reached its time limit before it was complete."""
+"""Exit code of a command that reached its time limit before all runs were done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """What `reproduce` returns: outcomes, unfinished experiments, and the page.
+    """Result of `reproduce`: outcomes, names of unfinished experiments, and the HTML page.
 
     Parameters
     ----------
     outcomes : tuple of Outcome
-        The experiments whose cells are all done.
+        Outcomes of the experiments whose runs are all done.
     waiting : tuple of str
         Names of the experiments that are not complete, because the time limit was reached.
     tally : Tally
-        Cells measured, reused and left.
+        Numbers of runs that were done, reused and left.
     page : Path or None
-        The page; None when it was not requested, or no experiment is complete.
+        The HTML page; None if it was not requested, or no experiment is complete.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -50,19 +50,19 @@ class Reproduction:
 
     @property
     def holds(self) -> bool:
-        """Whether every experiment is complete and confirms every statement that it judges."""
+        """True if every experiment is complete and confirms every statement that it judges."""
         return not self.waiting and all(outcome.holds for outcome in self.outcomes)
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 if all statements are confirmed, 1 if one is not, 3 if not complete."""
+        """Exit code: 3 if a run is missing, 1 if a statement is refuted, otherwise 0."""
         if self.waiting:
             return UNFINISHED
         return 0 if self.holds else 1
 
 
 def cells_of(chosen: Iterable[Experiment], scale: str) -> list[Cell]:
-    """Return the cells of some experiments at a scale."""
+    """Return all runs (each a `Cell`) of some experiments at `scale`, "smoke" or "paper"."""
     return [cell for experiment in chosen for cell in experiment.at(scale).setting.cells()]
 
 
@@ -79,23 +79,23 @@ def reproduce(
     page: bool = True,
     notes: str | os.PathLike[str] | None = None,
 ) -> Reproduction:
-    """Run experiments, judge their statements, and write page, numbers and verdicts.
+    """Run experiments, judge their statements, and write an HTML page, CSV files and verdicts.
 
     Parameters
     ----------
     names : iterable of str
         Names of experiments; all by default.
     scale : {"smoke", "paper"}
-        Embedded data and small sizes, or the sizes of the papers.
+        ``"smoke"`` uses embedded data and small sizes, ``"paper"`` the sizes of the papers.
     device, jobs, threads, seconds, report
         As in `lucidae.experiments.engine.run`.
     out : path-like, default="results"
-        Finished cells are written to ``out/cells``, everything else to ``out/scale``. A run that
-        is started again with the same folder continues where it stopped.
+        Folder of the results. Finished runs are written to its folder ``cells``, everything else to
+        its folder ``smoke`` or ``paper``. A call with the same folder reuses the finished runs.
     page : bool, default=True
-        Whether to write the page, which needs the `cli` extra.
+        Whether to write the HTML page, which needs the `cli` extra.
     notes : path-like, optional
-        A folder for short notes in Markdown with their figures.
+        Folder to which a Markdown page with figures is written for each experiment.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def reproduce(
 
 
 def write_numbers(outcome: Outcome, folder: Path) -> Path:
-    """Write every curve of an outcome to one CSV file with the columns series, x and y."""
+    """Write the curves of an outcome to a CSV file (columns series, x, y) and return its path."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("series", "x", "y"))
@@ -149,7 +149,7 @@ def write_numbers(outcome: Outcome, folder: Path) -> Path:
 
 
 def write_verdicts(outcomes: Sequence[Outcome], target: Path) -> Path:
-    """Write all verdicts with their settings to one JSON file."""
+    """Write the settings and verdicts of all outcomes to one JSON file; return its path."""
     subject = {
         "lucidae": __version__,
         "holds": all(outcome.holds for outcome in outcomes),

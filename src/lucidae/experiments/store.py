@@ -1,4 +1,4 @@
-"""Results of experiments on disk: one file per cell, written atomically and verified when read."""
+"""Results of experiments on disk: one file per run, written atomically and verified when read."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ __all__ = ["Store"]
 
 FORMAT = 1
 WHAT = "a stored result of an experiment"
-"""What a file of the store is called in error messages."""
+"""Words for a file of the store in error messages."""
 ABOUT = "about"
-"""Name of the JSON text that is stored in the same file as the arrays."""
+"""Name, in the ``.npz`` file, of the JSON text that is stored together with the arrays."""
 
 LARGEST_MEMBER = 1 << 28
-"""Largest size of one result in bytes; a packed file with a larger member is refused."""
+"""Largest size of one result in bytes; `unpack` refuses files with a larger member."""
 SMALL_MEMBER = 1 << 24
 EXPANSION = 100
-"""A member of a packed file above `SMALL_MEMBER` may claim this many times its compressed size."""
+"""Largest allowed ratio of the size of a member to its compressed size in a packed file.
+
+It limits only members larger than `SMALL_MEMBER` bytes.
+"""
 
 WORKS_OF_0_1_0 = {
     "linear.landscape": "lucidae.experiments.lae_landscape:measure",
@@ -51,7 +54,7 @@ WORKS_OF_0_1_0 = {
     "sparsity.slice_minima": "lucidae.experiments.sparse_slices:count",
     "vae.comparison": "lucidae.nn.cell:measure",
 }
-"""Version 1 of each computation as lucidae 0.1.0 stored it, under the path of its module."""
+"""Name under which lucidae 0.1.0 stored version 1 of each computation: the path of its module."""
 
 
 class Store:
@@ -87,7 +90,7 @@ class Store:
         self.folder = Path(folder)
 
     def path(self, cell: Cell) -> Path:
-        """Return the file to which a cell is written."""
+        """Return the path of the file to which the result of a cell is written."""
         return self._path(cell.description)
 
     def _path(self, description: Mapping[str, Any]) -> Path:
@@ -96,24 +99,26 @@ class Store:
         return self.folder / key[:2] / f"{key}.npz"
 
     def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
-        """Write the result of a cell: its arrays, and facts `about` its run such as its seconds."""
+        """Write the result of a cell: its arrays, and facts `about` the run such as its time."""
         if ABOUT in arrays:
-            raise ValueError(f"The name {ABOUT!r} is reserved for the settings; rename the array.")
+            raise ValueError(
+                f"an array is called {ABOUT!r}, a name reserved for the settings: rename the array."
+            )
         subject = {"format": FORMAT, "cell": cell.description, **about}
         text = np.array(json.dumps(subject, sort_keys=True))
         save_arrays(self.path(cell), {**arrays, ABOUT: text})
 
     def load(self, cell: Cell) -> Measured | None:
-        """Return the result of a cell, or None when it is absent, damaged or outdated."""
+        """Return the stored result of a cell, or None if it is absent, damaged or outdated."""
         found = self._find(cell, cell.work.version)
         return None if found is None else found[1]
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Return the cells that are not done, each once."""
+        """Return the cells without a valid stored result, each once."""
         return [cell for cell in unique(cells) if self.load(cell) is None]
 
     def outdated(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Return the cells that only an earlier version of their computation has measured."""
+        """Return the cells for which only an earlier version of the computation has a result."""
         return [
             cell
             for cell in self.missing(cells)
@@ -121,7 +126,7 @@ class Store:
         ]
 
     def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
-        """Return the file and the result of a cell for one version of its computation."""
+        """Return path and result of a cell that `version` of its computation stored, or None."""
         for description in _descriptions(cell, version):
             path = self._path(description)
             try:
@@ -136,7 +141,10 @@ class Store:
         return None
 
     def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
-        """Write the results of those of `cells` that are done to one zip file; return how many."""
+        """Write the stored results of `cells` to one zip file, and return the number of results.
+
+        Cells without a stored result are left out.
+        """
         found = (self._find(cell, cell.work.version) for cell in unique(cells))
         paths = [one[0] for one in found if one is not None]
         with (
@@ -148,7 +156,7 @@ class Store:
         return len(paths)
 
     def unpack(self, source: str | os.PathLike[str]) -> int:
-        """Read the results of a packed file into the store and return how many there are.
+        """Copy the results of a file that `pack` wrote into the store, and return their number.
 
         All of them are verified before the first one is written. The names of the members are
         ignored: the description inside a result determines its file.
@@ -167,7 +175,7 @@ class Store:
             # zipfile raises many kinds of errors for damaged files; see `read_arrays`.
             except Exception as error:
                 raise ValueError(
-                    f"{name!r} is not a packed store, or it is damaged: {reason_of(error)}."
+                    f"{name!r} is damaged, or it was not written by `pack`: {reason_of(error)}."
                 ) from error
             for member in archive.infolist():
                 self._write(*_content(archive, member, name))
@@ -181,7 +189,7 @@ class Store:
 def _content(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the description and the bytes of one result of a packed file, verified."""
+    """Return the JSON description and the bytes of one member of a packed file, after checks."""
     most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
     require_size(member.file_size, most)
     with open_member(archive, member) as entry:
@@ -191,12 +199,15 @@ def _content(
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells without repetition, in the order of their first occurrence."""
+    """Return the cells, each once, in the order of their first occurrence."""
     return list({cell.key: cell for cell in cells}.values())
 
 
 def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
-    """Return the descriptions under which a version of a cell may have been stored."""
+    """Return the descriptions (work and settings) under which `version` of a cell may be stored.
+
+    For version 1 these are the present one and that of lucidae 0.1.0.
+    """
     work = cell.work.name
     found: list[dict[str, Any]] = [{"work": f"{work}/{version}", "settings": cell.settings}]
     if version == 1 and work in WORKS_OF_0_1_0:
@@ -206,7 +217,10 @@ def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
 
 
 def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON text of a file as a dictionary; raise ValueError if it has other content."""
+    """Return the JSON text in `arrays` as a dictionary.
+
+    A `ValueError` is raised if the text is not that of a stored result.
+    """
     try:
         about = json.loads(str(arrays[ABOUT]))
         cell = about["cell"]

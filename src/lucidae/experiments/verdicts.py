@@ -1,9 +1,10 @@
-"""Verdicts: comparisons of figures of measured curves with bounds.
+"""Verdicts: comparisons of values of measured curves with bounds.
 
-The attribute `at` of a verdict says which figures of a curve it uses: a point of the grid,
-``"end"`` (the last point), ``"everywhere"`` (the least favourable point), ``"mean"``, or a pair
-(low, high) for the mean over that interval. The attribute `says` names the figure as the drawing
-of the experiment does. A NaN never satisfies a verdict.
+All verdict classes have these attributes: `series`, or `first` and `second`, are names of curves.
+`at` selects the values of a curve: a point of the grid, ``"end"`` (the last point),
+``"everywhere"`` (all points; the least favourable one decides), ``"mean"`` (the mean over the
+grid), or a pair (low, high) for the mean over that interval. `says` names the quantity in words; it
+begins the sentence that is printed. A NaN never satisfies a verdict.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Where = float | str | tuple[float, float]
 DIVERGED = "not finite: a run diverged"
 
 LARGEST_WHOLE = 1e7
-"""Size up to which whole numbers, such as epochs, are written with all digits."""
+"""Whole numbers below this value, such as epochs, are printed with all digits."""
 
 
 def curve_named(curves: Curves, name: str) -> Curve:
-    """Return a curve by name."""
+    """Return the curve called `name`; raise ValueError if there is none."""
     if name not in curves:
         raise ValueError(
             f"no curve is called {name!r}; expected one of {', '.join(sorted(curves))}."
@@ -49,7 +50,17 @@ def curve_named(curves: Curves, name: str) -> Curve:
 
 
 def figures(curves: Curves, name: str, at: Where) -> Any:
-    """Return the figures of a curve that a verdict uses.
+    """Return the values of the curve called `name` that `at` selects, as a vector.
+
+    Parameters
+    ----------
+    curves : mapping of str to Curve
+        All curves of an experiment.
+    name : str
+        Name of one of them.
+    at : float, str or pair
+        A point of the grid, ``"end"``, ``"everywhere"``, ``"mean"``, or (low, high) for the mean
+        over this interval. The vector has one entry, except for ``"everywhere"``.
 
     Examples
     --------
@@ -79,12 +90,12 @@ def figures(curves: Curves, name: str, at: Where) -> Any:
 
 
 def worst(values: Any, largest: bool) -> float:
-    """Return the largest or the smallest figure; NaN if one is NaN, so that the verdict fails."""
+    """Return the largest value, or the smallest if `largest` is False; NaN if one value is NaN."""
     return float(np.max(values) if largest else np.min(values))
 
 
 def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
-    """Return the statement of a claim: what it is about, its bound, and where it is judged.
+    """Return the sentence of a claim: the quantity, its bound, and the grid points that are used.
 
     Examples
     --------
@@ -101,12 +112,12 @@ def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
     else:
         where = f"at {along}{at:g}"
     if len(curve.x) == 1:
-        where = ""  # a single figure has no grid
+        where = ""  # a single value has no grid
     return ": ".join(filter(None, [words, f"{bound} {where}".strip()]))
 
 
 def measured(claim: Claim) -> str:
-    """Return the measured figure of a claim in words.
+    """Return the measured value of a claim as text, with a remark if the claim has one.
 
     Examples
     --------
@@ -127,7 +138,9 @@ def measured(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """Judge whether a curve is at most `bound`.
+    """Verdict that the selected values of one curve are at most `bound`.
+
+    The attributes are explained at the top of this module.
 
     Examples
     --------
@@ -142,7 +155,7 @@ class AtMost:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the largest figure with the bound."""
+        """Return a `Claim` that compares the largest selected value with the bound."""
         value = worst(figures(curves, self.series, self.at), largest=True)
         curve, words = curves[self.series], self.says or self.series
         statement = stated(words, f"at most {self.bound:g}", curve, self.at)
@@ -151,7 +164,7 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Judge whether a curve is at least `bound`."""
+    """Verdict that the selected values of one curve are at least `bound`."""
 
     series: str
     bound: float
@@ -159,7 +172,7 @@ class AtLeast:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the smallest figure with the bound."""
+        """Return a `Claim` that compares the smallest selected value with the bound."""
         value = worst(figures(curves, self.series, self.at), largest=False)
         curve, words = curves[self.series], self.says or self.series
         statement = stated(words, f"at least {self.bound:g}", curve, self.at)
@@ -168,7 +181,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Judge whether a curve lies between `low` and `high`, both included."""
+    """Verdict that the selected values of one curve lie from `low` to `high`, both included."""
 
     series: str
     low: float
@@ -177,7 +190,7 @@ class Between:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the figure that is farthest from the middle of the interval."""
+        """Return a `Claim` on the selected value farthest from the middle of the interval."""
         values = figures(curves, self.series, self.at)
         middle = (self.low + self.high) / 2
         value = float(values[np.argmax(np.where(np.isnan(values), np.inf, abs(values - middle)))])
@@ -192,7 +205,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Judge whether curves are ordered, largest first: each exceeds the next by `margin`.
+    """Verdict that each curve of `series` exceeds the next one by at least `margin`.
 
     A negative margin allows for sampling noise.
     """
@@ -203,7 +216,7 @@ class Ordered:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the smallest difference with the margin."""
+        """Return a `Claim` that compares the smallest of these differences with `margin`."""
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
         name, curve = " ≥ ".join(self.series), curves[self.series[0]]
@@ -215,7 +228,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Judge whether two curves differ by at most `within`."""
+    """Verdict that the selected values of two curves differ by at most `within`."""
 
     first: str
     second: str
@@ -224,7 +237,7 @@ class Agree:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the largest difference with the bound."""
+        """Return a `Claim` that compares the largest absolute difference with `within`."""
         one = figures(curves, self.first, self.at)
         other = figures(curves, self.second, self.at)
         value = worst(abs(one - other), largest=True)
@@ -236,9 +249,10 @@ class Agree:
 
 @dataclass(frozen=True, slots=True)
 class Outweighs:
-    """Judge whether the first curve is at least `factor` times the second.
+    """Verdict that the first curve is at least `factor` times the second.
 
-    Where the second curve is zero, the ratio is infinite, and any factor is reached.
+    If a value of the second curve is zero and that of the first is positive, the ratio is infinite
+    and satisfies the bound.
     """
 
     first: str
@@ -248,7 +262,7 @@ class Outweighs:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the smallest ratio with the factor."""
+        """Return a `Claim` that compares the smallest ratio of first to second with the factor."""
         above = figures(curves, self.first, self.at)
         below = figures(curves, self.second, self.at)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -256,15 +270,15 @@ class Outweighs:
         name = f"{self.first} / {self.second}"
         bound = f"ratio at least {self.factor:g}"
         statement = stated(self.says or name, bound, curves[self.first], self.at)
-        remark = "the divisor is zero" if math.isinf(value) else ""
+        remark = "the second quantity is zero" if math.isinf(value) else ""
         return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
 
 
 @dataclass(frozen=True, slots=True)
 class Falls:
-    """Judge whether a curve increases by at most `slack` from one point to the next.
+    """Verdict that a curve increases by at most `slack` from each grid point to the next.
 
-    A negative `slack` requires that it falls by at least that amount.
+    A negative `slack` requires that it decreases by at least the absolute value of `slack`.
     """
 
     series: str
@@ -272,7 +286,7 @@ class Falls:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the largest increase with the slack."""
+        """Return a `Claim` that compares the largest increase with the slack."""
         curve = curve_named(curves, self.series)
         steps = np.diff(curve.y)
         value = worst(steps, largest=True) if len(steps) else 0.0
@@ -283,10 +297,12 @@ class Falls:
 
 @dataclass(frozen=True, slots=True)
 class Sooner:
-    """Judge whether a curve falls to `level` at least `factor` times sooner than another.
+    """Verdict that the first curve falls to the value `level` at least `factor` times sooner.
 
-    If the second curve does not fall to `level`, the end of its grid counts, and the ratio is a
-    lower bound; if the first curve does not, the verdict fails.
+    The abscissa (such as the epoch) at which the second curve is first at most `level`, divided by
+    that of the first curve, must be at least `factor`. If the second curve never falls to `level`,
+    the end of its grid is used, and the ratio is a lower bound. If the first curve never does, the
+    verdict fails.
     """
 
     first: str
@@ -296,25 +312,25 @@ class Sooner:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Compare the ratio of the two abscissae with the factor."""
+        """Return a `Claim` that compares the ratio of the two abscissae with `factor`."""
         first, second = (curve_named(curves, name) for name in (self.first, self.second))
         early, late = arrival(first, self.level), arrival(second, self.level)
         remark = ""
         if math.isinf(early):
-            value, remark = math.nan, f"{self.level:g} was not reached"
+            value, remark = math.nan, f"the first curve did not fall to {self.level:g}"
         elif math.isinf(late):
             value = float(second.x[-1]) / max(early, 1e-300)
-            remark = f"a lower bound: the second did not reach {self.level:g}"
+            remark = f"a lower bound: the second curve did not fall to {self.level:g}"
         else:
             value = late / max(early, 1e-300)
         name = f"{self.first} before {self.second}"
-        bound = f"falls to {self.level:g} at least {self.factor:g} times sooner"
+        bound = f"the first falls to {self.level:g} at least {self.factor:g} times sooner"
         statement = f"{self.says or name}: {bound}"
         return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
 
 
 def arrival(curve: Curve, level: float) -> float:
-    """Return the first abscissa at which a curve is at most `level`, infinity if there is none.
+    """Return the first grid point x at which a curve is at most `level`; infinity if none is.
 
     Examples
     --------
@@ -327,14 +343,14 @@ def arrival(curve: Curve, level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Report a figure without a verdict."""
+    """Report the largest selected value of one curve without judging it."""
 
     series: str
     at: Where = "end"
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return the figure."""
+        """Return a `Claim` with the value and no bound; its `holds` is None."""
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)

@@ -1,1 +1,1 @@
-"""The figures of the experiments (extra `cli`): from curves to blocks of the page."""
+"""Functions that draw the figures of the experiments for the HTML page (extra `cli`)."""

@@ -1,4 +1,4 @@
-"""Style shared by the figures: colour and marker of a method, line style of an optimizer."""
+"""Style shared by all figures: colour and marker per method, line style per optimizer."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STYLES = {
     "autoencoder": (LIGHT["orange"], "s"),
     "group lasso": (LIGHT["purple"], "^"),
 }
-"""Colour and marker of each method."""
+"""Colour and marker of each method in all plots, by its name in the settings of a run."""
 
 DASHES: dict[str, Any] = {"nesterov": "-", "adam": "--"}
 
 
 def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
-    """Return the style of a method: colour, marker and line style."""
+    """Return colour and marker of a method and line style of an optimizer, for ``axes.plot``."""
     colour, marker = STYLES[method]
     return {
         "color": colour,
@@ -39,7 +39,7 @@ def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
 
 
 def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, list[Any]]:
-    """Return the points of the curves whose names have these prefixes, as three columns."""
+    """Return the points of all curves whose names start with a prefix, as columns series, x, y."""
     chosen = [(name, curve) for name, curve in curves.items() if name.startswith(tuple(prefixes))]
     return {
         "series": [name for name, curve in chosen for _ in curve.x],
@@ -49,12 +49,12 @@ def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, lis
 
 
 def positive(curve: Curve, floor: float = 1e-6) -> tuple[Any, Any]:
-    """Return a curve for logarithmic axes: only x > 0, and y at least `floor`."""
+    """Return x and y of a curve for logarithmic axes: only x > 0, and y raised to `floor`."""
     inside = curve.x > 0
     return curve.x[inside], np.maximum(curve.y[inside], floor)
 
 
 def shared_legend(figure: Any, axes: Any, columns: int = 4) -> None:
-    """Put one legend below all panels."""
+    """Add one legend, with the curves of `axes`, below all panels of a figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9)

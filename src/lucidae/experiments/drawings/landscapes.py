@@ -1,4 +1,4 @@
-"""Figures of loss surfaces: contours, a static 3-D view, and one that can be rotated."""
+"""Functions that draw loss surfaces: contours, a static 3-D view, and one to be rotated."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lucidae.report.style import LIGHT, drawing, new_figure
 
 SHADES = "cividis"
 RINGS, SPOKES = 21, 61
-"""Size of the mesh that shows a surface in three dimensions."""
+"""Numbers of rings and of spokes of the mesh that shows a surface in three dimensions."""
 
 CUT = 1.25
-"""Height at which surfaces of dropout are cut, relative to their height at the origin."""
+"""Surfaces of dropout are cut at this multiple of their height at the origin."""
 
 
 @dataclass(frozen=True, slots=True)
 class RotatableSurface:
-    """A surface that the reader can rotate by dragging or with the arrow keys.
+    """A 3-D view of a surface that the reader can rotate by dragging or with the arrow keys.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class RotatableSurface:
     mesh : array of shape (3, rings, spokes)
         Points of the surface, as `bowl` returns them.
     path : array of shape (p, 3), optional
-        A path on it.
+        Points (x, y, height) of a path on the surface.
     """
 
     name: str
@@ -67,10 +67,22 @@ class RotatableSurface:
 
 
 def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
-    """Return the part of a surface below a ceiling, on rings around the origin.
+    """Return a polar mesh of the part of a surface that is below the height `ceiling`.
 
-    Each spoke ends where the surface first reaches the ceiling outside its minimum, so that the rim
-    has constant height.
+    Parameters
+    ----------
+    axis : array of shape (p,)
+        Grid of both coordinates.
+    surface : array of shape (p, p)
+        Heights on this grid.
+    ceiling : float
+        Each spoke from the origin ends at the point outside its minimum at which the surface first
+        has this height, so that the rim is level.
+
+    Returns
+    -------
+    array of shape (3, rings, spokes)
+        Coordinates x and y, and heights.
     """
     height = RegularGridInterpolator((axis, axis), surface.T, method="cubic")
     angles = np.linspace(0, 2 * np.pi, SPOKES)
@@ -85,7 +97,7 @@ def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
 
 
 def valley(outcome: Outcome) -> Sequence[Block]:
-    """Draw the ring-shaped valley and the descent on it."""
+    """Return a plot and a 3-D view of the ring-shaped valley and the descent on it."""
     arrays = outcome.results.cells[0].arrays
     axis, surface, path = arrays["axis"], arrays["surface"], arrays["path"]
     ceiling = float(arrays["centre"])
@@ -119,7 +131,7 @@ def valley(outcome: Outcome) -> Sequence[Block]:
 
 
 def dropout(outcome: Outcome) -> Sequence[Block]:
-    """Draw surface and contours for every strength of dropout."""
+    """Return a plot of surface and contours for every strength of dropout, and a 3-D view."""
     cells = outcome.results.cells
     with drawing():
         figure, rows = _pairs(len(cells))
@@ -146,7 +158,7 @@ def dropout(outcome: Outcome) -> Sequence[Block]:
 
 
 def paths(outcome: Outcome) -> Sequence[Block]:
-    """Draw the paths of dropout SGD on the contours of the expected loss."""
+    """Return a plot of the paths of dropout SGD on the contours of the expected loss."""
     setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, len(setting.strengths), figsize=(9.0, 3.3), sharey=True)
@@ -178,7 +190,7 @@ def paths(outcome: Outcome) -> Sequence[Block]:
 
 
 def _spread(path: Any, count: int = 300) -> Any:
-    """Return indices of points that lie about equally far apart along a path."""
+    """Return indices of about `count` points of a path with equal distances along the path."""
     steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
     length = np.concatenate([[0.0], np.cumsum(steps)])
     return np.unique(np.searchsorted(length, np.linspace(0, length[-1], count)))
@@ -190,7 +202,7 @@ def _pair() -> tuple[Any, Any]:
 
 
 def _pairs(count: int) -> tuple[Any, Any]:
-    """Return a figure in which every row has one 3-D panel and one 2-D panel."""
+    """Return a figure of `count` rows and its panels; each row has a 3-D and a 2-D panel."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 3.7 * count))

@@ -1,4 +1,4 @@
-"""Figures of sparse recovery and of deep VAEs: success rates, energies, images."""
+"""Functions that draw sparse recovery and deep VAEs: success rates, energies, images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ CRITERION_NAMES = {
 
 
 def recovery(outcome: Outcome) -> Sequence[Block]:
-    """Draw the success rates of the four methods by the support, or by rows and Frobenius norm."""
+    """Return a plot of the success rates of the four methods over the number of active rows.
+
+    It has one panel for each criterion of success: the support, or rows and Frobenius norm.
+    """
     setting = outcome.setting
     criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
     with drawing():
@@ -49,7 +52,7 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
 
 
 def slices(outcome: Outcome) -> Sequence[Block]:
-    """Draw the energies along one coordinate."""
+    """Return a plot of the energies along the example slice: both VAEs, and the autoencoder."""
     curves = outcome.curves
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.4))
@@ -73,15 +76,15 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         )
         right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
         caption = (
-            "Left: energies of the full and of the diagonal VAE over one weight w. Right: energy "
-            "of the autoencoder with h = log over one coefficient u, which is unbounded below at "
-            "u = 0 for all data."
+            "Left: energies of the full and of the diagonal VAE over one relevance w, the prior "
+            "variance of a coefficient. Right: energy of the autoencoder with a logarithmic "
+            "penalty over one coefficient u, which is unbounded below at u = 0 for all data."
         )
         return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
 
 
 def covariances(outcome: Outcome) -> Sequence[Block]:
-    """Draw error and active directions over the epochs, and images of both models."""
+    """Return plots of error and active directions over the epochs, and of images of both models."""
     titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))
@@ -98,13 +101,16 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
             for kind in ("full", "diagonal")
             for what in ("reconstructions", "samples")
         }
-        caption = "Means over the random seeds, on images that were not used for training."
+        caption = (
+            "Error and number of active latent directions, on images that were not used for "
+            "training; means over the random seeds."
+        )
         return [
             Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
             Plot.of(
                 f"{outcome.experiment.name}-images",
                 image_rows(rows),
-                "Reconstructions of the same ten images, and samples from the prior.",
+                "Reconstructions of the same ten images, and samples from the prior, by model.",
                 numbers(outcome.curves, ["active"]),
             ),
         ]

@@ -1,4 +1,4 @@
-"""Figures of training: dynamics, weights, sizes, rates, penalties, and dropout SGD."""
+"""Functions that draw the experiments on the training of linear networks and on dropout SGD."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ RULE_LOOKS = {
 
 
 def dynamics(outcome: Outcome) -> Sequence[Block]:
-    """Draw both distances over the epochs, every model and optimizer."""
+    """Return a plot of the distances to axes and subspace over the epochs, a line per run."""
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))
         _distances(outcome, panels)
         shared_legend(figure, panels[0], 3)
         caption = (
-            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero on the left means that every "
-            "principal direction is a column of the decoder; zero on the right, that the columns "
-            "span the principal subspace."
+            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero in the left panel means that every "
+            "principal direction is a column of the decoder; zero in the right panel, "
+            "that the columns span the principal subspace."
         )
         return [Plot.of("lae-dynamics", figure, caption, numbers(outcome.curves, PANELS))]
 
 
 def minibatch(outcome: Outcome) -> Sequence[Block]:
-    """Draw both distances over the epochs, one row for each batch size."""
+    """Return a plot of the distances to axes and subspace over the epochs, a row per batch size."""
     sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
     with drawing():
         figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
@@ -53,7 +53,10 @@ def minibatch(outcome: Outcome) -> Sequence[Block]:
             _distances(outcome, line, f"/{size}")
             line[0].set_title(f"Distance to the axes, batches of {size}")
         shared_legend(figure, rows[0][0], 3)
-        caption = "Learning dynamics with mini-batches; solid: Nesterov, dashed: Adam."
+        caption = (
+            "Distances of the decoder's columns to the principal axes and to the principal "
+            "subspace, with mini-batches; solid: Nesterov, dashed: Adam."
+        )
         return [Plot.of("lae-minibatch", figure, caption, numbers(outcome.curves, PANELS))]
 
 
@@ -69,7 +72,7 @@ def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
 
 
 def weights(outcome: Outcome) -> Sequence[Block]:
-    """Draw UᵀW₂ at each epoch and the decoder's columns as images."""
+    """Return plots of cosines with the principal directions, and of decoder columns as images."""
     setting = outcome.setting
     with drawing():
         figure = _cosines(setting, outcome)
@@ -128,7 +131,7 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
 
 
 def scaling(outcome: Outcome) -> Sequence[Block]:
-    """Draw the epochs over the sizes; a cross marks the last size that reached the target."""
+    """Return a plot of the epochs to the target over the number of latents, a line per run."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.2))
         for name, curve in outcome.curves.items():
@@ -148,20 +151,20 @@ def scaling(outcome: Outcome) -> Sequence[Block]:
         _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
         shared_legend(figure, axes, 3)
         caption = (
-            "Solid: Nesterov, dashed: Adam. A large cross marks the last size at which a model "
-            "reached the target."
+            "Solid: Nesterov, dashed: Adam. A large cross marks the largest number of latents at "
+            "which a model reached the target."
         )
         return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs/"]))]
 
 
 def _plain_ticks(axes: Any, sizes: Any) -> None:
-    """Label every size on a logarithmic axis."""
+    """Put a tick with a label at each of `sizes` on a logarithmic axis, and no other ticks."""
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axes.minorticks_off()
 
 
 def conditioning(outcome: Outcome) -> Sequence[Block]:
-    """Draw exact condition numbers and the bounds."""
+    """Return a plot of exact condition numbers and lower bounds over the number of latents."""
     looks = {
         "nonuniform/best": ("non-uniform ℓ₂, best penalties", LIGHT["orange"], "-", "s"),
         "nonuniform/bound": ("lower bound, non-uniform ℓ₂", LIGHT["orange"], ":", ""),
@@ -180,14 +183,15 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
         _plain_ticks(axes, outcome.curves["nested/bound"].x)
         shared_legend(figure, axes, 3)
         caption = (
-            "Exact condition numbers of the Hessian at the global minimum (nested dropout: over "
-            "the non-zero eigenvalues, at unit scale), and the lower bounds of the paper."
+            "Exact condition numbers of the Hessian at the global minimum, and the lower bounds of "
+            "Bao et al. 2020. For nested dropout only the non-zero eigenvalues are used, and the "
+            "decoder columns have unit norm."
         )
         return [Plot.of("lae-conditioning", figure, caption, numbers(outcome.curves))]
 
 
 def learning_rates(outcome: Outcome) -> Sequence[Block]:
-    """Draw the final axis-alignment distance against the learning rate."""
+    """Return a plot of the last axis-alignment distance over the learning rate."""
     setting = outcome.setting
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.0))
@@ -208,7 +212,7 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
 
 
 def penalties(outcome: Outcome) -> Sequence[Block]:
-    """Draw the three choices of penalties and the training with each."""
+    """Return a plot of the three choices of penalties and of the training with each."""
     setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
@@ -238,7 +242,7 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 
 
 def convergence(outcome: Outcome) -> Sequence[Block]:
-    """Draw objective and importance variance of dropout SGD, one row for each width."""
+    """Return a plot of objective and variance of the importance scores, a row per width."""
     setting = outcome.setting
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
     with drawing():
@@ -266,7 +270,8 @@ def convergence(outcome: Outcome) -> Sequence[Block]:
         shared_legend(figure, rows[0][0], 3)
         caption = (
             f"Mean over {setting.runs} runs. Left: the expected objective and the global optimum "
-            "of the closed form. Right: the variance of ‖uᵢ‖‖vᵢ‖ over the hidden units."
+            "of the closed form. Right: the variance over the hidden units of the importance "
+            "score, the product of the norms of incoming and outgoing weights."
         )
         kinds = ("objective", "optimum", "variance")
         return [Plot.of("dropout-convergence", figure, caption, numbers(outcome.curves, kinds))]

@@ -1,1 +1,1 @@
-"""Experiments of the dropout family (Mianjy et al. 2018)."""
+"""Experiments on dropout in linear networks (Mianjy et al. 2018)."""

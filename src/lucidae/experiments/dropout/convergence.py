@@ -1,4 +1,4 @@
-"""Dropout SGD against the closed form, and the speed of equalization."""
+"""Experiment: dropout SGD compared with the closed form, and how fast hidden units equalize."""
 
 from __future__ import annotations
 
@@ -37,7 +37,23 @@ INIT_SCALE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """Networks trained with dropout, averaged over runs."""
+    """Settings of linear networks that are trained with dropout, several times each.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Numbers of outputs and of inputs.
+    widths : tuple of int
+        Numbers of hidden units.
+    strengths : tuple of float
+        Strengths λ = dropout/(1 − dropout).
+    n_steps, batch_size : int
+        Steps of SGD, and new examples per step.
+    runs : int
+        Trainings for each width and strength; curves are means over them.
+    runs_per_cell : int
+        Trainings that are computed together, as one `Cell`.
+    """
 
     shape: tuple[int, int]
     widths: tuple[int, ...]
@@ -48,7 +64,7 @@ class Convergence:
     runs_per_cell: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per width, strength and share of the runs."""
+        """Return one `Cell`, which has `runs_per_cell` trainings, per width, strength and seed."""
         shared = {
             "shape": list(self.shape),
             "n_steps": self.n_steps,
@@ -70,9 +86,12 @@ class Convergence:
         return float(self.n_steps * (2e-4 + 1.5e-9 * size))
 
     def curves(self, results: Results) -> Curves:
-        """Return mean objective, its excess over the optimum, and mean importance variance.
+        """Return curves over the steps, averaged over the runs, for each width and strength.
 
-        ``"relative variance"`` is divided by its largest value, so that strengths can be compared.
+        ``"objective"`` is the expected objective, ``"optimum"`` its optimal value and ``"excess"``
+        their difference divided by the optimal value. ``"variance"`` is the variance of the
+        importance scores over the hidden units, and ``"relative variance"`` is this variance
+        divided by its largest value, so that strengths can be compared.
         """
         curves = {}
         for width in self.widths:
@@ -91,22 +110,23 @@ class Convergence:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         outputs, inputs = self.shape
         return {
             "network": f"{inputs} inputs, {outputs} outputs, "
             f"{listed(self.widths, ' and ')} hidden units",
             "target": "random singular vectors, singular values decrease as exp(−i/10)",
             "strengths": listed(self.strengths),
-            "steps": f"{self.n_steps}, {self.batch_size} new examples each",
+            "steps": f"{self.n_steps}, each with {self.batch_size} new examples",
             "runs": f"{self.runs} for each width and strength",
-            "initial weights": f"random, of scale {INIT_SCALE:g}; the paper does not state its own",
+            "initial weights": f"random, of scale {INIT_SCALE:g}; the scale in Mianjy et al. "
+            "2018 is not known",
         }
 
 
 @work("dropout.convergence/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Train some networks with dropout, all at once."""
+    """Train the networks of each entry of `group` with dropout; return their curves as arrays."""
     return [_train(settings, device) for settings in group]
 
 
@@ -138,22 +158,29 @@ def _train(settings: Settings, device: str) -> dict[str, Any]:
 
 
 STRENGTHS = (0.1, 0.5, 1.0)
+VARIANCE = "variance of the importance scores divided by its largest value in training"
 
 
 STATEMENTS = {
-    "optimum": Statement("Dropout converges to the global optimum that the closed form gives."),
+    "optimum": Statement(
+        "Training with dropout converges to the global optimum that the closed form gives."
+    ),
     "equalized": Statement(
         "The hidden units become equally important: the variance of their importance scores goes "
         "to zero."
     ),
     "monotone": Statement("The variance of the importance scores decreases monotonically."),
-    "faster": Statement("The larger λ, the faster the hidden units become equally important."),
-    "bound": own("The objective is never below the optimal value of the closed form."),
+    "faster": Statement(
+        "The larger the dropout strength λ, the faster the hidden units become equally important."
+    ),
+    "bound": own("In training the objective is never below the optimal value of the closed form."),
 }
 
 
 def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
-    """Return the verdicts for every width.
+    """Return the verdicts on each statement, for every width and strength.
+
+    `within` is the largest excess of the last objective, divided by the optimal value.
 
     The speed of equalization is judged on the mean over the whole training, on a logarithmic grid
     of steps, so that it does not depend on the choice of one step.
@@ -161,9 +188,9 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
     verdicts: dict[str, list[Any]] = {name: [] for name in STATEMENTS}
     for width in widths:
         for lam in STRENGTHS:
-            run, words = f"{width}/{lam:g}", f"r = {width}, λ = {lam:g}"
-            excess = f"objective minus its optimal value, over the optimal value, {words}"
-            variance = f"importance variance over its largest value, {words}"
+            run, words = f"{width}/{lam:g}", f"r = {width} hidden units, λ = {lam:g}"
+            excess = f"objective minus its optimal value, divided by the optimal value, {words}"
+            variance = f"{VARIANCE}, {words}"
             verdicts["optimum"].append(AtMost(f"excess/{run}", within, says=excess))
             verdicts["bound"].append(AtLeast(f"excess/{run}", -1e-9, at="everywhere", says=excess))
             verdicts["equalized"].append(AtMost(f"relative variance/{run}", 0.1, says=variance))
@@ -172,8 +199,7 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
             Ordered(
                 tuple(f"relative variance/{width}/{lam:g}" for lam in STRENGTHS),
                 at="mean",
-                says="importance variance over its largest value, each λ minus the next larger "
-                f"one, r = {width}",
+                says=f"{VARIANCE}, at each λ minus at the next larger λ, r = {width} hidden units",
             )
         )
     return {name: tuple(found) for name, found in verdicts.items()}
@@ -183,7 +209,7 @@ EXPERIMENT = Experiment(
     name="dropout-convergence",
     title="Dropout training and the closed form",
     reference="Mianjy et al. 2018, Figure 3",
-    shows="objective against the closed form and importance variance; three strengths, two widths",
+    shows="objective and its optimum, and variance of the importance scores, during dropout SGD",
     about="Linear networks with r hidden units, trained by stochastic gradient descent with "
     "dropout of strength λ = dropout/(1 − dropout). The importance score of a hidden unit is the "
     "product of the norms of its incoming and outgoing weights.",

@@ -1,4 +1,4 @@
-"""Loss surface of dropout for a scalar network with two hidden units."""
+"""Experiment: loss surface of dropout for a network with one input, one output, two units."""
 
 from __future__ import annotations
 
@@ -33,22 +33,34 @@ TARGET = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
-    """The loss over both weights, and the end points of descents from random starts."""
+    """Settings of loss surfaces over both weights, and of descents from random starts.
+
+    Parameters
+    ----------
+    strengths : tuple of float
+        Strengths λ = dropout/(1 − dropout); the first one is 0.
+    points : int
+        Grid points of the surface along each weight.
+    starts : int
+        Random starts of a descent for each strength.
+    """
 
     strengths: tuple[float, ...]
     points: int
     starts: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength."""
+        """Return one run (a `Cell`) per strength of dropout."""
         shared = {"target": TARGET, "points": self.points, "starts": self.starts, "seed": 0}
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 
     def curves(self, results: Results) -> Curves:
-        """Return norm, gap and inequality of the weights at the end points, over the strengths.
+        """Return curves over the strengths λ that describe the end points of the descents.
 
-        The inequality is shown for λ > 0 only. The first strength is 0: the range of the norms
-        there, and the inequality, show whether the minima form a circle.
+        ``"norm"`` is their mean norm, ``"gap"`` their largest loss minus the global minimum, and
+        ``"inequality"`` the largest difference between the absolute weights of the two hidden
+        units, for λ > 0. The other two curves are for λ = 0: the range of the norms, and the same
+        inequality, which show whether the minima form a circle.
         """
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}
@@ -60,11 +72,11 @@ class Surfaces:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return {
-            "network": f"scalar, M = {TARGET:g}, two hidden units, tied weights",
+            "network": f"one input, one output, target {TARGET:g}, two hidden units, tied weights",
             "strengths": listed(self.strengths),
-            "descents": f"{self.starts} random starts for each",
+            "descents": f"{self.starts} random starts for each strength",
         }
 
 
@@ -80,7 +92,7 @@ def _figures(arrays: Arrays) -> dict[str, float]:
 @work("dropout.landscape/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Evaluate the surface, and minimise the loss from random starts."""
+    """Return the loss on a grid of weights, and the end points of descents from random starts."""
     target, strength = settings["target"], settings["strength"]
     surface = scalar_surface(target, strength, points=settings["points"])
     objective = tied_objective(np.array([[target]]), strength)
@@ -105,13 +117,20 @@ def measure(settings: Settings) -> Arrays:
     }
 
 
+INEQUALITY = "largest difference between the absolute weights of the two hidden units at a minimum"
+NO_DROPOUT = "without dropout (λ = 0)"
+
 EXPECT = {
     "circle": (
-        AtMost("radius range", 1e-3, says="largest minus smallest norm of the minima at λ = 0"),
+        AtMost(
+            "radius range",
+            1e-3,
+            says=f"largest minus smallest norm of the weights at the minima, {NO_DROPOUT}",
+        ),
         AtLeast(
             "inequality without dropout",
             0.5,
-            says="largest difference of |u₁| and |u₂| over the minima at λ = 0",
+            says=f"{INEQUALITY}, {NO_DROPOUT}",
         ),
     ),
     "global": (
@@ -119,7 +138,7 @@ EXPECT = {
             "gap",
             1e-6,
             at="everywhere",
-            says="largest loss at a minimum that was found, minus the global minimum",
+            says="largest loss at which a descent ends, minus the global minimum",
         ),
     ),
     "equalized": (
@@ -127,10 +146,10 @@ EXPECT = {
             "inequality",
             1e-3,
             at="everywhere",
-            says="largest difference of |u₁| and |u₂| over the minima, λ > 0",
+            says=f"{INEQUALITY}, with dropout (λ > 0)",
         ),
     ),
-    "shrink": (Falls("norm", -0.01, says="norm of the minima as λ grows"),),
+    "shrink": (Falls("norm", -0.01, says="norm of the weights at the minima, as λ grows"),),
 }
 
 EXPERIMENT = Experiment(
@@ -145,11 +164,11 @@ EXPERIMENT = Experiment(
         "circle": Statement(
             "Without dropout (λ = 0) the loss is rotation invariant: the optima form a circle."
         ),
-        "global": Statement("All local minima are global."),
+        "global": Statement("All local minima of the expected dropout loss are global."),
         "equalized": Statement(
             "With dropout the optimal weights are equalized: |u₁| and |u₂| are equal."
         ),
-        "shrink": Statement("The optima shrink towards the origin as λ grows."),
+        "shrink": Statement("The optima move towards the origin as the dropout strength λ grows."),
     },
     scales={
         "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECT),

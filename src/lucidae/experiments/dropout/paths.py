@@ -1,4 +1,4 @@
-"""Paths of dropout SGD on a scalar network with two hidden units."""
+"""Experiment: paths of dropout SGD for a network with one input, one output, two units."""
 
 from __future__ import annotations
 
@@ -35,7 +35,19 @@ STARTS = ((1.6, 0.15), (-0.2, 0.1))
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Dropout SGD on a scalar network, from two starts at several strengths."""
+    """Settings of dropout SGD on a network with one input, one output and two hidden units.
+
+    Parameters
+    ----------
+    strengths : tuple of float
+        Strengths λ = dropout/(1 − dropout).
+    n_steps, batch_size : int
+        Steps of SGD, and examples per step.
+    rate : float
+        First learning rate; it decreases linearly to zero.
+    seeds : int
+        Number of random seeds for each strength.
+    """
 
     strengths: tuple[float, ...]
     n_steps: int
@@ -44,7 +56,7 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength and seed; both starts run at once."""
+        """Return one run (a `Cell`) per strength and seed; it follows the paths of both starts."""
         shared = {
             "target": TARGET,
             "starts": [list(start) for start in STARTS],
@@ -56,7 +68,10 @@ class Paths:
         return grid(measure, axes, shared, self.n_steps * 2e-4)
 
     def curves(self, results: Results) -> Curves:
-        """Return the distance to the nearest global optimum along each path."""
+        """Return the distance to the nearest global optimum along each path.
+
+        It is the largest one of all seeds.
+        """
         curves = {}
         for lam in self.strengths:
             cells = results.where(strength=lam).cells
@@ -68,17 +83,18 @@ class Paths:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return {
-            "network": f"scalar, M = {TARGET:g}, two hidden units, equal incoming and outgoing",
-            "steps": f"{self.n_steps}, {self.batch_size} examples each, rate {self.rate:g} "
-            "falling to zero",
-            "seeds": f"{self.seeds}; the largest distance counts",
+            "network": f"one input, one output, target {TARGET:g}, two hidden units with equal "
+            "incoming and outgoing weights",
+            "steps": f"{self.n_steps}, batches of {self.batch_size}, learning rate falling from "
+            f"{self.rate:g} to zero",
+            "seeds": f"{self.seeds}; the largest of their distances is judged",
         }
 
 
 def distance(path: Any, strength: float) -> Any:
-    """Return the distance of points (…, 2) to the nearest global optimum."""
+    """Return the distance of each point of a path, shape (n, 2), to the nearest global optimum."""
     minima = scalar_surface(TARGET, strength, points=2).minima
     return np.min(np.linalg.norm(path[:, None, :] - minima, axis=-1), axis=-1)
 
@@ -88,8 +104,8 @@ def distance(path: Any, strength: float) -> Any:
 def measure(settings: Settings) -> Arrays:
     """Train with dropout and return the path of the weights, shape (steps, starts, 2).
 
-    Input and output weights start equal, and stay equal: for a scalar network both gradients are
-    the same.
+    The incoming and the outgoing weights of the two hidden units start equal and stay equal,
+    because with one input and one output both gradients are the same.
     """
     starts = np.array(settings["starts"])[:, None, :]
     keep = np.full(len(starts), 1.0 / (1.0 + settings["strength"]))
@@ -115,13 +131,14 @@ def measure(settings: Settings) -> Arrays:
 
 
 def expect(within: float) -> dict[str, tuple[AtMost, ...]]:
-    """Return the verdict for every path that it ends at a global optimum."""
+    """Return, for every path, the verdict that it ends closer than `within` to a global optimum."""
     return {
         "optimum": tuple(
             AtMost(
                 f"distance/{lam:g}/start {place}",
                 within,
-                says=f"distance to the nearest global optimum, λ = {lam:g}, start {place}",
+                says=f"distance of the weights to the nearest global optimum, dropout strength "
+                f"λ = {lam:g}, start {place}",
             )
             for lam in (0.1, 0.5, 1.0)
             for place in (1, 2)
@@ -138,8 +155,8 @@ EXPERIMENT = Experiment(
     "and two hidden units, from two starts, for three strengths λ = dropout/(1 − dropout).",
     statements={
         "optimum": Statement(
-            "For every λ and from both starts, dropout converges to a global optimum, which is "
-            "equalized: both hidden units have weights of equal size."
+            "For every dropout strength λ and from both starts, SGD converges to a global optimum, "
+            "at which both hidden units have weights of equal size."
         )
     },
     scales={

@@ -1,1 +1,1 @@
-"""Experiments of the linear family (Bao et al. 2020)."""
+"""Experiments on linear autoencoders (Bao et al. 2020)."""

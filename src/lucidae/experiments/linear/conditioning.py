@@ -1,4 +1,4 @@
-"""Condition numbers of the regularised objectives against the number of latents."""
+"""Experiment: condition numbers of two objectives against the number of latents."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Conditioning:
-    """Condition numbers at the global minimum for several numbers of latents."""
+    """Settings: a data set, and the numbers of latents for which the Hessian is examined."""
 
     data: str
     sizes: tuple[int, ...]
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per size."""
+        """Return one run (a `Cell`) per number of latents."""
         return grid(
             measure,
             {"k": self.sizes},
@@ -57,7 +57,11 @@ class Conditioning:
         )
 
     def curves(self, results: Results) -> Curves:
-        """Return every condition number over the sizes, and its growth from first to last."""
+        """Return each condition number and bound over the numbers of latents, and their growth.
+
+        ``"growth"`` is the condition number at the last number of latents divided by that at the
+        first.
+        """
         curves = {}
         for name in QUANTITIES:
             figures = np.array([float(cell.arrays[name]) for cell in results])
@@ -67,19 +71,19 @@ class Conditioning:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),
-            "penalties": "those with the smallest exact condition number, for each size",
-            "spectrum": "exact, from the 2 × 2 and 4 × 4 blocks of the Hessian",
+            "penalties": "those with the smallest condition number, for each number of latents",
+            "spectrum": "exact eigenvalues of the Hessian, from its 2 × 2 and 4 × 4 blocks",
         }
 
 
 @work("linear.conditioning/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Return exact condition numbers and the paper's lower bounds."""
+    """Return exact condition numbers and the lower bounds of Bao et al. 2020, by name."""
     data, k = settings["data"], settings["k"]
     values = spectrum(data).values
     chosen = penalties({"rule": "best"}, data, k)
@@ -95,14 +99,18 @@ def measure(settings: Settings) -> Arrays:
 
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
-    """Claim that a condition number is at least its lower bound at every size."""
-    says = f"condition number over the paper's lower bound, {words}"
+    """Return the verdict that a condition number is at least its lower bound at every size."""
+    says = f"condition number of the Hessian divided by its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 
 
 def expect(nonuniform: float, nested: float) -> dict[str, Any]:
-    """Return the verdicts, with the growth of both condition numbers from first to last size."""
-    growth = "condition number at the largest number of latents over that at the smallest"
+    """Return the verdicts on each statement.
+
+    `nonuniform` and `nested` are the smallest ratios of the condition number at the largest number
+    of latents to that at the smallest.
+    """
+    growth = "condition number at the largest number of latents divided by that at the smallest"
     return {
         "bound": (
             exceeds_bound("nonuniform/best", "nonuniform/bound", "non-uniform ℓ₂"),
@@ -127,7 +135,9 @@ EXPERIMENT = Experiment(
     "non-uniform ℓ₂ penalty with the penalties that make it smallest, and for expected nested "
     "dropout with two priors of the prefix length.",
     statements={
-        "bound": Statement("The condition numbers are at least as large as two lower bounds."),
+        "bound": Statement(
+            "The condition numbers are at least as large as the lower bounds of Bao et al. 2020."
+        ),
         "penalty": Statement(
             "With non-uniform ℓ₂ penalties, even the best ones, the condition number grows quickly "
             "with the number of latents."

@@ -1,4 +1,4 @@
-"""Learning dynamics of six models with two optimizers."""
+"""Experiment: learning dynamics of six linear autoencoders with two optimizers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from lucidae.experiments.labels import label
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
 from lucidae.experiments.verdicts import AtLeast, AtMost, Reported, Sooner
 
-AXES, SUBSPACE = "distance to the axes", "distance to the subspace"
+AXES = "distance of the decoder's columns to the principal axes"
+SUBSPACE = "distance of the decoder's columns to the principal subspace"
 
 
 def every_run(baseline: Baseline, source_of_rates: str) -> TrainingRuns:
-    """Return one run per model and optimizer."""
+    """Return the settings with one training run per model and optimizer.
+
+    `source_of_rates` says in words where the learning rates come from.
+    """
     trials = tuple(baseline.trial(*pair) for pair in baseline.rates)
     return TrainingRuns(trials, {"rates": source_of_rates})
 
 
 def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
-    """Return the curve of the distance to the axes of a run, and its name in the figure."""
+    """Return the arguments `series` and `says` of a verdict on a run's distance to the axes."""
     return {
         "series": f"alignment/{method}/{optimizer}",
         "says": f"{AXES}, {label(method, optimizer)}",
@@ -27,7 +31,10 @@ def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
 
 
 def subspace(method: str) -> dict[str, str]:
-    """Return the curve of the distance to the subspace of a run, and its name in the figure."""
+    """Return the arguments `series` and `says` of a verdict on the distance to the subspace.
+
+    The run is that of `method` with Nesterov momentum.
+    """
     return {
         "series": f"subspace/{method}/nesterov",
         "says": f"{SUBSPACE}, {label(method, 'nesterov')}",
@@ -35,13 +42,21 @@ def subspace(method: str) -> dict[str, str]:
 
 
 def sooner(first: tuple[str, str], second: tuple[str, str], level: float) -> Sooner:
-    """Claim that the first run comes within a distance of the axes before the second."""
+    """Return the verdict that the first run is 1.2 times sooner at a distance to the axes.
+
+    Parameters
+    ----------
+    first, second : (str, str)
+        Method and optimizer of the two runs.
+    level : float
+        The distance to the principal axes to which both have to fall.
+    """
     return Sooner(
         "/".join(("alignment", *first)),
         "/".join(("alignment", *second)),
         level,
         factor=1.2,
-        says=f"{AXES}, {label(*first)} against {label(*second)}",
+        says=f"{AXES}, of {label(*first)} (first) and {label(*second)} (second)",
     )
 
 
@@ -52,33 +67,44 @@ STATEMENTS = {
     "uniform": Statement("The uniform ℓ₂ penalty does not find the principal axes."),
     "slow": Statement("With Nesterov momentum the non-uniform ℓ₂ penalty converges slowly."),
     "rag": Statement(
-        "The rotation-augmented gradient (RAG) finds the axes, sooner than the non-uniform ℓ₂ "
-        "penalty does."
+        "The rotation-augmented gradient (RAG) finds the principal axes, sooner than the "
+        "non-uniform ℓ₂ penalty does."
     ),
-    "rag_nested": Statement("RAG finds the axes sooner than expected nested dropout does."),
-    "adam": Statement("Adam speeds up the regularised models: penalty and nested dropout."),
-    "adam_vae": Statement("Adam speeds up the linear VAE."),
-    "subspace": own("RAG and the uniform ℓ₂ penalty find the principal subspace."),
-    "nested": own("Expected nested dropout finds the axes with Nesterov momentum."),
+    "rag_nested": Statement(
+        "The rotation-augmented gradient (RAG) finds the principal axes sooner than expected "
+        "nested dropout does."
+    ),
+    "adam": Statement(
+        "Adam speeds up the training with the non-uniform ℓ₂ penalty and with nested dropout."
+    ),
+    "adam_vae": Statement("Adam speeds up the training of the linear VAE."),
+    "subspace": own(
+        "The rotation-augmented gradient (RAG) and the uniform ℓ₂ penalty find the principal "
+        "subspace."
+    ),
+    "nested": own("Expected nested dropout finds the principal axes with Nesterov momentum."),
 }
 
 
 def expect(
     end: int, levels: tuple[float, float], slow: float, aligned: float, nested: tuple[float, int]
 ) -> dict[str, Any]:
-    """Return the verdicts at a scale.
+    """Return the verdicts on each statement at one scale.
 
     Parameters
     ----------
     end : int
         The last epoch.
     levels : (float, float)
-        Distances to the axes at which two runs are compared, coarse and fine.
+        Two distances to the principal axes, the larger first: two runs are compared by the epochs
+        at which they fall to one of them.
     slow, aligned : float
-        Distance above which the non-uniform penalty counts as slow at the end, and below which
-        RAG has found the axes.
+        The non-uniform penalty counts as slow if its last distance to the axes is at least `slow`.
+        The rotation-augmented gradient (RAG) has found the axes if its last distance is at most
+        `aligned`.
     nested : (float, int)
-        Distance that expected nested dropout reaches, and the epoch.
+        The largest distance to the axes that expected nested dropout may have, and the epoch at
+        which it is judged.
     """
     coarse, fine = levels
     adam = [
@@ -105,9 +131,9 @@ EXPERIMENT = Experiment(
     title="Learning dynamics of six models",
     reference="Bao et al. 2020, Figure 2",
     shows="axis-alignment and subspace distance over the epochs, six models, two optimizers",
-    about="Six linear autoencoders are trained with two optimizers. The distance to the axes is "
-    "the axis-alignment distance of Bao et al. 2020, Definition 7.1, the distance to the subspace "
-    "that of Definition 7.2; both lie between 0 and 1.",
+    about="Six linear autoencoders are trained with two optimizers. The distance to the "
+    "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
+    "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(
@@ -121,9 +147,9 @@ EXPERIMENT = Experiment(
                 Reported(
                     "subspace/nonuniform_l2/adam",
                     at=30_000,
-                    says=f"{SUBSPACE}, {label('nonuniform_l2', 'adam')}; two penalties exceed "
-                    "their eigenvalues, so two latents are zero at the optimum, which alone gives "
-                    "0.1",
+                    says=f"{SUBSPACE}, {label('nonuniform_l2', 'adam')} (two penalties exceed "
+                    "their eigenvalues, so that two latents are zero at the optimum, which alone "
+                    "gives a distance of 0.1)",
                 ),
             ),
         ),

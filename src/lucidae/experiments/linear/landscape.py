@@ -1,4 +1,4 @@
-"""Loss surface of the non-uniform penalty over scale and angle, and a descent on it."""
+"""Experiment: loss surface of the non-uniform ℓ₂ penalty over scale and angle, and a descent."""
 
 from __future__ import annotations
 
@@ -35,13 +35,20 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Two latents whose encoder is a scaled and rotated optimum (Bao et al. 2020, Figure 1).
+    """Loss of two latents whose weights are a scaled and rotated optimum.
+
+    This is the plane of Bao et al. 2020, Figure 1.
 
     With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
     rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
     of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
     quarter turn J, so that the gradient over the point is the inner products of the gradient over
     W₁ with D and J D.
+
+    Parameters
+    ----------
+    values, penalties : ndarray of shape (2,)
+        Eigenvalues σᵢ² of the covariance, and ℓ₂ penalties λᵢ.
     """
 
     values: Vector
@@ -49,22 +56,22 @@ class Plane:
 
     @property
     def frame(self) -> Vector:
-        """Return the matrices D and J D, stacked along the first axis."""
+        """The matrices D and J D of the class docstring, as an array of shape (2, 2, 2)."""
         scale = np.diag(np.sqrt(1 - self.penalties / self.values))
         return np.stack([scale, TURN @ scale])
 
     def weights(self, points: Vector) -> UntiedWeights:
-        """Return the weights of points (…, 2)."""
+        """Return encoder and decoder at points (α cos θ, α sin θ), an array of shape (…, 2)."""
         layer = np.einsum("...p,pij->...ij", points, self.frame)
         return UntiedWeights(layer, layer)
 
     def loss(self, points: Vector) -> Vector:
-        """Return the loss at points (…, 2)."""
+        """Return the loss at points (α cos θ, α sin θ), an array of shape (…, 2)."""
         objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         return np.asarray(objective.value(self.weights(points), covariance))
 
     def slope(self, point: Vector) -> Vector:
-        """Return the gradient at one point (2,)."""
+        """Return the gradient of the loss over the point (α cos θ, α sin θ), shape (2,)."""
         objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         gradient = objective.gradient(self.weights(point), covariance)
         return np.asarray(np.einsum("ij,pij->p", gradient.encoder + gradient.atoms, self.frame))
@@ -72,7 +79,21 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Landscape:
-    """The surface over the plane and one path of gradient descent on it."""
+    """Settings of a loss surface with two latents, and of one gradient descent on it.
+
+    Parameters
+    ----------
+    points : int
+        Grid points of the surface along each axis.
+    n_steps : int
+        Steps of gradient descent.
+    eigenvalues, penalties : (float, float)
+        Eigenvalues of the covariance, and ℓ₂ penalties of the two latents.
+    rate : float, default=0.05
+        Learning rate.
+    start : (float, float)
+        First point of the descent, (α cos θ, α sin θ).
+    """
 
     points: int
     n_steps: int
@@ -82,7 +103,7 @@ class Landscape:
     start: tuple[float, float] = (0.05, 0.1)
 
     def cells(self) -> Sequence[Cell]:
-        """Return the only run (a `Cell`)."""
+        """Return a list with the only run (a `Cell`)."""
         settings = {
             "points": self.points,
             "n_steps": self.n_steps,
@@ -94,7 +115,11 @@ class Landscape:
         return [Cell(measure, settings, 0.3)]
 
     def curves(self, results: Results) -> Curves:
-        """Return the errors along the path, the loss along the ring, and two curvatures."""
+        """Return errors of radius and angle along the descent, loss on the ring, and curvatures.
+
+        The ring has radius 1 and contains the minima. Its loss minus the minimum is divided by the
+        loss at the origin minus the minimum.
+        """
         (cell,) = results
         path, ring = cell.arrays["path"], cell.arrays["ring"]
         steps = np.arange(len(path))
@@ -109,7 +134,7 @@ class Landscape:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return {
             "eigenvalues": f"{self.eigenvalues[0]:g} and {self.eigenvalues[1]:g}",
             "penalties": f"{self.penalties[0]:g} and {self.penalties[1]:g}",
@@ -120,7 +145,7 @@ class Landscape:
 @work("linear.landscape/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Evaluate the surface and follow one descent on it."""
+    """Return the loss on a grid and on the ring of radius 1, and the path of one descent."""
     plane = Plane(np.array(settings["eigenvalues"]), np.array(settings["penalties"]))
     axis = np.linspace(-1.35, 1.35, settings["points"])
     grid = np.stack(np.meshgrid(axis, axis), axis=-1)
@@ -153,7 +178,10 @@ def _path(plane: Plane, settings: Settings) -> Vector:
 
 
 def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
-    """Return the second derivatives at the minimum (1, 0), radial and angular."""
+    """Return the second derivatives of the loss at its minimum (1, 0): along radius and angle.
+
+    They are central differences of the gradient with the given step.
+    """
     minimum = np.array([1.0, 0.0])
     return np.array(
         [
@@ -169,13 +197,15 @@ EXPECT = {
             "radial curvature",
             "angular curvature",
             50.0,
-            says="curvature at the minimum across the ring over that along the ring",
+            says="curvature of the loss at its minimum across the ring-shaped valley, divided by "
+            "that along the valley",
         ),
         AtMost(
             "ring",
             0.05,
             at="everywhere",
-            says="height of the loss on the ring over its height at the origin",
+            says="height of the loss above its minimum on the ring-shaped valley, divided by that "
+            "at the origin",
         ),
     ),
     "stages": (
@@ -184,9 +214,9 @@ EXPECT = {
             "angle error",
             0.05,
             factor=20.0,
-            says="error of the radius against error of the angle θ",
+            says="error of the radius (first) and of the angle θ (second) along the descent",
         ),
-        AtMost("angle error", 1e-3, says="error of the angle θ"),
+        AtMost("angle error", 1e-3, says="error of the angle θ in radians along the descent"),
     ),
 }
 
@@ -199,12 +229,12 @@ EXPERIMENT = Experiment(
     "the scale α and the angle θ of the latents, and one path of gradient descent on it.",
     statements={
         "valley": Statement(
-            "Penalties that differ break the rotational symmetry only weakly: the loss is steep "
+            "Different ℓ₂ penalties break the rotational symmetry only weakly: the loss is steep "
             "across a ring-shaped valley and nearly constant along it."
         ),
         "stages": Statement(
-            "Gradient descent converges quickly to the ring, and then very slowly along it to the "
-            "optimal angle."
+            "Gradient descent converges quickly to a ring-shaped valley, and then very slowly "
+            "along the valley to the optimal angle."
         ),
     },
     scales={

@@ -1,4 +1,4 @@
-"""Search over the learning rates that the other experiments use."""
+"""Experiment: search for the learning rates that the other linear experiments use."""
 
 from __future__ import annotations
 
@@ -46,9 +46,16 @@ DIGITS_SEARCH = {
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Every model at every rate of a search.
+    """Settings of a search: every model and optimizer is trained with several learning rates.
 
-    The other settings are those of lae-dynamics, so that the runs in common are measured once.
+    The other settings are those of lae-dynamics, so that runs in both experiments are done once.
+
+    Parameters
+    ----------
+    baseline : Baseline
+        Settings of lae-dynamics.
+    search : mapping of (method, optimizer) to tuple of float
+        The learning rates that are tried.
     """
 
     baseline: Baseline
@@ -56,7 +63,7 @@ class Search:
 
     @property
     def runs(self) -> TrainingRuns:
-        """One run per model and rate."""
+        """The training runs: one per model, optimizer and learning rate."""
         return TrainingRuns(
             tuple(
                 self.baseline.trial(*pair, learning_rate=rate)
@@ -67,13 +74,14 @@ class Search:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per model and rate."""
+        """Return one run (a `Cell`) per model, optimizer and learning rate."""
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:
-        """Return final distances over the rates, and the excess at the rate in use over the best.
+        """Return curves of the last distance to the principal axes over the learning rates.
 
-        A run that diverged counts as 1, the largest distance.
+        ``"excess"`` is the distance at the rate that the other experiments use, minus the smallest
+        distance. A run that diverged counts as 1, the largest distance.
         """
         curves = {}
         for (method, optimizer), rates in self.search.items():
@@ -86,18 +94,21 @@ class Search:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return self.runs.facts()
 
 
 def expect(search: Mapping[tuple[str, str], Any], slack: float) -> tuple[AtMost, ...]:
-    """Return for every model the verdict that the rate in use is within `slack` of the best."""
+    """Return the verdicts that the learning rates in use are nearly the best of the search.
+
+    The last distance to the principal axes may exceed the smallest one by `slack`.
+    """
     return tuple(
         AtMost(
             f"excess/{method}/{optimizer}",
             slack,
-            says=f"{label(method, optimizer)}: distance to the axes at the rate in use minus the "
-            "smallest of the search",
+            says="distance of the decoder's columns to the principal axes at the learning rate in "
+            f"use, minus the smallest of the search, {label(method, optimizer)}",
         )
         for method, optimizer in search
     )
@@ -108,23 +119,23 @@ EXPERIMENT = Experiment(
     title="Search over learning rates",
     reference="Bao et al. 2020, Table 2",
     shows="the search over learning rates that the other experiments rely on",
-    about="The distance to the axes after the last epoch of lae-dynamics, for several learning "
-    "rates of each model and optimizer.",
+    about="The distance to the principal axes after the last epoch of lae-dynamics, for several "
+    "learning rates of each model and optimizer.",
     statements={
         "best": Statement(
-            "The rates in bold in Bao et al. 2020, Table 2 give the fastest convergence to the "
-            "axes of those that were tried."
+            "Of the learning rates that were tried, those in bold in Bao et al. 2020, Table 2 "
+            "converge fastest to the principal axes."
         ),
         "close": own(
-            "For each model and optimizer, the distance to the axes at the rate that the other "
-            "experiments use is close to the smallest of the search."
+            "For each model and optimizer, the distance to the principal axes at the rate that the "
+            "other experiments use is close to the smallest of the search."
         ),
     },
     scales={
         "smoke": Scale(
             Search(DIGITS, DIGITS_SEARCH),
             {"close": expect(DIGITS_SEARCH, 0.08)},
-            unjudged={"best": "the digits need other rates than MNIST, which the table is about."},
+            unjudged={"best": "the table is about MNIST; the digits used here need other rates."},
         ),
         "paper": Scale(
             Search(MNIST, PAPER_SEARCH),

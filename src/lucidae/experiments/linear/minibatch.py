@@ -1,4 +1,4 @@
-"""Learning dynamics with mini-batches."""
+"""Experiment: learning dynamics of linear autoencoders with mini-batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from lucidae.experiments.verdicts import AtMost, Ordered
 
 
 def minibatch_runs(baseline: Baseline, sizes: Mapping[int, int], note: str = "") -> TrainingRuns:
-    """Return one run per batch size (with its epochs), model and optimizer."""
+    """Return the settings with one training run per batch size, model and optimizer.
+
+    `sizes` maps each batch size to its number of epochs; `note` is added to the description.
+    """
     trials = tuple(
         baseline.trial(
             method,
@@ -30,8 +33,18 @@ def minibatch_runs(baseline: Baseline, sizes: Mapping[int, int], note: str = "")
 
 
 def expect(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, Any]:
-    """Return the verdicts for every batch size, on the distance to the axes at the end."""
-    axes = "distance to the axes"
+    """Return the verdicts on the last distance to the principal axes, for every batch size.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Its keys are the batch sizes.
+    aligned : float
+        Largest distance at which the rotation-augmented gradient (RAG) has found the axes.
+    gap : float
+        Smallest difference of the distances of the non-uniform ℓ₂ penalty and RAG.
+    """
+    axes = "distance of the decoder's columns to the principal axes"
     verdicts: dict[str, list[Any]] = {"rag": [], "slower": [], "nested": []}
     for size in sizes:
         rag = f"alignment/rag/nesterov/{size}"
@@ -60,21 +73,27 @@ EXPERIMENT = Experiment(
     title="Learning dynamics with mini-batches",
     reference="Bao et al. 2020, Figures 7 and 8",
     shows="axis-alignment and subspace distance with two batch sizes",
-    about="The training of lae-dynamics with mini-batches of two sizes. The paper reports results "
-    "similar to those of the full batch, with additional noise.",
+    about="The training of lae-dynamics with mini-batches of two sizes. Bao et al. 2020 report "
+    "results similar to those of the full batch, with additional noise.",
     statements={
         "rag": Statement(
-            "As with the full batch, the rotation-augmented gradient (RAG) finds the axes."
+            "As with the full batch, the rotation-augmented gradient (RAG) finds the principal "
+            "axes."
         ),
         "slower": Statement(
-            "As with the full batch, the non-uniform ℓ₂ penalty is slower than RAG."
+            "As with the full batch, the non-uniform ℓ₂ penalty is slower than the "
+            "rotation-augmented gradient (RAG)."
         ),
-        "nested": Statement("As with the full batch, expected nested dropout finds the axes."),
+        "nested": Statement(
+            "As with the full batch, expected nested dropout finds the principal axes."
+        ),
     },
     scales={
         "smoke": Scale(minibatch_runs(DIGITS, SMOKE_SIZES), expect(SMOKE_SIZES, 0.2, 0.03)),
         "paper": Scale(
-            minibatch_runs(MNIST, PAPER_SIZES, "; the paper does not state the number of epochs"),
+            minibatch_runs(
+                MNIST, PAPER_SIZES, "; Bao et al. 2020 do not state the number of epochs"
+            ),
             expect(PAPER_SIZES, 0.1, 0.1),
         ),
     },

@@ -1,4 +1,4 @@
-"""Penalties chosen for the conditioning at the optimum, and their effect early in training."""
+"""Experiment: ℓ₂ penalties chosen by the conditioning at the optimum, and training with them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,36 @@ from lucidae.linear.penalties import rotation_bound
 
 RULES = ("spaced", "paper", "best")
 EARLY, LATE = 100, 1000
-"""Epochs at which the runs are compared; the last one ends the training."""
+"""Epochs at which the runs are compared; training ends at `LATE`."""
 
 RATE = 1e-2
-"""Learning rate at which the claims are judged."""
+"""Learning rate of the runs on which the statement `later` is judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Three choices of penalties, their conditioning, and training with each."""
+    """Settings: three choices of penalties, their condition numbers, and training with each.
+
+    Parameters
+    ----------
+    baseline : Baseline
+        Data and number of latents, as in lae-dynamics.
+    rates : tuple of float
+        Learning rates of Adam.
+    """
 
     baseline: Baseline
     rates: tuple[float, ...]
 
     @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
-        """The rules with their constants."""
+        """The three rules that choose penalties, with their constants, by name."""
         spaced = self.baseline.penalties["nonuniform_l2"]
         return {name: spaced if name == "spaced" else {"rule": name} for name in RULES}
 
     @property
     def runs(self) -> TrainingRuns:
-        """One run per rule and rate."""
+        """The training runs: one per rule and learning rate."""
         spaced = self.rules["spaced"]
         return TrainingRuns(
             tuple(
@@ -71,20 +79,25 @@ class Penalties:
                 for rate in self.rates
             ),
             {
-                "optimizer": f"Adam, rates {listed(self.rates)}",
-                "spaced": f"√λ from {spaced['low']:g} to {spaced['high']:g}",
+                "optimizer": f"Adam, learning rates {listed(self.rates)}",
+                "spaced": f"square roots of the penalties from {spaced['low']:g} to "
+                f"{spaced['high']:g}",
             },
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per rule, and one per rule and rate."""
+        """Return all runs (each a `Cell`).
+
+        These are one that computes penalties per rule, one search by general-purpose optimizers,
+        and one training per rule and learning rate.
+        """
         shared = {"data": self.baseline.data, "k": self.baseline.k}
         rules = [dict(rule) for rule in self.rules.values()]
         chosen = grid(measure, {"rule": rules}, shared, 2.0)
         return [*chosen, Cell(search, shared, 2.0), *self.runs.cells()]
 
     def curves(self, results: Results) -> Curves:
-        """Return penalties over latents, condition numbers, and the training curves."""
+        """Return the penalties of each rule, their condition numbers, and the training curves."""
         latents = np.arange(1, self.baseline.k + 1)
         curves: dict[str, Curve] = {}
         for name, cell in zip(RULES, results, strict=False):
@@ -101,21 +114,27 @@ class Penalties:
         return {**curves, **trained}
 
     def _slowdown(self, trained: Curves, rate: float) -> float:
-        """Return by how much the minimiser of eq. 16 is farther from the axes early in training."""
+        """Return the difference of two distances to the principal axes at epoch `EARLY`.
+
+        It is the distance with the penalties of Bao et al. 2020, eq. 16 minus the distance with
+        equally spaced penalties, at the learning rate `rate`.
+        """
         ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
         return float((ours.y - usual.y)[ours.x == EARLY][0])
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return self.runs.facts()
 
 
 @work("linear.penalties/2")
 @on_processor
 def measure(settings: Settings) -> dict[str, Any]:
-    """Return penalties by a rule, and the conditioning of the Hessian that they give.
+    """Return the penalties that a rule chooses, and the condition number of the Hessian with them.
 
-    ``"flatness"`` is the smallest eigenvalue of the Hessian over the largest.
+    ``"flatness"`` is the smallest eigenvalue of the Hessian divided by the largest, ``"eq16"`` the
+    bound of Bao et al. 2020, eq. 16; ``"smallest"`` and ``"largest"`` are the first and the last
+    penalty divided by the k-th eigenvalue of the covariance.
     """
     data, k = settings["data"], settings["k"]
     values, chosen = spectrum(data).values, penalties(settings["rule"], data, k)
@@ -136,9 +155,9 @@ def measure(settings: Settings) -> dict[str, Any]:
 def search(settings: Settings) -> dict[str, Any]:
     """Minimise Bao et al. 2020, eq. 16 and the condition number by general-purpose optimizers.
 
-    Both are independent of the algorithms by which the rules choose their penalties. The condition
-    number is minimised over the penalties of eq. 16 after they are scaled and moved into the
-    interval (0, σ_k²), two parameters.
+    Both searches are independent of the algorithms by which the rules choose their penalties. The
+    condition number is minimised over two parameters, a factor and a shift, that move the penalties
+    of eq. 16 into the interval from 0 to the k-th eigenvalue of the covariance.
     """
     values, k = spectrum(settings["data"]).values, settings["k"]
     found = search_eq16(values[:k])
@@ -153,9 +172,10 @@ def search(settings: Settings) -> dict[str, Any]:
 def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Minimise the largest ratio of Bao et al. 2020, eq. 16 by sequential quadratic programming.
 
-    The variables are the penalties λⱼ over the smallest eigenvalue σ_k², and the logarithm of a
-    bound c that all ratios must respect: c (λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁) ≥ 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ), with
-    the eigenvalues σⱼ² in descending order and νⱼ = 1 − λⱼ/σⱼ².
+    The variables are the penalties λⱼ divided by the smallest eigenvalue σ_k², and the logarithm
+    of a bound c that all ratios must respect:
+    c (λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁) ≥ 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ), with the eigenvalues σⱼ² in descending
+    order and νⱼ = 1 − λⱼ/σⱼ².
     """
     k, last = len(values), values[-1]
 
@@ -185,7 +205,11 @@ def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) -> float:
-    """Return the smallest condition number of penalties moved into the interval (0, σ_k²)."""
+    """Return the smallest condition number of penalties a + b·outer, over shifts a and factors b.
+
+    The penalties stay between 0 and the k-th entry of `values`, the eigenvalues of the covariance
+    in descending order; `outer` has k entries.
+    """
     last = values[len(outer) - 1]
 
     def condition(point: np.ndarray[Any, Any]) -> float:
@@ -197,10 +221,15 @@ def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) 
     return float(np.exp(found.fun))
 
 
+AXES = "distance of the decoder's columns to the principal axes"
+SEARCHED = "penalty that the general-purpose optimizer finds"
+BEST = "of the penalties that minimise the condition number"
+SHARE = "divided by the k-th eigenvalue"
+
 STATEMENTS = {
     "slow": Statement(
         "The penalties that are optimal at the global minimum (Bao et al. 2020, eq. 16) slow down "
-        "the first phase of the training significantly, compared with equally spaced ones."
+        "the first phase of the training significantly, compared with equally spaced penalties."
     ),
     "exact": own(
         "The penalties that are used here minimise Bao et al. 2020, eq. 16: a general-purpose "
@@ -209,7 +238,7 @@ STATEMENTS = {
     ),
     "later": own(
         "After 1000 epochs the penalties of Bao et al. 2020, eq. 16 give a smaller distance to the "
-        "axes than equally spaced ones."
+        "principal axes than equally spaced penalties."
     ),
     "singular": own(
         "The penalties of Bao et al. 2020, eq. 16 make the Hessian singular, so that they do not "
@@ -217,22 +246,26 @@ STATEMENTS = {
     ),
     "best": own(
         "The penalties with the smallest condition number lie strictly between 0 and σ_k², the "
-        "smallest of the k eigenvalues. No penalties of Bao et al. 2020, eq. 16 that are scaled "
-        "and moved into this interval have a smaller one."
+        "smallest of the k eigenvalues. The penalties of Bao et al. 2020, eq. 16, scaled and "
+        "shifted into this interval, never have a smaller condition number."
     ),
 }
 
 
 def expect(gap: float) -> dict[str, Any]:
-    """Return the verdicts early and late in training, and on the conditioning."""
+    """Return the verdicts on each statement.
+
+    `gap` is the smallest difference of the distances to the principal axes at epoch `LATE`, with
+    equally spaced penalties minus with those of Bao et al. 2020, eq. 16.
+    """
     return {
         "slow": (
             AtLeast(
                 "slowdown",
                 0.05,
                 at="everywhere",
-                says=f"distance to the axes at epoch {EARLY}, penalties of Bao et al. 2020, eq. 16 "
-                "minus equally spaced penalties, for each learning rate",
+                says=f"{AXES} at epoch {EARLY}, with the penalties of Bao et al. 2020, eq. 16 "
+                "minus with equally spaced penalties, for each learning rate",
             ),
         ),
         "exact": (
@@ -240,27 +273,27 @@ def expect(gap: float) -> dict[str, Any]:
                 "eq16/search",
                 "eq16/paper",
                 1 - 1e-6,
-                says="Bao et al. 2020, eq. 16 at the penalties of a general-purpose optimizer over "
-                "its value at ours",
+                says="bound of Bao et al. 2020, eq. 16 at the penalties that a general-purpose "
+                "optimizer finds, divided by the bound at the penalties that are used here",
             ),
-            AtMost("smallest/search", 1e-3, says="the first penalty that it finds, over σ_k²"),
-            AtLeast("largest/search", 1 - 1e-3, says="the last penalty that it finds, over σ_k²"),
+            AtMost("smallest/search", 1e-3, says=f"smallest {SEARCHED}, {SHARE}"),
+            AtLeast("largest/search", 1 - 1e-3, says=f"largest {SEARCHED}, {SHARE}"),
         ),
         "later": (
             Ordered(
                 (f"alignment/spaced/{RATE:g}", f"alignment/paper/{RATE:g}"),
                 at=LATE,
                 margin=gap,
-                says="distance to the axes, equally spaced penalties minus those of Bao et al. "
-                "2020, eq. 16",
+                says=f"{AXES}, with equally spaced penalties minus with those of Bao et al. 2020, "
+                "eq. 16",
             ),
         ),
         "singular": (
             AtMost(
                 "flatness/paper",
                 1e-9,
-                says="smallest over largest eigenvalue of the Hessian, penalties of Bao et al. "
-                "2020, eq. 16",
+                says="smallest eigenvalue of the Hessian divided by the largest, with the "
+                "penalties of Bao et al. 2020, eq. 16",
             ),
         ),
         "best": (
@@ -268,11 +301,11 @@ def expect(gap: float) -> dict[str, Any]:
                 "condition/moved",
                 "condition/best",
                 1.0,
-                says="condition number of the best of the moved penalties of Bao et al. 2020, eq. "
-                "16 over the smallest one",
+                says="smallest condition number with scaled and shifted penalties of Bao et al. "
+                "2020, eq. 16, divided by the smallest condition number",
             ),
-            AtLeast("smallest/best", 1e-6, says="the first of the best penalties, over σ_k²"),
-            AtMost("largest/best", 1 - 1e-4, says="the last of the best penalties, over σ_k²"),
+            AtLeast("smallest/best", 1e-6, says=f"smallest {BEST}, {SHARE}"),
+            AtMost("largest/best", 1 - 1e-4, says=f"largest {BEST}, {SHARE}"),
         ),
     }
 
@@ -284,7 +317,7 @@ EXPERIMENT = Experiment(
     shows="optimal penalties, and their effect early in training",
     about="Three choices of non-uniform ℓ₂ penalties: square roots that are equally spaced, the "
     "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
-    "condition number of the Hessian; with the training under each of them.",
+    "condition number of the Hessian. Linear autoencoders are trained with each of them.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(Penalties(DIGITS, (3e-3, 1e-2)), expect(0.03)),

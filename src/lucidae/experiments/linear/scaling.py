@@ -1,4 +1,4 @@
-"""Epochs to a given alignment against the number of latents."""
+"""Experiment: epochs until the decoder is nearly axis-aligned, against the number of latents."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Re
 from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
-"""Prefix length that the geometric prior of ratio 0.9 rarely exceeds; used to estimate the cost."""
+"""Prefix length that nested dropout rarely draws (geometric prior of ratio 0.9).
+
+It is used to estimate the duration of a run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochsToAlignment:
-    """Epochs to an axis-alignment distance against the number of latents.
+    """Settings of runs that train until the axis-alignment distance is small enough.
 
     Parameters
     ----------
@@ -48,7 +51,7 @@ class EpochsToAlignment:
     limit : int
         Epochs after which a run is stopped.
     target : float, default=0.3
-        The distance to reach.
+        The axis-alignment distance at which a run is stopped.
     """
 
     data: str
@@ -58,7 +61,7 @@ class EpochsToAlignment:
     target: float = 0.3
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per model, optimizer and size."""
+        """Return one run (a `Cell`) per model, optimizer and number of latents."""
         return [
             Cell(measure, self._settings(method, optimizer, k), self._cost(method, optimizer, k))
             for method, optimizer in self.rates
@@ -90,10 +93,11 @@ class EpochsToAlignment:
         return epoch * self.limit / 3
 
     def curves(self, results: Results) -> Curves:
-        """Return the epochs over the sizes (infinite where the limit was reached), and exponents.
+        """Return curves of the epochs until the target distance, over the numbers of latents.
 
-        In ``"epochs at least"`` the limit takes the place of infinity. The exponent is that of a
-        power law fitted to the sizes at which the target was reached.
+        ``"epochs"`` is infinite if the target was not reached within the limit; in ``"epochs at
+        least"`` the limit takes the place of infinity. ``"exponent"`` is that of a power law fitted
+        to the numbers of latents at which the target was reached.
         """
         curves = {}
         for method, optimizer in self.rates:
@@ -108,18 +112,20 @@ class EpochsToAlignment:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),
             "stops at": f"axis-alignment distance {self.target:g}, or {self.limit} epochs",
-            "rates": "Bao et al. 2020, Table 4",
+            "rates": "learning rates of Bao et al. 2020, Table 4",
             "initial weights": START_WORDS,
         }
 
 
 def exponent(sizes: Sequence[float], epochs: Any) -> float:
-    """Return the slope of log epochs over log size at finite points; NaN if fewer than two.
+    """Return the exponent of a power law epochs ∝ size^exponent, fitted to the finite epochs.
+
+    It is the slope of a line through the logarithms; NaN if fewer than two points are finite.
 
     Examples
     --------
@@ -135,7 +141,7 @@ def exponent(sizes: Sequence[float], epochs: Any) -> float:
 
 @work("linear.scaling/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Return the epochs that each run needs; NaN where it does not reach the target."""
+    """Return the epochs that each run needs to the target; NaN if it does not reach the target."""
     return [{"epochs": np.array(_epochs(settings, device))} for settings in group]
 
 
@@ -160,21 +166,25 @@ EVERY_SIZE = (2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
 
 
 def slower(method: str, factor: float, at: int) -> Outweighs:
-    """Claim that a method needs at least `factor` times as many epochs as RAG."""
+    """Return the verdict that a method needs at least `factor` times as many epochs as RAG.
+
+    RAG is the rotation-augmented gradient; `at` is the number of latents.
+    """
     name = label(*method.split("/"))
     return Outweighs(
         f"epochs at least/{method}",
         "epochs/rag/nesterov",
         factor,
         at=at,
-        says=f"epochs of {name} (the limit, if the target is not reached) over those of RAG",
+        says=f"epochs that {name} needs to the target (the limit, if it does not reach it), "
+        "divided by those that RAG needs",
     )
 
 
 def fails(method: str, at: int, limit: int) -> AtLeast:
-    """Claim that a method does not reach the target within the limit."""
+    """Return the verdict that a method does not reach the target within the limit of epochs."""
     name = label(*method.split("/"))
-    words = f"epochs of {name} (the limit, if the target is not reached)"
+    words = f"epochs that {name} needs to the target (the limit, if it does not reach it)"
     return AtLeast(f"epochs at least/{method}", limit, at=at, says=words)
 
 
@@ -185,28 +195,47 @@ STATEMENTS = {
     ),
     "nested": Statement(
         "With Nesterov momentum expected nested dropout scales badly with the number of latents, "
-        "compared with RAG."
+        "compared with the rotation-augmented gradient (RAG)."
     ),
     "adam": Statement(
-        "Adam does not solve this: with many latents both regularised models do not converge."
+        "With many latents, the non-uniform ℓ₂ penalty and expected nested dropout do not converge "
+        "with Adam either."
     ),
-    "rag": own("RAG reaches the target at every number of latents."),
+    "rag": own(
+        "The rotation-augmented gradient (RAG) reaches the target distance at every number of "
+        "latents."
+    ),
 }
-EXPONENT = Reported("exponent/rag/nesterov", says="exponent α of the fit epochs ∝ k^α, RAG")
+EXPONENT = Reported(
+    "exponent/rag/nesterov",
+    says="exponent of the number k of latents in a power law of epochs, RAG",
+)
 
 
 def expect(limit: int, size: int) -> dict[str, Any]:
-    """Return the verdicts that both scales have: RAG reaches the target, the others are slower."""
+    """Return the verdicts that both scales have in common, for each statement.
+
+    `limit` is the largest number of epochs, and `size` the number of latents at which the epochs of
+    two methods are compared.
+    """
     return {
         "penalty": (slower("nonuniform_l2/nesterov", 2.5, size),),
         "nested": (
             Ordered(
                 ("exponent/expected_nested_dropout/nesterov", "exponent/rag/nesterov"),
                 margin=0.2,
-                says="exponent α of the fit epochs ∝ k^α, expected nested dropout minus RAG",
+                says="exponent of the number k of latents in a power law of epochs, expected "
+                "nested dropout minus RAG",
             ),
         ),
-        "rag": (AtMost("epochs/rag/nesterov", limit, at="everywhere", says="epochs of RAG"),),
+        "rag": (
+            AtMost(
+                "epochs/rag/nesterov",
+                limit,
+                at="everywhere",
+                says="epochs that RAG needs to the target",
+            ),
+        ),
     }
 
 
@@ -223,7 +252,7 @@ EXPERIMENT = Experiment(
             EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500),
             expect(2500, 20),
             reported=(EXPONENT,),
-            unjudged={"adam": "this scale has at most 20 latents, the claim is about hundreds."},
+            unjudged={"adam": "this scale has at most 20 latents; the claim is about hundreds."},
         ),
         "paper": Scale(
             EpochsToAlignment("gaussian", EVERY_SIZE, RATES, limit=50_000),

@@ -1,4 +1,4 @@
-"""Training runs of linear autoencoders, which several experiments share."""
+"""Training runs of linear autoencoders that several experiments have in common."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ __all__ = ["DIGITS", "MNIST", "Baseline", "TrainingRuns", "Trial", "measure"]
 MEASURES = ("alignment", "subspace", "loss", "imbalance")
 STOCHASTIC = ("nested_dropout",)
 START: Settings = {"init_scale": 1e-4, "momentum": 0.9, "tied": False}
-"""Settings of all runs of Bao et al. 2020."""
+"""Settings that all runs of Bao et al. 2020 have in common."""
 
 START_WORDS = "normal, standard deviation 1e-4, encoder and decoder untied"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One training run, with everything that it depends on.
+    """Settings of one training run of a linear autoencoder.
 
     Parameters
     ----------
     method, optimizer, learning_rate
-        As in `lucidae.linear.simulation.Run`; the paper's runs are untied.
+        As in `lucidae.linear.simulation.Run`. Encoder and decoder are untied.
     data : str
-        A name of `lucidae.experiments.data`.
+        A name of `lucidae.experiments.data.DATA`.
     k, n_epochs : int
-        Latents and epochs.
+        Numbers of latents and of epochs.
     penalties : mapping, optional
-        A rule of `lucidae.experiments.data.PENALTIES`, for the ℓ₂ methods.
+        For the ℓ₂ methods, the rule that chooses the penalties, as in
+        `lucidae.experiments.data.penalties`.
     batch_size : int, optional
         Rows per step; the full batch by default.
     marks : tuple of int
         Epochs to record in addition to a logarithmic grid.
     keep_weights : bool, default=False
-        Whether to store the last weights.
+        Whether to store the weights after the last epoch.
     seed : int, default=0
-        Seed of the initial weights, and of masks and batches.
+        Seed of the initial weights, of dropout masks and of batches.
     label : str, default=""
-        Name of its curves; method and optimizer by default.
+        Name of the curves of this run; method and optimizer by default.
     """
 
     method: str
@@ -66,18 +67,18 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of its curves."""
+        """Name of the curves of this run: `label`, or method and optimizer."""
         return self.label or f"{self.method}/{self.optimizer}"
 
     @property
     def grid(self) -> list[int]:
-        """Epochs that are recorded."""
+        """Sorted epochs that are recorded: a logarithmic grid and `marks`."""
         inside = {mark for mark in self.marks if mark <= self.n_epochs}
         return sorted({*log_grid(self.n_epochs), *inside})
 
     @property
     def cell(self) -> Cell:
-        """The cell of this run."""
+        """The run as a `Cell`, which the engine can compute and store."""
         settings = {
             "method": self.method,
             "optimizer": self.optimizer,
@@ -95,9 +96,10 @@ class Trial:
         return Cell(measure, settings, self._cost(), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:
-        """Return a name shared by the runs that differ in their rate alone.
+        """Return a label that is equal for runs that differ in the learning rate only.
 
-        Runs that draw masks or batches have none: they would share the draws of one generator.
+        Runs with equal labels may be computed together. The label is empty for runs that draw
+        dropout masks or batches, because such runs would share one random generator.
         """
         if self.method in STOCHASTIC or self.batch_size is not None:
             return ""
@@ -116,7 +118,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The runs of Bao et al. 2020, Figure 2, which the other experiments vary.
+    """Settings of the runs of Bao et al. 2020, Figure 2; other experiments change some of them.
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ class Baseline:
     rates : mapping of (method, optimizer) to float
         Learning rate of each run.
     penalties : mapping of str to mapping
-        Rule of the penalties of each ℓ₂ method.
+        The rule that chooses the penalties, by ℓ₂ method.
     """
 
     data: str
@@ -136,7 +138,7 @@ class Baseline:
     penalties: Mapping[str, Mapping[str, Any]]
 
     def trial(self, method: str, optimizer: str, **changes: Any) -> Trial:
-        """Return the run of a method and an optimizer, with some settings changed."""
+        """Return the run of a method and an optimizer; `changes` replace settings of `Trial`."""
         settings = {
             "learning_rate": self.rates[method, optimizer],
             "data": self.data,
@@ -200,25 +202,29 @@ MNIST = Baseline(
 
 @dataclass(frozen=True, slots=True)
 class TrainingRuns:
-    """A setting that consists of training runs.
+    """The settings of an experiment at one scale, if all its runs are trainings.
 
     Parameters
     ----------
     trials : tuple of Trial
         The runs.
     words : mapping
-        Further facts about the setting.
+        Additional settings in words, for the page.
     """
 
     trials: tuple[Trial, ...]
     words: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> Sequence[Cell]:
-        """Return the cell of each run."""
+        """Return each run as a `Cell`."""
         return [trial.cell for trial in self.trials]
 
     def curves(self, results: Results) -> Curves:
-        """Return every measure of every run over the epochs, as ``"measure/run"``."""
+        """Return the curves over the epochs, by names such as ``"alignment/rag/nesterov"``.
+
+        The measures are the distances to the principal axes and to the subspace, the loss, and the
+        imbalance of encoder and decoder.
+        """
         return {
             f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure], "epoch")
             for trial, cell in zip(self.trials, results, strict=True)
@@ -226,7 +232,7 @@ class TrainingRuns:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         first = self.trials[0]
         return {
             "data": DATA[first.data].words,
@@ -240,20 +246,26 @@ class TrainingRuns:
 
 @work("linear.training/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Train all runs of a group, which differ in their learning rates at most, at once."""
+    """Train the runs of a group together and return their curves as arrays.
+
+    The runs differ in their learning rates only.
+    """
     runs = [run_of(settings) for settings in group]
     found = simulate(runs, plan_of(group[0], device))
     return [_arrays(one, group[0]) for one in found]
 
 
 def run_of(settings: Settings) -> Run:
-    """Return the run that the settings of a cell describe."""
+    """Return method, optimizer, rate and seed from the settings of a `Cell`, as a `Run`."""
     names = ("method", "optimizer", "learning_rate", "seed", "tied")
     return Run(*(settings[name] for name in names))
 
 
 def plan_of(settings: Settings, device: str) -> Plan:
-    """Return what the runs of a group share."""
+    """Return data, latents, epochs and penalties from the settings of a `Cell`, as a `Plan`.
+
+    All runs of a group have the same plan.
+    """
     data, k, rule = settings["data"], settings["k"], settings["penalties"]
     needs_rows = settings["method"] in STOCHASTIC or settings["batch_size"] is not None
     return Plan(

@@ -1,4 +1,4 @@
-"""Alignment of the decoder's columns with the principal directions during training."""
+"""Experiment: alignment of decoder columns with principal directions during training."""
 
 from __future__ import annotations
 
@@ -37,14 +37,22 @@ METHODS = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Decoders of every model at a few epochs, all from the same initial weights."""
+    """Settings: decoders of six models at a few epochs, all from the same initial weights.
+
+    Parameters
+    ----------
+    baseline : Baseline
+        Data, number of latents and learning rates, as in lae-dynamics.
+    epochs : tuple of int
+        Epochs at which the decoders are compared with the principal directions.
+    """
 
     baseline: Baseline
     epochs: tuple[int, ...]
 
     @property
     def runs(self) -> TrainingRuns:
-        """One run per model and epoch."""
+        """The training runs: one per model and last epoch."""
         return TrainingRuns(
             tuple(
                 self.baseline.trial(method, "nesterov", n_epochs=epoch, marks=(), keep_weights=True)
@@ -55,18 +63,26 @@ class Snapshots:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per model and epoch."""
+        """Return one run (a `Cell`) per model and last epoch."""
         return self.runs.cells()
 
     def cosines(self, results: Results, method: str, epoch: int) -> Any:
-        """Return uᵢᵀwⱼ/‖wⱼ‖ between principal directions and the decoder's columns, (k, k)."""
+        """Return the cosines between principal directions and decoder columns, shape (k, k).
+
+        Rows belong to principal directions, columns to decoder columns. The cosines of a decoder
+        column that is nearly zero are 0.
+        """
         atoms = results.one(method=method, n_epochs=epoch).arrays["atoms"]
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
         unit = atoms / np.where(lengths > 1e-6 * lengths.max(), lengths, np.inf)
         return spectrum(self.baseline.data).vectors[:, : self.baseline.k].T @ unit.T
 
     def curves(self, results: Results) -> Curves:
-        """Return the mean squared cosine on the diagonal, and of the best match, over epochs."""
+        """Return two mean squared cosines over the epochs, for each method.
+
+        ``"ordered"`` is the mean over the diagonal, ``"matched"`` the mean of the largest value of
+        each row.
+        """
         curves = {}
         for method in METHODS:
             squares = [self.cosines(results, method, epoch) ** 2 for epoch in self.epochs]
@@ -77,28 +93,33 @@ class Snapshots:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return self.runs.facts()
 
 
 STATEMENTS = {
     "ordered": Statement(
-        "With the rotation-augmented gradient (RAG) and with expected nested dropout UᵀW₂ becomes "
-        "diagonal: the components are found in order."
+        "With the rotation-augmented gradient (RAG) and with expected nested dropout the matrix of "
+        "cosines UᵀW₂ becomes diagonal: the principal components are found in order."
     ),
     "permuted": Statement(
-        "With the linear VAE UᵀW₂ becomes a permutation matrix: the components are found, in an "
-        "arbitrary order."
+        "With the linear VAE the matrix of cosines UᵀW₂ becomes a permutation matrix: the "
+        "principal components are found in an arbitrary order."
     ),
-    "uniform": Statement("With the uniform ℓ₂ penalty the components are not found."),
-    "start": own("The initial weights are not aligned with the components."),
+    "uniform": Statement("With the uniform ℓ₂ penalty the principal components are not found."),
+    "start": own("The initial weights are not aligned with the principal components."),
 }
 
 
 def expect(rag: float, nested: float, uniform: float, start: float) -> dict[str, Any]:
-    """Return the verdicts on mean squared cosines: on the diagonal, and of the best match."""
-    diagonal = "mean squared cosine on the diagonal of UᵀW₂"
-    best = "mean over the rows of UᵀW₂ of the largest squared cosine"
+    """Return the verdicts on each statement; the arguments are bounds of mean squared cosines.
+
+    `rag` and `nested` are lower bounds of the diagonal for the rotation-augmented gradient and for
+    expected nested dropout. `uniform` and `start` are upper bounds of the best match for the
+    uniform ℓ₂ penalty and for the initial weights.
+    """
+    diagonal = "mean squared cosine of each principal direction and the decoder column of its index"
+    best = "mean over the principal directions of the largest squared cosine with a decoder column"
     return {
         "ordered": (
             AtLeast("ordered/rag", rag, says=f"{diagonal}, {NAMES['rag']}"),

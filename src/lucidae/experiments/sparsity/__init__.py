@@ -1,1 +1,1 @@
-"""Experiments of the sparsity family (Wipf 2023)."""
+"""Experiments on row-sparse codes of a dictionary (Wipf 2023)."""

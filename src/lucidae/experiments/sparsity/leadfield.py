@@ -1,4 +1,4 @@
-"""Recovery with the correlated columns of a MEG lead field."""
+"""Experiment: recovery of brain sources from a MEG lead field with correlated columns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EXPERIMENT = Experiment(
     statements={
         "others": Statement(
             "The success rates of the group lasso, the autoencoder and the diagonal VAE fall at "
-            "small numbers of sources already."
+            "small numbers of active sources already."
         ),
-        "full": Statement("The full VAE keeps a high success rate."),
+        "full": Statement("The full VAE keeps a high success rate with many active sources."),
     },
     scales=scales(
         smoke={

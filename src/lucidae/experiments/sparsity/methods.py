@@ -1,4 +1,8 @@
-"""The methods that the sparse experiments compare, each for a stack of problems."""
+"""The methods that the sparse experiments compare; each solves many problems of one size.
+
+Arguments of all methods: the dictionaries `Phi` (p, d, κ) of p problems with κ columns each, the
+responses `X` (p, d, n), the noise variances `noise` (p,), and ``tol`` and ``max_iter``.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +30,13 @@ from lucidae.sparsity.solvers import NOISE_FREE
 __all__ = ["LIMITS", "METHODS", "SOLVERS"]
 
 CROWDED = 0.9
-"""Share of the rows above which an estimate does not count as sparse."""
+"""An estimate that uses more than this share of the dictionary's rows is not called sparse."""
 
 Solved = BatchSolution[Any]
 
 
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the full-covariance VAE (Wipf 2023, eq. 18).
+    """Return the minimisers of the energy of the full-covariance VAE (Wipf 2023, eq. 18).
 
     Majorisation-minimisation (MM) is run first. If there is no noise and it ends in a minimum that
     is not sparse, expectation maximisation (EM) is run, too: its small steps find lower minima when
@@ -53,7 +57,7 @@ def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
 
 def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.ndarray[Any, Any]:
-    """Return which problems have no noise and an estimate that uses nearly all rows."""
+    """Return the indices of problems without noise whose estimate is not sparse (see `CROWDED`)."""
     xp, rows = namespace(X), X.shape[-2]
     factor, _ = cholesky(covariance(Phi, value.relevance, noise))
     inverse = solve_lower(factor, xp.broadcast_to(eye_like(rows, X), factor.shape))
@@ -65,7 +69,10 @@ def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.nd
 
 
 def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved:
-    """Return `first`, with the solutions of `second` at `index` where they have lower energy."""
+    """Return `first` with those of its solutions replaced for which `second` has lower energy.
+
+    `second` has solutions of the problems `index` only.
+    """
     xp = namespace(first.value.energy)
     order = np.arange(len(first))
     better = to_numpy(second.value.energy) < to_numpy(first.value.energy)[index]
@@ -86,17 +93,20 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 
 
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the diagonal VAE (Wipf 2023, eq. 50)."""
+    """Return the minimisers of the energy of the diagonal VAE (Wipf 2023, eq. 50)."""
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
 
 def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the deterministic autoencoder with the penalty h = log (Wipf 2023, eq. 48)."""
+    """Return the minimisers of the autoencoder's energy with a logarithmic penalty on row norms.
+
+    This is the deterministic model of Wipf 2023, eq. 48.
+    """
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
 
 
 def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the group lasso by reweighting, all problems at once.
+    """Return the solutions of the group lasso, by reweighting, all problems at once.
 
     The group lasso minimises ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ over the code U with rows uⱼ, for responses X,
     a dictionary Φ and the noise variance γ. The point estimate with the penalty h(a) = 2√a
@@ -112,7 +122,11 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
 
 def constrained_group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Solve the group lasso subject to X = ΦU, by reweighting at a tiny noise variance."""
+    """Return codes of the smallest sum of row norms that reproduce the responses exactly.
+
+    This is the group lasso subject to X = ΦU for the responses X, the dictionary Φ and the code U.
+    It is solved by reweighting, with a tiny noise variance.
+    """
     penalty = PowerPenalty(0.5)
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, penalty=penalty, **limits)
 
@@ -126,4 +140,4 @@ METHODS: dict[str, Callable[..., Solved]] = {
 }
 LIMITS = {"full": 600, "diagonal": 300, "autoencoder": 300, "group lasso": 300}
 SOLVERS = {"full": "mm, or em where it ends lower"}
-"""Description of the solver in the stored settings, where a method uses several."""
+"""Description of the solver in the stored settings, for a method that uses several."""

@@ -1,4 +1,4 @@
-"""Recovery of the support under noise."""
+"""Experiment: recovery of the set of nonzero rows (the support) from noisy responses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ EXPERIMENT = Experiment(
     title="Recovery of the relevant columns from noisy responses",
     reference="Wipf 2023, Figure 2(d)",
     shows="recovery of the support against the number of active rows at 20 dB, four methods",
-    about=f"{ABOUT} Noise of 20 dB is added to the responses, and recovery of the support, the set "
-    "of nonzero rows, counts as success.",
+    about=f"{ABOUT} Noise is added to the responses, with a signal-to-noise ratio of 20 dB, and "
+    "recovery of the support, the set of nonzero rows, counts as success.",
     statements={
-        "full": Statement("With noise, too, the full VAE has the highest success rate."),
-        "diagonal": Statement(
-            "With noise the diagonal VAE recovers more than the autoencoder: even a diagonal "
-            "posterior removes some local minima."
+        "full": Statement(
+            "Also with noise, the full VAE has the highest success rate of the four methods."
         ),
-        "lasso": Statement("The autoencoder recovers more than the group lasso."),
-        "rate": own("The full VAE recovers nearly all supports of 0.6 d rows."),
+        "diagonal": Statement(
+            "With noise the diagonal VAE has a higher success rate than the autoencoder: even a "
+            "diagonal posterior removes some local minima."
+        ),
+        "lasso": Statement(
+            "With noise the autoencoder has a higher success rate than the group lasso."
+        ),
+        "rate": own(
+            "The full VAE recovers nearly all supports of 0.6 d rows, where d is the number of "
+            "rows of the dictionary."
+        ),
     },
     scales=scales(
         smoke={

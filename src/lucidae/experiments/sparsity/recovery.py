@@ -1,4 +1,4 @@
-"""Recovery of row-sparse codes: runs of one method on many problems of one size."""
+"""Runs that try one method on many random problems with a row-sparse code, and success rates."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ ROW_NORMS = {
 NO_NOISE = "none (the methods assume a noise variance γ of 1e-10)"
 CRITERIA = ("rows", "frobenius", "support")
 BLOCK = 10
-"""Numbers of active rows that are solved at once on an accelerator."""
+"""On an accelerator, problems of this many numbers of active rows are solved in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Success rate of each method against the number of active rows.
+    """Settings: how often each method recovers codes with r active (nonzero) rows.
 
     Parameters
     ----------
     active : tuple of int
         Numbers r of active rows.
     trials : int
-        Problems for each r, the same for every method.
+        Number of random problems for each r; every method solves the same ones.
     d, kappa, n, tau : int
         Rows and columns of the dictionary, number of responses, and rank of the code; as in
         `lucidae.datasets.make_sparse_regression`.
     row_scaling : {"unit", "jeffreys"}
-        Norms of the active rows.
+        Norms of the active rows: all 1, or drawn from Jeffreys' prior.
     snr_db : float, optional
         Signal-to-noise ratio of the responses in decibels; without it there is no noise, and the
         methods assume a noise variance of 1e-10.
@@ -83,12 +83,12 @@ class Recovery:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The four methods; the group lasso is constrained where there is no noise."""
+        """Names of the four methods; without noise the group lasso is the constrained one."""
         lasso = "constrained group lasso" if self.snr_db is None else "group lasso"
         return ("full", "diagonal", "autoencoder", lasso)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per method and number of active rows."""
+        """Return one run (a `Cell`) per method and number of active rows of the code."""
         return [self._cell(method, r) for method in self.methods for r in self.active]
 
     def _cell(self, method: str, r: int) -> Cell:
@@ -114,7 +114,10 @@ class Recovery:
         return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
 
     def curves(self, results: Results) -> Curves:
-        """Return the rates over r as ``criterion/method``, and as ``method`` for the chosen one."""
+        """Return the success rates over the numbers r of active rows.
+
+        Names are ``"criterion/method"``, and ``"method"`` for the criterion of this experiment.
+        """
         curves = {}
         for method in self.methods:
             found = results.where(method=method)
@@ -125,7 +128,7 @@ class Recovery:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
         success = {
             "rows": "every row within 0.1 % of the truth, the support exact",
@@ -134,9 +137,11 @@ class Recovery:
         return {
             "dictionary": f"{self.d} × {self.kappa}, {dictionary}",
             "responses": f"{self.n}, code of rank {self.tau}, {ROW_NORMS[self.row_scaling]}",
-            "noise": NO_NOISE if self.snr_db is None else f"{self.snr_db:g} dB",
+            "noise": NO_NOISE
+            if self.snr_db is None
+            else f"signal-to-noise ratio {self.snr_db:g} dB",
             "active rows": f"{self.active[0]} to {self.active[-1]}, {len(self.active)} values",
-            "trials": f"{self.trials} for each",
+            "trials": f"{self.trials} random problems for each number of active rows",
             "success": success[self.criterion],
         }
 
@@ -146,22 +151,25 @@ ABOUT = (
     "estimates the code from the responses. The success rate is the share of random problems that "
     "are solved."
 )
-"""Description of the four experiments on recovery."""
+"""Description that the four experiments on recovery have in common."""
 
 
 def rate(method: str) -> str:
-    """Return the name of the success rate of a method.
+    """Return the words for the success rate of a method in statements.
 
     Examples
     --------
     >>> rate("full")
-    'success rate of the full VAE'
+    'success rate of the full VAE at recovering r nonzero rows'
     """
-    return f"success rate of the {NAMES[method]}"
+    return f"success rate of the {NAMES[method]} at recovering r nonzero rows"
 
 
 def above(first: str, second: str, at: Where, margin: float) -> Ordered:
-    """Claim that the success rate of the first method exceeds that of the second by a margin."""
+    """Return the verdict that the first method's success rate exceeds the second's by `margin`.
+
+    `at` is a number r of active rows, an interval of them, or ``"mean"``.
+    """
     words = f"{rate(first)} minus that of the {NAMES[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
 
@@ -172,7 +180,17 @@ def scales(
     reported: Mapping[str, tuple[Any, ...]] | None = None,
     **setting: Any,
 ) -> dict[str, Scale]:
-    """Return both scales of an experiment, with the verdicts of each and their common settings."""
+    """Return the scales "smoke" and "paper" of an experiment on recovery.
+
+    Parameters
+    ----------
+    smoke, paper : mapping of str to tuple of Verdict
+        Verdicts on each statement at the two scales.
+    reported : mapping of str to tuple of Verdict, optional
+        For a scale, the values that are reported without a verdict.
+    **setting
+        Settings of `Recovery` that both scales have in common.
+    """
     small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
     full = Recovery(tuple(range(1, 101)), 100, **setting)
     only = reported or {}
@@ -184,7 +202,15 @@ def scales(
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Problems of one shape: dictionaries, responses, true codes and noise variances."""
+    """Problems of one size, stacked along the first axis of each array.
+
+    Parameters
+    ----------
+    dictionary, responses, coef : array
+        Dictionaries (p, d, κ) with κ columns, responses (p, d, n) and true codes (p, κ, n).
+    noise : array of shape (p,)
+        Noise variances that the methods assume.
+    """
 
     dictionary: Array
     responses: Array
@@ -194,7 +220,10 @@ class Stack:
 
 @work("sparsity.recovery/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Solve all cells of a group, those of one method at once, on shared problems."""
+    """Return for each run of a group which problems its method solves, by each criterion.
+
+    All methods solve the same problems; the runs of one method are solved in one call.
+    """
     order = sorted({settings["problem"]["r"]: settings["problem"] for settings in group}.items())
     problems = [problem for _, problem in order]
     stack = _stack(problems, device)
@@ -228,7 +257,7 @@ def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, An
 
 
 def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
-    """Draw all problems, each from its own seed, and copy them to the device."""
+    """Return all random problems, each drawn from its own seed, as arrays on the device."""
     tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
     if is_accelerator(device):
         # NumPy's generators release the interpreter's lock half of the time, so a few threads help.

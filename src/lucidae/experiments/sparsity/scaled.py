@@ -1,4 +1,4 @@
-"""Recovery of codes whose rows have very different norms."""
+"""Experiment: recovery of codes whose nonzero rows have very different norms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lucidae.experiments.declaration import Drawing, Experiment, Statement, own
 from lucidae.experiments.sparsity.recovery import ABOUT, above, rate, scales
 from lucidae.experiments.verdicts import AtLeast, AtMost, Reported
 
-FROBENIUS = "success rate of the full VAE where the error is measured in Frobenius norm"
+FROBENIUS = f"{rate('full')}, if the error of the code is measured in Frobenius norm"
 
 EXPERIMENT = Experiment(
     name="sparse-scaled",
@@ -17,11 +17,17 @@ EXPERIMENT = Experiment(
     "assumes.",
     statements={
         "perfect": Statement(
-            "The full VAE succeeds nearly always, up to the limit r = d of any method."
+            "The full VAE recovers the code nearly always, up to r = d nonzero rows for a "
+            "dictionary of d rows, which is the limit of any method."
         ),
-        "degrades": Statement("The autoencoder degrades significantly, to low success rates."),
-        "others": Statement("The full VAE recovers more than the other methods."),
-        "most": own("The full VAE succeeds nearly always up to r = 0.7 d."),
+        "degrades": Statement(
+            "The success rate of the autoencoder falls to low values if the row norms differ."
+        ),
+        "others": Statement("The full VAE has the highest success rate of the four methods."),
+        "most": own(
+            "The full VAE recovers the code nearly always, up to r = 0.7 d nonzero rows for a "
+            "dictionary of d rows."
+        ),
     },
     scales=scales(
         smoke={

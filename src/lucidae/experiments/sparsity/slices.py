@@ -1,4 +1,4 @@
-"""Energies along one coordinate: number of minima with and without marginalisation."""
+"""Experiment: energies along one coordinate, and how many local minima they have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.working_set import best_change
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 300)])
-"""Relevances at which energies along a random slice are evaluated."""
+"""Values of one relevance (prior variance of a coefficient) at which energies are evaluated."""
 
 SIGNED = np.linspace(-3.0, 6.0, 901)  # includes zero, where h = log is unbounded
 
@@ -42,7 +42,20 @@ ENERGIES = {"full": FullCovariance(), "diagonal": DiagonalCovariance()}
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """One example slice, and slices through random points of random problems."""
+    """Settings: one example slice of the energies, and slices through random points.
+
+    A slice is the energy as a function of one coordinate, with all others fixed.
+
+    Parameters
+    ----------
+    states : int
+        Number of random problems, each with a random point.
+    power, inner, outer : float
+        The example of the two VAEs: squared response, model variance without the column, and noise
+        variance; see `measure_slice`.
+    target, noise : float
+        The example of the autoencoder: response and noise variance.
+    """
 
     states: int
     power: float = 10.0
@@ -52,7 +65,7 @@ class Slices:
     noise: float = 1.0
 
     def cells(self) -> Sequence[Cell]:
-        """Return the example slice, and one run (a `Cell`) per random problem."""
+        """Return one run (a `Cell`) for the example slice, and one per random problem."""
         example = {
             "power": self.power,
             "inner": self.inner,
@@ -67,7 +80,7 @@ class Slices:
         ]
 
     def curves(self, results: Results) -> Curves:
-        """Return the energies along the slice, and the numbers of minima of random slices."""
+        """Return the energies along the example slice, and the numbers of minima of all slices."""
         paper, *states = results.cells
         random = {
             name: np.concatenate([cell.arrays[name] for cell in states])
@@ -89,21 +102,38 @@ class Slices:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         return {
-            "example": f"one response of square {self.power:g}, noise variance {self.outer:g}, "
-            f"variance {self.inner:g} without the column",
+            "example": f"one response whose square is {self.power:g}, noise variance "
+            f"{self.outer:g}, model variance {self.inner:g} without the column",
             "autoencoder": f"response {self.target:g}, noise variance {self.noise:g}, penalty "
             "h = log",
-            "random slices": f"every column of {self.states} problems 15 × 30 at 20 dB, at random "
-            "weights",
+            "random slices": f"one per column of {self.states} random problems of 15 rows and 30 "
+            "columns, signal-to-noise ratio 20 dB, at random relevances",
         }
 
 
 def energies_along(
     problem: Problem, relevance: np.ndarray[Any, Any], index: int, weights: np.ndarray[Any, Any]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the energies as one relevance takes given values and the others stay fixed."""
+    """Return the energies of both VAEs along one relevance, with the other relevances fixed.
+
+    Parameters
+    ----------
+    problem : Problem
+        Dictionary with κ columns, responses and noise variance.
+    relevance : ndarray of shape (κ,)
+        Prior variances of the coefficients.
+    index : int
+        Which relevance varies.
+    weights : ndarray of shape (p,)
+        Values of this relevance.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (p,)
+        Energies of the ``"full"`` and of the ``"diagonal"`` VAE.
+    """
     stack = np.repeat(relevance[None, :], len(weights), axis=0)
     stack[:, index] = weights
     fields = (np.broadcast_to(part, (len(weights), *np.shape(part))) for part in problem)
@@ -114,7 +144,10 @@ def energies_along(
 @work("sparsity.slice/2")
 @on_processor
 def measure_slice(settings: Settings) -> Arrays:
-    """Return the three energies along one coordinate.
+    """Return the energies of the example slice, on a grid.
+
+    Those of both VAEs are along a relevance (the prior variance of a coefficient), that of the
+    autoencoder is along a coefficient.
 
     The problem has one row and two equal columns of unit norm. The noise variance is ``outer``; the
     relevance ``inner − outer`` of the second column makes ``inner`` the variance without the first
@@ -133,10 +166,11 @@ def measure_slice(settings: Settings) -> Arrays:
 @work("sparsity.slice_minima/2")
 @on_processor
 def count_minima(settings: Settings) -> Arrays:
-    """Count the minima of the energies along each relevance at a random point, on a fine grid.
+    """Return the numbers of local minima of both VAEs' energies along each relevance.
 
-    ``"distance"`` compares the lowest point of the full energy with the minimiser of Wipf 2023,
-    Theorem 4.4, in steps of the grid.
+    The other relevances are those of a random point; minima are counted on a fine grid.
+    ``"distance"`` is the number of grid steps between the lowest point of the full VAE's energy and
+    the minimiser of Wipf 2023, Theorem 4.4.
     """
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
@@ -157,11 +191,16 @@ def count_minima(settings: Settings) -> Arrays:
     return {name: np.array(values) for name, values in found.items()}
 
 
+MINIMA = "number of local minima of the"
+
 EXPECT = {
     "full": (
-        Between("minima/full", 1, 1, says="minima of the full VAE along the slice"),
+        Between("minima/full", 1, 1, says=f"{MINIMA} full VAE's energy along the example slice"),
         AtMost(
-            "random/full", 1, at="everywhere", says="minima of the full VAE along a random slice"
+            "random/full",
+            1,
+            at="everywhere",
+            says=f"{MINIMA} full VAE's energy along a random slice",
         ),
     ),
     "minimiser": (
@@ -169,21 +208,25 @@ EXPECT = {
             "distance/full",
             1,
             at="everywhere",
-            says="grid steps between the minimum of the full VAE and the minimiser of Wipf 2023, "
-            "Theorem 4.4",
+            says="number of grid steps between the minimum of the full VAE's energy along a random "
+            "slice and the minimiser of Wipf 2023, Theorem 4.4",
         ),
     ),
     "diagonal": (
-        Between("minima/diagonal", 2, 2, says="minima of the diagonal VAE along the slice"),
+        Between(
+            "minima/diagonal", 2, 2, says=f"{MINIMA} diagonal VAE's energy along the example slice"
+        ),
     ),
     "autoencoder": (
-        AtLeast("minima/autoencoder", 2, says="minima of the autoencoder along the slice"),
+        AtLeast(
+            "minima/autoencoder", 2, says=f"{MINIMA} autoencoder's energy along the example slice"
+        ),
     ),
     "several": (
         AtLeast(
             "several/diagonal",
             0.01,
-            says="share of random slices of the diagonal VAE with several minima",
+            says="share of random slices along which the diagonal VAE's energy has several minima",
         ),
     ),
 }
@@ -197,12 +240,23 @@ EXPERIMENT = Experiment(
     "for one example, and for random problems at random points.",
     statements={
         "full": Statement(
-            "Along one of its weights, the energy of the full VAE has a single minimum."
+            "Along each relevance (prior variance of a coefficient), the energy of the full VAE "
+            "has a single minimum."
         ),
-        "minimiser": Statement("This minimum is where Wipf 2023, Theorem 4.4 says."),
-        "diagonal": Statement("The energy of the diagonal VAE can have two minima."),
-        "autoencoder": Statement("The energy of the autoencoder can have several minima."),
-        "several": own("For the diagonal VAE this happens in more than 1 % of random slices."),
+        "minimiser": Statement(
+            "The single minimum of the full VAE along a relevance is that of Wipf 2023, Theorem "
+            "4.4."
+        ),
+        "diagonal": Statement(
+            "Along one relevance, the energy of the diagonal VAE can have two minima."
+        ),
+        "autoencoder": Statement(
+            "Along one coefficient, the energy of the autoencoder can have several minima."
+        ),
+        "several": own(
+            "The energy of the diagonal VAE has several minima along more than 1 % of random "
+            "slices."
+        ),
     },
     scales={
         "smoke": Scale(Slices(6), EXPECT),

@@ -1,1 +1,1 @@
-"""Experiments on deep VAEs (Wipf 2023, section 5.2; extra ``torch``)."""
+"""Experiments on deep VAEs (Wipf 2023, Section 5.2; extra ``torch``)."""

@@ -1,4 +1,4 @@
-"""Training runs of deep VAEs with full and with diagonal covariance (Wipf 2023, section 5.2)."""
+"""Training runs of deep VAEs with full and with diagonal covariance (Wipf 2023, Section 5.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["COVARIANCES", "RUNS", "RunSettings", "cell_settings", "measure"]
 
 COVARIANCES = ("full", "diagonal")
 N_IMAGES = 10
-"""Images that are reconstructed, and samples that are drawn, for the page."""
+"""Number of images that are reconstructed, and of samples that are drawn, for the page."""
 
 Images = np.ndarray[Any, Any]
 
@@ -37,7 +37,7 @@ class RunSettings:
     width, blocks, stages, features : int
         Size of the residual networks; see `VAE.resnet`.
     training : TrainingSettings
-        Its seed is replaced by each of `seeds`.
+        Settings of the training; their seed is replaced by each of `seeds`.
     seeds : tuple of int
         For each seed, one model with full and one with diagonal covariance is trained.
     noise_variance : "learn" or float, default="learn"
@@ -65,12 +65,15 @@ class RunSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the settings that `dataclasses.asdict` described."""
+        """Return the `RunSettings` from the dictionary that `dataclasses.asdict` made of them."""
         training = TrainingSettings(**settings["training"])
         return cls(**{**settings, "training": training, "seeds": tuple(settings["seeds"])})
 
     def model(self, shape: Any, kind: str, seed: int) -> VAE:
-        """Return a fresh model; both covariances of one seed start from the same weights."""
+        """Return an untrained VAE for images of the given shape, with the covariance `kind`.
+
+        The two models of one seed, with full and with diagonal covariance, have the same weights.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return VAE.resnet(
@@ -108,13 +111,13 @@ RUNS = {
 
 
 def digits() -> tuple[Images, Images]:
-    """Return the embedded digits as 8 × 8 images in [0, 1], for training and for evaluation."""
+    """Return the embedded digits, 8 × 8 pixels in [0, 1]: 1500 for training, 297 for evaluation."""
     images = load_digits().images
     return images[:1500], images[1500:]
 
 
 def mnist() -> tuple[Images, Images]:
-    """Return MNIST's training and test images in [0, 1]."""
+    """Return the training and the test images of MNIST, with pixels in [0, 1]."""
     return fetch_mnist("train").images, fetch_mnist("test").images
 
 
@@ -159,7 +162,7 @@ def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dic
 
 @work("vae.comparison/1")
 def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
-    """Train the model of each run and return its history, one entry per epoch.
+    """Train the model of each run, and return measured values per epoch and images.
 
     Parameters
     ----------
@@ -171,7 +174,8 @@ def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, I
     Returns
     -------
     list of dict
-        The figures of `training.evaluate` by epoch, the number of ``parameters``, and images.
+        For each run: the values of `training.evaluate` after each epoch, the number of
+        ``parameters``, and images.
 
     Examples
     --------
@@ -199,7 +203,19 @@ def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
 def train_model(
     images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
 ) -> dict[str, Images]:
-    """Train one model on image tensors; return its history, its size and images by name."""
+    """Train one model; return measured values per epoch, its number of parameters, and images.
+
+    Parameters
+    ----------
+    images, held_out : tensor of shape (n, 1, height, width)
+        Images for training and for evaluation.
+    chosen : RunSettings
+        Size of the networks, and settings of the training.
+    kind : {"full", "diagonal"}
+        Posterior covariance.
+    seed : int
+        Seed of the initial weights, the batches and the noise.
+    """
     model = chosen.model(tuple(images.shape[1:]), kind, seed)
     model = model.to(images.device, memory_format=torch.channels_last)
     settings = replace(chosen.training, seed=seed)
@@ -218,7 +234,7 @@ def train_model(
 
 
 def sample_images(model: Any, x: Tensor, kind: str) -> dict[str, Images]:
-    """Return reconstructions of some images and as many samples from the prior, as bytes."""
+    """Return reconstructions of the images `x` and as many samples from the prior, as bytes."""
     with seeded(model, x, 0):
         return {
             f"{kind}_reconstructions": as_bytes(model.reconstruct(x)),

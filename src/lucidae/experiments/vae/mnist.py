@@ -1,4 +1,4 @@
-"""Deep VAEs with full and with diagonal covariance on images."""
+"""Experiment: deep VAEs of images with a full and with a diagonal posterior covariance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DATA = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Networks of equal capacity with both kinds of covariance; needs PyTorch.
+    """Settings: networks of equal size with both kinds of posterior covariance; needs PyTorch.
 
     Parameters
     ----------
@@ -47,13 +47,13 @@ class Comparison:
     noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per covariance and seed."""
+        """Return one run (a `Cell`) per kind of covariance and seed."""
         study = self._study()
         settings = study.cell_settings(self.scale, self.noise_variance)
         return [Cell(study.measure, one, self.seconds) for one in settings]
 
     def _study(self) -> Any:
-        """Import the module that needs PyTorch."""
+        """Import and return `lucidae.experiments.vae.comparison`, which needs PyTorch."""
         try:
             from lucidae.experiments.vae import comparison
         except ImportError as error:
@@ -64,7 +64,10 @@ class Comparison:
         return comparison
 
     def curves(self, results: Results) -> Curves:
-        """Return every quantity over the epochs, averaged over the seeds."""
+        """Return each measured quantity over the epochs, averaged over the seeds.
+
+        ``"evidence"`` is −ELBO with full minus −ELBO with diagonal covariance, in nats per image.
+        """
         curves = {}
         for kind in ("full", "diagonal"):
             cells = results.where(arm=kind).cells
@@ -76,7 +79,7 @@ class Comparison:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Describe the setting in words."""
+        """Return the settings in words, for the page."""
         runs = self._study().RUNS[self.scale]
         noise = "learned: the mean squared error of each model"
         if self.noise_variance != "learn":
@@ -104,37 +107,48 @@ EXPECT = {
             "mse/diagonal",
             "mse/full",
             1.0,
-            says="error of the reconstruction from posterior means, diagonal over full covariance",
+            says="reconstruction error from posterior means, with diagonal divided by with full "
+            "covariance",
         ),
         Outweighs(
             "sampled_mse/diagonal",
             "sampled_mse/full",
             1.0,
-            says="error of the reconstruction from samples of the posterior, diagonal over full "
-            "covariance",
+            says="reconstruction error from samples of the posterior, with diagonal divided by "
+            "with full covariance",
         ),
     ),
     "latents": (
         Ordered(
             ("active_directions/diagonal", "active_directions/full"),
             margin=1.0,
-            says="active directions, diagonal minus full covariance",
+            says="number of active latent directions, diagonal minus full covariance",
         ),
     ),
-    "evidence": (AtMost("evidence", 0.0, says="−ELBO in nats, full minus diagonal covariance"),),
+    "evidence": (
+        AtMost(
+            "evidence",
+            0.0,
+            says="negative evidence lower bound (−ELBO) in nats per image, full minus diagonal "
+            "covariance",
+        ),
+    ),
 }
 REPORTED = tuple(
     Reported(f"{name}/{kind}", says=f"{words}, {kind} covariance")
     for name, words in (
-        ("active", "active latents (coordinates)"),
-        ("kl", "KL divergence to the prior in nats"),
+        ("active", "number of active latents (coordinates)"),
+        ("kl", "KL divergence to the prior in nats per image"),
     )
     for kind in ("full", "diagonal")
 )
 
 
 def scales(smoke: str | float, paper: str | float) -> dict[str, Scale]:
-    """Return both scales, each with its noise variance."""
+    """Return the scales "smoke" and "paper"; the arguments are their noise variances.
+
+    A noise variance is a number, or "learn".
+    """
     return {
         "smoke": Scale(Comparison("smoke", 15.0, smoke), EXPECT, REPORTED),
         "paper": Scale(Comparison("paper", 300.0, paper), EXPECT, REPORTED),

@@ -1,4 +1,4 @@
-"""Deep VAEs with full and with diagonal covariance at one noise variance for both."""
+"""Experiment: deep VAEs with full and with diagonal covariance, at one fixed noise variance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of a VAE: seeded, resumable, and evaluated after every epoch."""
+"""Train a VAE with Adam: reproducible from a seed, resumable, evaluated after every epoch."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ __all__ = ["Training", "TrainingSettings", "evaluate", "seeded", "train"]
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 WARM_UP = 100
-"""Steps over which Adam's rate rises from zero."""
+"""Number of steps over which the learning rate of Adam rises from zero."""
 
 CHUNK = 2500
-"""Samples evaluated at a time."""
+"""Number of samples that `evaluate` passes through the model at a time."""
 
 MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
-"""Prefixes of the names of arrays in a checkpoint."""
+"""Prefixes of the array names in a checkpoint: parameters, Adam's moments, measured values."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """Settings of the training: Adam with a short warm-up and a cosine decay of its rate.
+    """Settings of the training: Adam with a short warm-up and a cosine decay of the learning rate.
 
     A full covariance that is free from the start adapts to a decoder that has not learned anything
     yet: it drops directions that the data need later, and the many noisy gradients of its factor
@@ -90,31 +90,36 @@ class TrainingSettings:
         check_integer(self.seed, "seed", low=0)
 
     def rate(self, step: int, total: int) -> float:
-        """Return Adam's rate at `step` of `total`: linear warm-up times cosine decay."""
+        """Return the learning rate at `step` of `total`: linear warm-up times cosine decay."""
         warm = min(1.0, (step + 1) / min(WARM_UP, total))
         return self.learning_rate * warm * (1 + math.cos(math.pi * step / total)) / 2
 
     def coupling(self, step: int, total: int) -> float:
-        """Return the coupling of the latents at `step` of `total`, rising from 0 to 1."""
+        """Return the coupling of the latents at `step` of `total` steps: it rises from 0 to 1.
+
+        At 0 the latents are independent, at 1 the covariance is full.
+        """
         alone = self.uncoupled * total
         return min(1.0, max(0.0, 2 * (step + 1 - alone) / alone)) if alone else 1.0
 
 
 @dataclass(eq=False)
 class Training:
-    """State of a run: the model, its optimizer, the steps taken and the figures of each epoch.
+    """State of a training: the model, its optimizer, the steps taken and the values per epoch.
 
     Parameters
     ----------
     model : nn.Module
-        A model whose forward pass returns an `Evidence`.
+        A model whose forward pass returns an `Evidence`, such as `VAE`.
     images : tensor of shape (n, …)
         Training data, on the model's device.
     held_out : tensor of shape (n', …)
-        Data for the evaluation.
+        Data for the evaluation after each epoch.
     settings : TrainingSettings
     n_steps : int, default=0
-        Steps taken so far.
+        Number of steps taken so far.
+    records : list of dict
+        Measured values after each epoch, by name.
 
     Examples
     --------
@@ -139,7 +144,7 @@ class Training:
         if self.per_epoch == 0:
             raise ValueError(
                 f"batch_size={self.settings.batch_size} was given for {len(self.images)} samples, "
-                "expected at most as many."
+                "expected a batch size of at most the number of samples."
             )
         on_gpu = self.images.device.type == "cuda"
         self.optimizer = torch.optim.Adam(self.model.parameters(), fused=on_gpu)
@@ -150,7 +155,7 @@ class Training:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run."""
+        """Number of steps of the whole training."""
         return self.per_epoch * self.settings.epochs
 
     def step(self) -> Training:
@@ -174,7 +179,7 @@ class Training:
         return self
 
     def _begin_epoch(self) -> None:
-        """Draw the order of the samples and seed the noise.
+        """Draw the order of the samples for one epoch, and seed torch for the noise of the VAE.
 
         Both depend on the seed and the number of the epoch alone, so that a run that is resumed
         at the start of an epoch continues with the same numbers.
@@ -212,11 +217,11 @@ class Training:
         self.records.append(figures | measured)
 
     def health(self) -> float:
-        """Return 1 while the loss is finite, NaN otherwise: `iterate` then reports divergence."""
+        """Return 1.0 if the last loss is finite, otherwise NaN, so that `iterate` stops."""
         return 1.0 if not self.records or math.isfinite(self.records[-1]["loss"]) else math.nan
 
     def history(self) -> History:
-        """Return the figures of each epoch."""
+        """Return the measured values after each epoch."""
         names = self.records[0] if self.records else {}
         values = {name: np.array([row[name] for row in self.records]) for name in names}
         return History(np.arange(1, len(self.records) + 1), values)
@@ -231,7 +236,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Any], Any]] = (),
 ) -> Solution[Training]:
-    """Train a VAE, or continue an interrupted run of the same settings.
+    """Train a VAE, or continue an interrupted training with the same settings.
 
     Parameters
     ----------
@@ -241,15 +246,15 @@ def train(
         Training data and data for the evaluation, on the model's device.
     settings : TrainingSettings
     checkpoint : path, optional
-        File to which the run is written, as arrays, and from which it is continued.
+        File to which the state is written, and from which the training is continued if it exists.
     callbacks : sequence of callable
         As in `lucidae.iteration.iterate`; called after each epoch.
 
     Returns
     -------
     Solution
-        Its value is the `Training`, its history has one entry per epoch; the status is DIVERGED
-        when the loss is not finite.
+        Its value is the `Training`. Its history has one entry per epoch. Its status is DIVERGED if
+        the loss is not finite.
 
     Examples
     --------
@@ -290,19 +295,22 @@ def train(
 
 
 def _cuda(images: Tensor) -> list[Any]:
-    """Return the devices whose random state has to be restored besides the processor's."""
+    """Return a list with the CUDA device of the images; empty if they are on the processor.
+
+    `torch.random.fork_rng` restores the random states of these devices and of the processor.
+    """
     return [images.device] if images.device.type == "cuda" else []
 
 
 class CheckpointWriter:
-    """Callback that writes a run to a file from time to time, so that it can be continued.
+    """Callback that writes a training to a file from time to time, so that it can be continued.
 
     Parameters
     ----------
     path : path
         The file; replaced atomically.
     every_seconds : float, default=30.0
-        Time between two writes.
+        Smallest time between two writes in seconds.
     """
 
     def __init__(self, path: str | os.PathLike[str], every_seconds: float = 30.0) -> None:
@@ -311,12 +319,12 @@ class CheckpointWriter:
         self._written = time.monotonic()
 
     def __call__(self, progress: Any) -> None:
-        """Write the state if the last write was long ago."""
+        """Write the state if the last write was at least `every_seconds` ago."""
         if time.monotonic() - self._written >= self.every_seconds:
             self.save(progress.state)
 
     def save(self, state: Training) -> None:
-        """Write the model, the moments of Adam and the figures so far."""
+        """Write the parameters of the model, the moments of Adam and the values measured so far."""
         model = {MODEL + name: to_numpy(part) for name, part in state.model.state_dict().items()}
         moments = {
             f"{OPTIMIZER}{index}/{name}": to_numpy(value)
@@ -330,14 +338,14 @@ class CheckpointWriter:
 
 
 def _described(state: Training) -> str:
-    """Return the settings of a run and of its noise variance as one line of JSON."""
+    """Return the settings of a training and of its noise variance as one line of JSON."""
     settings = [part.setting for part in state.model.modules() if isinstance(part, NoiseVariance)]
     noise = ["scheduled" if callable(setting) else str(setting) for setting in settings]
     return json.dumps(asdict(state.settings) | {"noise_variance": noise}, sort_keys=True)
 
 
 def restore(state: Training, path: str | os.PathLike[str]) -> None:
-    """Load a checkpoint into a run; do nothing if there is no file.
+    """Load a checkpoint into a training in place; do nothing if the file does not exist.
 
     Examples
     --------
@@ -348,8 +356,9 @@ def restore(state: Training, path: str | os.PathLike[str]) -> None:
     arrays = load_arrays(path, "a checkpoint of a training run")
     if str(arrays.get("settings")) != _described(state):
         raise ValueError(
-            f"{os.fspath(path)!r} belongs to a run with other settings, "
-            f"{arrays.get('settings')}, not {_described(state)}: remove the file, or name another."
+            f"{os.fspath(path)!r} belongs to a training with other settings, "
+            f"{arrays.get('settings')}, expected {_described(state)}: remove the file, or choose "
+            "another name."
         )
     parameters = {name: torch.as_tensor(value) for name, value in _under(MODEL, arrays).items()}
     try:
@@ -369,7 +378,7 @@ def restore(state: Training, path: str | os.PathLike[str]) -> None:
 
 
 def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays whose names start with a prefix, without it."""
+    """Return the arrays whose names start with `prefix`, under their names without the prefix."""
     return {
         name.removeprefix(prefix): values
         for name, values in arrays.items()
@@ -378,11 +387,12 @@ def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
-    """Measure reconstruction, KL, −ELBO and active latents on a set of samples.
+    """Return reconstruction errors, KL divergence, −ELBO and active latents on a set of samples.
 
     Parameters
     ----------
     model : VAE
+        The model; it is not changed.
     images : tensor of shape (n, …)
         At least two samples, on the model's device.
     seed : int, default=0
@@ -393,7 +403,8 @@ def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
     dict of str to float
         ``mse`` from the posterior means (Wipf 2023, Definition 3.1) and ``sampled_mse`` from
         samples, both per pixel; ``kl`` and ``loss`` (−ELBO) in nats per sample;
-        ``noise_variance``; ``active`` latents and ``active_directions``.
+        ``noise_variance`` of the decoder; numbers of ``active`` latents (coordinates) and of
+        ``active_directions`` of the latent space.
 
     Examples
     --------
@@ -426,14 +437,19 @@ def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
 
 @contextmanager
 def seeded(model: Any, images: Tensor, seed: int) -> Iterator[None]:
-    """Put a model in evaluation mode and seed torch; restore both afterwards."""
+    """Put a model in evaluation mode and seed torch in a ``with`` block; restore both after it."""
     with evaluation(model), torch.random.fork_rng(devices=_cuda(images)):
         torch.manual_seed(seed)
         yield
 
 
 def _measure(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return summed errors and KL, summed covariance, means and variances of one chunk."""
+    """Return measurements of the posteriors of the samples `x`, as four tensors.
+
+    The first has three sums over the samples: squared errors from posterior means, squared errors
+    from samples of the posteriors, and KL divergences. The others are the sum of the posterior
+    covariances, the posterior means, and the posterior variances.
+    """
     posterior = model.encode(x)
     target = full_precision(x)
     decoded = [full_precision(model.decode(z)) for z in (posterior.mean, posterior.rsample())]
