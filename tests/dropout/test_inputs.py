@@ -9,6 +9,7 @@ from lucidae import (
     DropoutAutoencoder,
     DropoutFactorization,
     DropoutRegressor,
+    certify,
     equalize,
     equalize_pair,
 )
@@ -70,9 +71,9 @@ JUNK = (-1, 0, 2.0, "2", None, [2], True, np.array([2]), np.timedelta64(3, "s"),
 
 @pytest.mark.parametrize("width", JUNK, ids=repr)
 def test_a_number_of_hidden_units_that_is_none_or_too_large_is_refused(width):
-    with pytest.raises(ValueError, match=r"width=.* was given, expected an integer in"):
+    with pytest.raises(ValueError, match=r"width=.* was given, expected an integer"):
         solve(LinearProblem.from_matrix(A), 1.0, width)
-    with pytest.raises(ValueError, match=r"width=.* was given, expected an integer in"):
+    with pytest.raises(ValueError, match=r"width=.* was given, expected an integer"):
         solve_tied(A.T @ A, 1.0, width)
     if width is None:
         return
@@ -119,6 +120,21 @@ def test_a_score_whose_squares_overflow_is_refused():
     model = DropoutAutoencoder(2).fit(A)
     with pytest.raises(ValueError, match="squares of X overflow"):
         model.score(np.full((3, 4), 1e300))
+
+
+def test_rows_far_from_zero_whose_squares_overflow_are_refused_without_an_intercept():
+    model = DropoutRegressor(2, fit_intercept=False).fit(A, A[:, :2])
+    far = np.full((12, 4), 1e300)
+    for attempt in (model.fit, lambda X, y: certify(model, X, y)):
+        with pytest.raises(ValueError, match="squares of X overflow") as refused:
+            attempt(far, A[:, :2])
+        assert type(refused.value) is ValueError
+
+
+@pytest.mark.parametrize("cv", [np.timedelta64(3, "s"), 1, 2.5], ids=str)
+def test_a_number_of_folds_that_is_none_is_refused(cv):
+    with pytest.raises(ValueError, match=r"cv=.* was given, expected an integer of at least 2"):
+        DropoutRegressor(2, dropout="cv", cv=cv).fit(A, A[:, :2])
 
 
 def test_constant_rows_in_single_precision_are_trained_on():

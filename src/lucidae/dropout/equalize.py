@@ -44,7 +44,8 @@ def check_width(width: Any, name: str, size: int, *, others: str = "") -> int:
 
     `size` is a dimension of the data; `others` continues the error with what else is accepted.
     """
-    return check_integer(width, name, low=1, high=max(WIDEST, size), others=others)
+    checked = check_integer(width, name, low=1, others=others)
+    return check_integer(checked, name, low=1, high=max(WIDEST, size), others=others)
 
 
 def equalize(U: Any, *, method: str = "givens") -> Array:

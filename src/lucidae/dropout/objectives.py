@@ -177,7 +177,14 @@ def _second(moment: SecondMoment, centered: bool) -> Array:
 def second_about(moment: SecondMoment, center: Any) -> Array:
     """Return E[(z − c)(z − c)ᵀ] = Cov z + (z̄ − c)(z̄ − c)ᵀ, the second moment about a point c."""
     shift = moment.mean - center
-    return moment.covariance + shift[:, None] * shift[None, :]
+    with np.errstate(over="ignore"):
+        second = moment.covariance + shift[:, None] * shift[None, :]
+    if not math.isfinite(largest(second)):
+        raise ValueError(
+            "the squares of X overflow double precision: its rows lie up to "
+            f"{largest(shift):.3g} from the center. Divide X (and y) by a constant first."
+        )
+    return second
 
 
 @dataclass(frozen=True, slots=True, eq=False)

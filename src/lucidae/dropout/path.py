@@ -287,6 +287,10 @@ def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[V
     """Return the folds of `cv` as pairs of row numbers; each part has rows of positive weight."""
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
     listed = isinstance(cv, Iterable) and not hasattr(cv, "split")
+    if not listed and cv is not None and not hasattr(cv, "split"):
+        check_integer(
+            cv, "cv", low=2, others=", a splitter of scikit-learn, a list of folds or None"
+        )
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:
