@@ -9,6 +9,7 @@ import pytest
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.evaluation import Sample
+from lucidae.sparsity.uniqueness import refit
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from sparsity.brute_force import centred, in_digits, parts, representations, violation
 
@@ -99,9 +100,75 @@ def test_certified_uniqueness_is_never_contradicted(draw, shape, count, rank, se
     verdicts = [certificate[name].holds for name in (GENERAL, COHERENT)]
     assert False not in verdicts
     if True in verdicts:
-        assert all(set(chosen) <= set(used) for chosen in found), (found, used)
+        assert all(set(chosen) == set(used) for chosen in found), (found, used)
     if draw is gaussian and (rank == count or shape[0] > shape[1]):
         assert certificate[GENERAL].holds  # what is unique for certain is certified
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
+def test_certified_uniqueness_of_grouped_fits_is_never_contradicted(posterior, fit_intercept):
+    certified = superfluous = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        Phi = gaussian(rng, 10 if seed % 2 else 6, 6)
+        labels = np.sort(rng.integers(0, 3, 6))
+        inside = np.flatnonzero(labels == rng.choice(labels))
+        count = inside.size if seed % 4 < 2 else rng.integers(1, inside.size + 1)
+        X = Phi[:, inside[:count]] @ rng.standard_normal((count, 1 + seed % 3))
+        options = {"groups": labels, "noise_variance": 1e-3, "fit_intercept": fit_intercept}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            model = SparseVAE(posterior=posterior, **options).fit(Phi, X)
+        used = model.certificate_.evidence["used"]
+        rows = centred(Phi, X) if fit_intercept else (Phi, X)
+        found = representations(*rows, used.size)
+        for certificate in (model.certificate_, certify(model.coef_, *rows)):
+            if any(certificate[name].holds for name in (GENERAL, COHERENT)):
+                assert found == [tuple(used)], (seed, found, used)
+                certified += 1
+            elif any(set(chosen) < set(used) for chosen in found):
+                assert "Fewer columns" in certificate[GENERAL].advice or used.size >= len(Phi)
+                superfluous += 1
+    assert certified >= 10
+    assert superfluous >= 10
+
+
+@pytest.mark.parametrize("share", [0.05, 1e-3, 2e-6, -1.0, 1e6])
+def test_a_column_that_an_exact_fit_does_not_need_is_named(share):
+    P = np.random.default_rng(0).standard_normal((10, 5))
+    certificate = certify(np.array([1.0, share, 0.0, 0.0, 0.0]), P, P[:, 0])
+    assert not certificate.holds
+    if abs(share) < 0.1:  # others do not fit at all, so that nothing is said about them
+        for name in (GENERAL, COHERENT):
+            assert certificate[name].verdict == "does not apply"
+            assert "without column 1, the other" in certificate[name].advice
+    orthogonal = certify(np.array([1.0, share, 0.0, 0.0]), np.eye(9)[:, :4], np.eye(9)[:, 0])
+    assert not orthogonal.holds
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-9, 1e-7, 1e-5, 1e-3, 1.0])
+def test_what_is_left_without_a_column_is_that_of_another_fit(size):
+    rng = np.random.default_rng(0)
+    Phi, U = gaussian(rng, 12, 5), np.zeros((5, 3))
+    U[:4] = rng.standard_normal((4, 3))
+    Phi[:, 2] = Phi[:, :2].sum(axis=1) + size * Phi[:, 2]  # nearly in the span of the others
+    X = Phi @ U
+    expected = []
+    for column in range(5):
+        rest = np.linalg.qr(np.delete(Phi, column, axis=1))[0]
+        left = X - rest @ (rest.T @ X)
+        expected.append(np.linalg.norm(left - rest @ (rest.T @ left)) / np.linalg.norm(X))
+    found = refit(Phi, X)
+    assert found.error < 1e-14
+    if size:
+        np.testing.assert_allclose(found.needed, expected, rtol=1e-5, atol=1e-14)
+    else:
+        assert not found.needed.any()
+    certificate = certify(U.T, Phi, X)
+    if certificate[GENERAL].holds:
+        assert representations(Phi, X, 4) == [(0, 1, 2, 3)]
+    assert bool(certificate[GENERAL].holds) == (size >= 1e-5)
 
 
 @pytest.mark.parametrize(

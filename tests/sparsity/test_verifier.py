@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 import lucidae
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import attributes, evaluation, figures, theory, verifier
+from lucidae.sparsity import attributes, evaluation, figures, theory, uniqueness, verifier
 from lucidae.sparsity.certificate import claims
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
@@ -246,8 +246,8 @@ def test_pairs_are_compared_up_to_a_limit(monkeypatch):
     U = np.zeros((6, 1))
     U[0] = 1.0
     assert measure(Sample(Phi, Phi @ U), Fit(U)).coherence == theory.coherence(Phi)
-    assert verifier.PAIR_WORK == 2e9
-    monkeypatch.setattr(verifier, "PAIR_WORK", 1.0)
+    assert uniqueness.PAIR_WORK == 2e9
+    monkeypatch.setattr(uniqueness, "PAIR_WORK", 1.0)
     found = measure(Sample(Phi, Phi @ U), Fit(U))
     assert found.coherence is None
     assert "not computed" in claim(replace(found, position_reason=""), "unique_by_coherence").advice
@@ -261,7 +261,7 @@ def test_the_coherence_bound_has_a_margin_for_rounding():
     assert theory.spark_bound(1.0, 10) < 2.0  # equal columns give no bound at all
 
 
-@pytest.mark.parametrize("module", [verifier, evaluation, figures, theory, attributes])
+@pytest.mark.parametrize("module", [verifier, evaluation, figures, theory, attributes, uniqueness])
 def test_the_verifier_shares_no_code_with_the_solvers(module):
     tree = ast.parse(inspect.getsource(module))
     imported = {
@@ -269,7 +269,7 @@ def test_the_verifier_shares_no_code_with_the_solvers(module):
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae")
     }
-    allowed = {"attributes", "evaluation", "figures", "theory"}
+    allowed = {"attributes", "evaluation", "figures", "theory", "uniqueness"}
     assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {
         "lucidae.arrays",
         "lucidae.io.models",

@@ -109,7 +109,7 @@ def _change(shown: Any, fitted: Any) -> float:
     if shown is fitted:
         return 0.0
     if not is_array(fitted) and not isinstance(fitted, int | float):
-        return 0.0 if shown == fitted else math.inf
+        return 0.0 if type(shown) is type(fitted) and shown == fitted else math.inf
     expected = to_numpy(fitted)
     try:
         found = np.asarray(to_numpy(shown), dtype=float)

@@ -6,6 +6,7 @@ the same thresholds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,30 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:
     """Return a certificate with all claims about a fit and the numbers from which to check them."""
     return Certificate(title, claims(figures), figures.evidence)
+
+
+def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
+    """Return a certificate with a claim that fails if a user changed fitted attributes.
+
+    Parameters
+    ----------
+    found : Certificate
+        The certificate of the fit.
+    changed : mapping
+        The changed attributes with their relative difference.
+    """
+    if not changed:
+        return found
+    names = ", ".join(changed)
+    advice = (
+        f"{names} {'was' if len(changed) == 1 else 'were'} changed after the fit, and the other "
+        "claims are about the fit: fit again, or certify what is there now on data as "
+        "certify(estimator, X, y)."
+    )
+    failed = at_most(
+        "attributes", "the attributes are those of the fit", "", max(changed.values()), 0.0, advice
+    )
+    return Certificate(found.title, (*found, failed), found.evidence)
 
 
 def _reachable(claim: Claim, reach: float) -> Claim:

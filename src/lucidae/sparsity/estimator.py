@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -24,22 +24,24 @@ from lucidae.arrays import (
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
-    FittedState,
+    fitted_names,
     restored_on_failure,
     upgraded_estimator,
     validated_rows,
 )
 from lucidae.certificate import Certificate
-from lucidae.io.models import reads, saved_as
+from lucidae.io.models import saved_as
 from lucidae.iteration import Callback, ProgressBar, Solution, Status, limited_blas
-from lucidae.sparsity.certificate import certificate_of
+from lucidae.sparsity.certificate import certificate_of, with_changes
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
+from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import (
     checked_attributes,
     validated_data,
     validated_pair,
+    validated_weights,
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
@@ -51,11 +53,11 @@ from lucidae.sparsity.noise import (
 )
 from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
-from lucidae.sparsity.posterior import ActiveFactor, Posterior
-from lucidae.sparsity.prediction import check_kept, level_at_center, narrowed
+from lucidae.sparsity.posterior import ActiveFactor
+from lucidae.sparsity.prediction import check_kept, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units, canonical
 from lucidae.sparsity.solvers import check_suited, solve
-from lucidae.sparsity.state import State, evaluate
+from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import (
@@ -64,7 +66,6 @@ from lucidae.validation import (
     check_number,
     check_seed,
     check_verbose,
-    check_weights,
     warn_user,
 )
 
@@ -90,73 +91,6 @@ ATTRIBUTES = (
     "n_iter_",
     "status_",
 )
-
-
-@saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")
-@dataclass(eq=False)
-class SparseState(FittedState):
-    """Fitted state of `SparseVAE`: attributes, posterior, means and measured values.
-
-    Parameters
-    ----------
-    results : dict
-        The fitted attributes by name.
-    posterior : Posterior
-        Posterior covariance of the coefficients on the active columns.
-    center : array of shape (n_features,)
-        Weighted mean of the training rows, rounded to float64; zero without an intercept.
-    figures : SparseFigures
-        The measured values that the certificate judges.
-    rest : array of shape (n_features,), optional
-        Difference between the exact weighted mean of the training rows and `center`.
-    level : array of shape (n_outputs,), optional
-        Prediction for the mean training row. `intercept_` may not represent it to all digits.
-    """
-
-    results: dict[str, Any]
-    posterior: Posterior
-    center: Array
-    figures: Any
-    rest: Array | None = None
-    level: Array | None = None
-
-    def moved(self, rows: Array) -> Array:
-        """Return rows minus the mean of the training rows, as float64."""
-        wide = as_double(rows)
-        moved = wide - like(self.center, wide)
-        return moved if self.rest is None else moved - like(self.rest, wide)
-
-    def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
-        """Return the predictions for `rows`, as float64, of shape (n_rows, n_outputs).
-
-        `coef` has shape (n_outputs, n_features).
-        """
-        wide = as_double(rows)
-        coef = like(coef, wide)
-        center = like(self.center, wide)
-        center = center if self.rest is None else center + like(self.rest, wide)
-        level = None if self.level is None else like(self.level, wide)
-        return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
-
-    def variances(self, rows: Array) -> Array:
-        """Return the posterior variance of the mean predicted for each row, without the noise."""
-        return self.posterior.variance(self.moved(rows))
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes by name."""
-        return self.results
-
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate with all claims, judged by the measured values."""
-        return certificate_of(self.figures, f"{title}, {self.figures.title}")
-
-
-@reads("lucidae.sparsity.estimators:Fitted")
-def _former_state(fields: dict[str, Any]) -> SparseState:
-    """Return a state saved by lucidae 0.1.0, with `results` empty; `_upgraded` fills it."""
-    title = fields["summary"].title.removeprefix("SparseVAE, ")
-    figures = replace(fields["summary"], title=title)
-    return SparseState({}, fields["posterior"], fields["center"], figures)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
@@ -331,7 +265,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
-        weights = check_weights(sample_weight, X)
+        weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
         with limited_blas(X.shape[0]):
             solution = self._fit(X, y, weights, objective)
         if not solution.status.ok:
@@ -393,6 +327,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             )
         return self._state.posterior.covariance(wanted)
 
+    @property
+    def certificate_(self) -> Certificate:
+        """Certificate of the fit, which fails where fitted attributes were changed by a user."""
+        found = super().certificate_
+        names = fitted_names(type(self))  # type: ignore[arg-type]
+        assigned = {name: vars(self)[name] for name in names & vars(self).keys()}
+        return with_changes(found, self._state.changed_attributes(assigned))
+
     def _checked_objective(self, n_columns: int) -> Energy:
         """Check the parameters that do not depend on data, and return the energy to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
@@ -402,10 +344,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
-        groups = None if self.groups is None else Groups.of(self.groups, n_columns)
-        objective = make_objective(self.posterior, as_penalty(self.penalty), groups)
+        objective = self._objective(n_columns)
         check_suited(self.solver, objective)
         return objective
+
+    def _objective(self, n_columns: int) -> Energy:
+        groups = None if self.groups is None else Groups.of(self.groups, n_columns)
+        return make_objective(self.posterior, as_penalty(self.penalty), groups)
 
     def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
         """Minimise the energy on checked data, store the fitted state and return the solution."""
@@ -419,6 +364,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         shapes = problem.columns, units.n_responses
         fitted = checked_attributes(state.results, *shapes)
         state.figures = self._verified(state, fitted, given, rows, objective, rule)
+        groups = None if objective.groups is None else objective.groups.labels
+        state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
+        state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
         self._state = state
         return solution
 
@@ -474,9 +422,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
             xp = namespace(problem.dictionary)
-            nonzero = xp.any(problem.dictionary != 0, axis=0)
             start = units.normalised_relevance(like(relevance, problem.dictionary))
-            return xp.where(nonzero, start, 0.0 * start)
+            return xp.where(flat_start(problem, groups) > 0, start, 0.0 * start)
         warn_user(
             f"warm_start=True was given, but {reason}: the fit starts from the default relevances."
         )
@@ -550,7 +497,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
     def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
-        """Return a certificate of the current attributes on data; `certificate_` if y is None."""
+        """Return a certificate of the current attributes on data, by the parameters of the fit."""
         check_is_fitted(self)
         if y is None:
             raise ValueError(
@@ -563,16 +510,18 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             raise ValueError(
                 f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}."
             )
-        objective = self._checked_objective(dictionary.shape[1])
-        given = Rows(dictionary, targets, weights, bool(self.fit_intercept))
+        then = copy(self)
+        then.__dict__.update(self._state.parameters or {})
+        objective = then._objective(dictionary.shape[1])
+        given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
         rows = canonical(dictionary, targets, weights, given.intercept)
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
-        if not rule or not isinstance(self.noise_variance, str):
-            rule = noise_rule(self.noise_variance, objective, rows.count, dictionary.shape[1])
+        if not rule or not isinstance(then.noise_variance, str):
+            rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
-            figures = self._verified(self._state, fitted, given, rows, objective, rule)
+            figures = then._verified(self._state, fitted, given, rows, objective, rule)
         return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
 
 

@@ -14,7 +14,7 @@ from lucidae.sparsity.penalties import PowerPenalty
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import normalise, takes_dictionary_and_responses
 from lucidae.sparsity.solvers import repeat_update
-from lucidae.validation import check_choice, check_number, check_rows
+from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 __all__ = ["group_lasso", "noise_free_group_lasso"]
 
@@ -70,6 +70,8 @@ def group_lasso(
     """
     X = np.asarray(check_rows(X, accept_sparse=False), dtype=float)
     y = np.asarray(check_rows(y, accept_sparse=False, name="y"), dtype=float)
+    check_number(tol, "tol", low=0.0)
+    check_integer(max_iter, "max_iter", low=1)
     strength = check_number(noise_variance, "noise_variance", low=0.0, open_low=True) ** 0.5
     alpha = strength / X.shape[0]  # their data term is ‖·‖²/(2d)
     several = y.shape[1] > 1
@@ -140,6 +142,9 @@ def noise_free_group_lasso(
     array([[3.],
            [0.]])
     """
+    check_number(tol, "tol", low=0.0)
+    check_integer(max_iter, "max_iter", low=1)
+    check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
     problem, units = normalise(X, y)
     problem = problem.with_noise(scalar(units.normalised_noise(noise_variance)))
     objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a

@@ -60,7 +60,20 @@ def validated_data(
     check_row_count(X, targets)
     refuse_extremes(X, "X")
     refuse_extremes(targets, "y")
-    return X, targets, check_weights(sample_weight, X)
+    return X, targets, validated_weights(sample_weight, X, targets)
+
+
+def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
+    """Return the checked weights of rows, whose roots times X and y must be moderate numbers.
+
+    `X` has shape (d, κ) and `y` shape (d, n).
+    """
+    weights = check_weights(sample_weight, X)
+    if weights is not None:
+        roots = namespace(weights).sqrt(weights)[:, None]
+        for values, name in ((X, "X"), (y, "y")):
+            refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
+    return weights
 
 
 def check_row_count(X: Array, y: Array) -> None:

@@ -208,7 +208,8 @@ def learn_noise(
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
     if not objective.descends_between_noise_steps:
-        return _learn_by_updates(problem, objective, lifted(problem, start), limit, stop)
+        begin = lifted(problem, start, objective.groups)
+        return _learn_by_updates(problem, objective, begin, limit, stop)
     warm: dict[str, Any] = {
         "method": "coordinate" if objective.exact_coordinates else "mm",
         "tolerance": tolerance,
@@ -246,7 +247,7 @@ def _learn_by_updates(
     grows = scalar(objective.violation(state)) > solution.tolerance
     if not solution.status.ok or not grows or left <= 0:
         return solution
-    start = lifted(problem, state.relevance)
+    start = lifted(problem, state.relevance, objective.groups)
     problem = problem._replace(noise=state.noise)
     again = repeat_update(
         problem, objective, start=start, limit=left, learn=True, prune=False, **stop
@@ -311,7 +312,7 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
     The relevance of a column is the prior variance of its coefficients.
     """
     if not objective.exact_coordinates:
-        begin = lifted(problem, start)
+        begin = lifted(problem, start, objective.groups)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
     if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
         return repeat_update(problem, objective, "mackay", tolerance=1e-2, limit=FEW_STEPS)

@@ -33,6 +33,7 @@ import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate, evaluate_from, flat_start, positive
@@ -244,7 +245,7 @@ def repeat_update(
         violation = scalar(objective.violation(pruned.state))
         return max(violation, _noise_distance(pruned.state, objective)) if learn else violation
 
-    first = evaluate(problem, flat_start(problem) if start is None else start)
+    first = evaluate(problem, flat_start(problem, objective.groups) if start is None else start)
     solution = iterate(
         step,
         PrunedState(first, np.arange(problem.columns)),
@@ -313,7 +314,7 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
     )
 
 
-def lifted(problem: Problem, start: Array | None) -> Array | None:
+def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:
     """Return the relevances `start`, with those that are too small replaced by a small number.
 
     The updates cannot change a relevance that is zero. If `start` is None, return None. The
@@ -321,7 +322,7 @@ def lifted(problem: Problem, start: Array | None) -> Array | None:
     """
     if start is None:
         return None
-    return namespace(start).maximum(start, LIFT * flat_start(problem))
+    return namespace(start).maximum(start, LIFT * flat_start(problem, groups))
 
 
 def _solve_by_updates(
@@ -338,7 +339,7 @@ def _solve_by_updates(
         allowed = basin_limit(objective, rule) if updates is None else updates
         tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
     basin = repeat_update(
-        problem, objective, rule, lifted(problem, start),
+        problem, objective, rule, lifted(problem, start, objective.groups),
         tolerance=tolerance, limit=steps, callbacks=limits.callbacks,
     )  # fmt: skip
     return basin if marginal is None else _finish(basin, marginal, limits)

@@ -282,15 +282,19 @@ def _not_stored(relevance: Array) -> Array:
     return zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
 
 
-def flat_start(problem: Problem) -> Array:
+def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     """Return equal relevances for which the prior variance of a response is its mean square.
 
-    Columns that are zero get relevance zero.
+    Columns that are zero get relevance zero, but a zero column of a group has the relevance of its
+    group, which is zero if all its columns are.
     """
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns
-    nonzero = xp.any(problem.dictionary != 0, axis=-2)
-    return xp.where(nonzero, xp.ones_like(problem.dictionary[..., 0, :]) * share, 0.0)
+    ones = xp.ones_like(problem.dictionary[..., 0, :])
+    nonzero = xp.where(xp.any(problem.dictionary != 0, axis=-2), ones, 0.0 * ones)
+    # Newton steps and the test of significance read a group's relevance off its first column.
+    nonzero = nonzero if groups is None else groups.share(nonzero)
+    return xp.where(nonzero > 0, ones * share, 0.0 * ones)
 
 
 def empty_start(problem: Problem) -> Array:

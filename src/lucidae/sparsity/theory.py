@@ -38,6 +38,8 @@ NO_OTHER = "Checked: no other column lies in the span of the active ones."
 
 UNCHECKED = "General position was not checked"
 
+DEPENDENT = "The active columns are linearly dependent."
+
 TOO_MANY = (
     "{unchecked}, because there are too many sets of {size} columns. Checked: no single other "
     "column lies in the span of the active ones."
@@ -165,7 +167,7 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
         return Position(spark, True, "Checked: all columns are linearly independent.")
     outside, spread = _outside_span(unit, place)
     if spread <= least:
-        return Position(spark, False, "The active columns are linearly dependent.")
+        return Position(spark, False, DEPENDENT)
     near = np.flatnonzero(outside * spread / 3.0 <= least)
     near = near[~np.isin(near, place)]
     if near.size:

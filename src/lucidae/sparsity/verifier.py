@@ -29,29 +29,16 @@ from lucidae.sparsity.evaluation import (
     evaluate_relevances,
     largest_in,
     totals_in,
-    triangle_of,
     weighted_rows,
 )
 from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
-from lucidae.sparsity.theory import (
-    EXACT,
-    PAIR_WORK,
-    coherence,
-    implied_relevance,
-    position_of,
-    uniqueness_bound,
-)
+from lucidae.sparsity.theory import implied_relevance
+from lucidae.sparsity.uniqueness import with_uniqueness
 
 ACTIVE = 1e-6
 """A latent is active if its posterior variance is below its prior variance 1 by more than this.
 
 A row of coefficients counts as non-zero if its norm, relative to the largest, exceeds it too.
-"""
-
-RANK = 1e-6
-"""Singular values of the responses above this share of the largest one count towards their rank.
-
-It is 100 times `EXACT`, so that the residual of an exact fit does not count towards the rank.
 """
 
 SMALLEST_NOISE = 1e-14
@@ -282,40 +269,7 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
     )  # fmt: skip
     if total == 0 or not 0 < used.size < Phi.shape[0] or not error < 0.1:
         return figures
-    return _with_uniqueness(figures, Phi, X, used, norms[used] / total)
-
-
-def _with_uniqueness(
-    figures: SparseFigures, Phi: Any, X: Any, used: Any, shares: Any
-) -> SparseFigures:
-    """Return `figures` with the values about uniqueness, if the fit is exact.
-
-    `Phi` is the dictionary, `X` are the responses and `used` the columns with non-zero
-    coefficients. `shares` are the norms of these columns times those of their coefficients, divided
-    by the norm of the responses.
-    """
-    # The posterior mean shrinks its coefficients, so whether the active columns fit exactly is
-    # decided by their least-squares refit: the residual outside their span.
-    left, values, _ = np.linalg.svd(Phi[:, used], full_matrices=False)
-    left = left[:, values > values[0] * max(Phi.shape) * np.finfo(float).eps]
-    exact = float(np.linalg.norm(X - left @ (left.T @ X)) / np.linalg.norm(X))
-    figures = replace(figures, exact_error=exact)
-    if exact > EXACT:
-        return figures
-    compressed = triangle_of(X.T).T if X.shape[1] > X.shape[0] else X
-    singular = np.linalg.svd(compressed, compute_uv=False)
-    rank = int((singular > RANK * singular[0]).sum())
-    share = min(float(shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
-    position = position_of(Phi, used, compressed, rank, share)
-    cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
-    return replace(
-        figures, rank=rank, spark=position.spark, position=position.unique,
-        position_reason=position.reason, coherence=coherence(Phi) if cheap else None,
-        evidence=figures.evidence | {
-            "exact_error": exact, "rank": rank, "smallest_share": share, "spark": position.spark,
-            "bound": uniqueness_bound(position.spark, rank),
-        },
-    )  # fmt: skip
+    return with_uniqueness(figures, Phi, X, used)
 
 
 def _judged(
@@ -388,8 +342,8 @@ def _violation(
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
     w, pressure = at.relevance, _pressure(rows, at, model)
-    unequal = (at.curvature > 0) & (np.abs(w - largest_in(w, model.labels)) > FINEST * w)
-    if unequal.any():  # columns of a group do not share one relevance
+    # Columns of a group share one relevance, also those that are zero on these rows.
+    if (np.abs(w - largest_in(w, model.labels)) > FINEST * w).any():
         return float("inf"), 0.0
     Q, pressure = totals_in(at.alignment, model.labels), totals_in(pressure, model.labels)
     error = totals_in(slope_error, model.labels)

@@ -1,0 +1,124 @@
+"""The fitted state of `SparseVAE`: its attributes, and the parameters of the fit.
+
+The attributes of the fit are stored apart from the copies that the estimator shows, so that a
+change by the user is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lucidae.arrays import Array, as_double, is_array, like, namespace
+from lucidae.base import FittedState
+from lucidae.certificate import Certificate
+from lucidae.io.models import reads, saved_as
+from lucidae.linear.attributes import changed_attributes
+from lucidae.sparsity.certificate import certificate_of
+from lucidae.sparsity.posterior import Posterior
+from lucidae.sparsity.prediction import level_at_center
+
+CERTIFIED_PARAMETERS = (
+    "posterior",
+    "penalty",
+    "groups",
+    "noise_variance",
+    "fit_intercept",
+    "tol",
+    "significance",
+)
+"""Parameters that the certificate depends on."""
+
+
+@saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")
+@dataclass(eq=False)
+class SparseState(FittedState):
+    """Fitted state of `SparseVAE`: attributes, posterior, means and measured values.
+
+    Parameters
+    ----------
+    results : dict
+        The fitted attributes by name.
+    posterior : Posterior
+        Posterior covariance of the coefficients on the active columns.
+    center : array of shape (n_features,)
+        Weighted mean of the training rows, rounded to float64; zero without an intercept.
+    figures : SparseFigures
+        The measured values that the certificate judges.
+    rest : array of shape (n_features,), optional
+        Difference between the exact weighted mean of the training rows and `center`.
+    level : array of shape (n_outputs,), optional
+        Prediction for the mean training row. `intercept_` may not represent it to all digits.
+    parameters : dict, optional
+        The parameters of the fit that its certificate depends on; earlier versions saved none.
+    """
+
+    results: dict[str, Any]
+    posterior: Posterior
+    center: Array
+    figures: Any
+    rest: Array | None = None
+    level: Array | None = None
+    parameters: dict[str, Any] | None = None
+
+    def moved(self, rows: Array) -> Array:
+        """Return rows minus the mean of the training rows, as float64."""
+        wide = as_double(rows)
+        moved = wide - like(self.center, wide)
+        return moved if self.rest is None else moved - like(self.rest, wide)
+
+    def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
+        """Return the predictions for `rows`, as float64, of shape (n_rows, n_outputs).
+
+        `coef` has shape (n_outputs, n_features).
+        """
+        wide = as_double(rows)
+        coef = like(coef, wide)
+        center = like(self.center, wide)
+        center = center if self.rest is None else center + like(self.rest, wide)
+        level = None if self.level is None else like(self.level, wide)
+        return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
+
+    def variances(self, rows: Array) -> Array:
+        """Return the posterior variance of the mean predicted for each row, without the noise."""
+        return self.posterior.variance(self.moved(rows))
+
+    def compute_attributes(self) -> dict[str, Any]:
+        """Return copies of the fitted attributes by name, into which a user may write."""
+        return {name: _copied(value) for name, value in self.results.items()}
+
+    def changed_attributes(self, assigned: Mapping[str, Any]) -> dict[str, float]:
+        """Return the attributes that a user assigned or changed in place, with their difference.
+
+        The history is a record of the fit, from which nothing is computed, and is not compared.
+        """
+        shown = dict(self._attributes or {}) | dict(assigned)
+        shown.pop("history_", None)
+        return changed_attributes(shown, self.results)
+
+    def saved_fields(self) -> dict[str, Any]:
+        """Return what `lucidae.save` and pickle write, with attributes that were changed in place.
+
+        `predict` uses these attributes, so that a loaded estimator must have them too.
+        """
+        changed = {"_attributes": self._attributes} if self.changed_attributes({}) else {}
+        return super().saved_fields() | changed
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate with all claims, judged by the measured values."""
+        return certificate_of(self.figures, f"{title}, {self.figures.title}")
+
+
+@reads("lucidae.sparsity.estimators:Fitted")
+def _former_state(fields: dict[str, Any]) -> SparseState:
+    """Return a state saved by lucidae 0.1.0, with `results` empty; `_upgraded` fills it."""
+    title = fields["summary"].title.removeprefix("SparseVAE, ")
+    figures = replace(fields["summary"], title=title)
+    return SparseState({}, fields["posterior"], fields["center"], figures)
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of an array, and any other value as it is."""
+    mutable = is_array(value) and value.ndim > 0
+    return namespace(value).asarray(value, copy=True) if mutable else value

@@ -1,0 +1,120 @@
+"""Figures behind the claims that no other representation of the responses uses as few columns.
+
+They are measured on the least-squares fit of the responses by the columns that are used (the
+refit), because the posterior mean shrinks its coefficients and is never exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae.sparsity.evaluation import triangle_of
+from lucidae.sparsity.figures import SparseFigures
+from lucidae.sparsity.theory import (
+    DEPENDENT,
+    EXACT,
+    MARGIN,
+    PAIR_WORK,
+    coherence,
+    position_of,
+    uniqueness_bound,
+)
+
+RANK = 1e-6
+"""Singular values of the responses above this share of the largest count as their rank.
+
+A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
+"""
+
+SUPERFLUOUS = (
+    "Fewer columns may be enough: without column {column}, the other used columns leave only "
+    "{share:.2g} of the responses."
+)
+
+
+class Refit(NamedTuple):
+    """A least-squares fit of the responses; all fields are relative to their norm.
+
+    Parameters
+    ----------
+    error : float
+        Norm of the residual.
+    shares : ndarray of shape (s,)
+        The norm of each row of the coefficients times that of its column.
+    needed : ndarray of shape (s,)
+        Norm of what the fit would leave over in addition without each column; zero if the columns
+        are linearly dependent.
+    """
+
+    error: float
+    shares: Any
+    needed: Any
+
+
+def refit(columns: Any, responses: Any) -> Refit:
+    """Fit the responses (d, n) by least squares to columns (d, s), none of which is zero.
+
+    Examples
+    --------
+    >>> fit = refit(np.eye(3)[:, :2], np.array([[0.6], [0.8], [0.0]]))
+    >>> fit.error, fit.shares.round(6), fit.needed.round(6)
+    (0.0, array([0.6, 0.8]), array([0.6, 0.8]))
+    """
+    unit, total = columns / np.linalg.norm(columns, axis=0), np.linalg.norm(responses)
+    left, values, right = np.linalg.svd(unit, full_matrices=False)
+    kept = values > values[0] * max(unit.shape) * np.finfo(float).eps
+    left, inside = left[:, kept], left[:, kept].T @ responses
+    error = float(np.linalg.norm(responses - left @ inside) / total)
+    inverse = right[kept].T / values[kept]
+    shares = np.linalg.norm(inverse @ inside, axis=1) / total
+    # A column's distance from the span of the others is 1/‖p‖, where p is its row of the
+    # pseudo-inverse. So without the column, ‖u‖/‖p‖ is lost, where u is its row of coefficients.
+    needed = shares / np.linalg.norm(inverse, axis=1)
+    return Refit(error, shares, needed if kept.size == unit.shape[1] and kept.all() else 0 * needed)
+
+
+def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> SparseFigures:
+    """Add the figures behind uniqueness, which is claimed of exact fits only.
+
+    Parameters
+    ----------
+    figures : SparseFigures
+        The figures so far.
+    Phi, X : ndarray of shape (d, κ) and (d, n)
+        The dictionary and the responses, centred and weighted.
+    used : ndarray of int
+        The columns with non-zero coefficients, ascending.
+    """
+    fit = refit(Phi[:, used], X)
+    figures = replace(figures, exact_error=fit.error)
+    if fit.error > EXACT:
+        return figures
+    if fit.needed.min() > MARGIN * EXACT:
+        return _with_position(figures, Phi, X, used, fit)
+    least = int(np.argmin(fit.needed))
+    why = SUPERFLUOUS.format(column=int(used[least]), share=float(fit.needed[least]))
+    return replace(figures, position_reason=why if fit.needed.any() else DEPENDENT)
+
+
+def _with_position(
+    figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
+) -> SparseFigures:
+    """Add what is known about other columns that represent the responses."""
+    compressed = triangle_of(X.T).T if X.shape[1] > X.shape[0] else X
+    singular = np.linalg.svd(compressed, compute_uv=False)
+    rank = int((singular > RANK * singular[0]).sum())
+    share = min(float(fit.shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
+    position = position_of(Phi, used, compressed, rank, share)
+    cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
+    return replace(
+        figures, rank=rank, spark=position.spark, position=position.unique,
+        position_reason=position.reason, coherence=coherence(Phi) if cheap else None,
+        evidence=figures.evidence | {
+            "exact_error": fit.error, "rank": rank, "smallest_share": share,
+            "smallest_need": float(fit.needed.min()), "spark": position.spark,
+            "bound": uniqueness_bound(position.spark, rank),
+        },
+    )  # fmt: skip
