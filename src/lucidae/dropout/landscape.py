@@ -72,7 +72,7 @@ class Kind(StrEnum):
 
     @property
     def is_saddle(self) -> bool:
-        """Whether the point is a strict saddle: critical, with negative curvature in some direction."""
+        """Whether the point is a strict saddle: critical, with a negative Hessian eigenvalue."""
         return self in (Kind.UNEQUALIZED_SADDLE, Kind.EQUALIZED_SADDLE)
 
 
@@ -115,7 +115,9 @@ def tied_objective(M: Any, strength: float) -> DropoutObjective:
     """
     matrix = as_double(check_rows(M, accept_sparse=False, name="M"))
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"M has shape {tuple(matrix.shape)}, expected a square matrix (weights are tied).")
+        raise ValueError(
+            f"M has shape {tuple(matrix.shape)}, expected a square matrix for tied weights."
+        )
     strength = check_number(strength, "strength", low=0.0)
     return DropoutObjective(LinearProblem.from_matrix((matrix + matrix.mT) / 2), strength)
 
@@ -158,8 +160,8 @@ def classify(
     factor = as_double(check_rows(U, accept_sparse=False, name="U"))
     if factor.shape[0] != objective.problem.cross.shape[0]:
         raise ValueError(
-            f"U has {factor.shape[0]} rows and M has {objective.problem.cross.shape[0]}, expected the "
-            "same number."
+            f"U has {factor.shape[0]} rows and M has {objective.problem.cross.shape[0]}, expected "
+            "equal numbers."
         )
     optimum = solve_tied(objective.problem.cross, objective.strength, factor.shape[1])
     gap = scalar(objective.tied_value(factor)) - optimum.value
@@ -256,7 +258,7 @@ ESCAPES: dict[str, Callable[[DropoutObjective, Array], Array]] = {
 _REASONS = {
     "rotation": "Two columns of U have different norms: rotating the longer one towards the "
     "shorter one decreases the loss.",
-    "growth": "An eigenvector of M with a large eigenvalue is not in the range of U: adding it to U "
+    "growth": "An eigenvector of M with a large eigenvalue is not in the range of U: adding it "
     "in an unused direction of the hidden layer decreases the loss.",
     "exchange": "An eigenvector of M outside the range of U has a larger eigenvalue than one "
     "inside: rotating the range towards it decreases the loss.",
@@ -327,7 +329,7 @@ class CriticalPoint:
     index : int
         Number of negative eigenvalues of the Hessian; 0 for a minimum.
     factor : array of shape (d, r)
-        One such U; all others are U times an orthogonal matrix that keeps its columns equal.
+        One such U; the others are U times an orthogonal matrix that keeps the column norms equal.
     """
 
     eigenvectors: tuple[int, ...]

@@ -17,7 +17,7 @@ EXCEEDED = 1e-3
 """Largest probability with which a singular value of pure noise exceeds `noise_level`."""
 
 UNDERESTIMATED = 1e-2
-"""Largest probability with which the true noise variance exceeds the one that `noise_level` uses."""
+"""Largest probability with which the noise variance exceeds the one that `noise_level` uses."""
 
 NOT_A_SAMPLE = (
     "The matrix itself is given, not rows that were drawn from a population, so there is no "
@@ -79,7 +79,7 @@ def separated_from_noise(
     elif n_rows > n_inputs:
         count = int((spectrum[:judged] > noise_level(residual, n_inputs, n_rows)).sum())
     else:
-        why = f"{n_rows:g} degrees of freedom are too few for {n_inputs} inputs to estimate the noise."
+        why = f"{n_rows:g} degrees of freedom are too few for {n_inputs} inputs and the noise."
         return Separation(None, why)
     return Separation(
         count, f"{count} of the {judged} leading components exceed the noise of {n_rows:g} rows."
@@ -89,12 +89,12 @@ def separated_from_noise(
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
     """Return the size that singular values of the least-squares map M reach by noise alone.
 
-    If the m targets of the n rows do not depend on the q inputs (in white coordinates), M consists of q
-    independent columns of noise with covariance S/n, where S is the covariance of the residuals.
-    Its largest singular value exceeds (√s (√q + t) + √tr S)/√n, with the largest eigenvalue s of S,
-    with a probability of at most exp(−t²/2) (Davidson & Szarek 2001, Theorem II.13; for S = σ²I and
-    t = 0 this is the noise level σ(√q + √m)/√n of reduced-rank regression with m targets, Bunea,
-    She & Wegkamp 2011).
+    If the m targets of the n rows do not depend on the q inputs (in white coordinates), M consists
+    of q independent columns of noise with covariance S/n, where S is the covariance of the
+    residuals. Its largest singular value exceeds (√s (√q + t) + √tr S)/√n, with the largest
+    eigenvalue s of S, with a probability of at most exp(−t²/2) (Davidson & Szarek 2001, Theorem
+    II.13; for S = σ²I and t = 0 this is the noise level σ(√q + √m)/√n of reduced-rank regression,
+    Bunea, She & Wegkamp 2011).
 
     S is estimated from the residuals with n − q degrees of freedom for each independent target, and
     enlarged to an upper confidence limit of the χ² distribution.
