@@ -51,7 +51,7 @@ BLOCK_ROWS = 16_384
 
 RANGE_FACTOR = 10.0
 """Eigenvalues of the second moment C of the d₂ inputs count as zero below RANGE_FACTOR · d₂ · ε
-times the largest: in directions in which the inputs are constant, rounding errors have this size."""
+times the largest: in directions in which the inputs are constant, rounding errors are as large."""
 
 
 CONDITION = 1e6

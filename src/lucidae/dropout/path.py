@@ -168,7 +168,7 @@ class CrossValidation:
 
     @property
     def best(self) -> float:
-        """The rate with the smallest mean error on held-out rows; among equals, the largest rate."""
+        """The rate with the smallest mean error on held-out rows; of equals, the largest rate."""
         mean = self.mean
         ties = np.flatnonzero(mean <= mean.min() + 1e-12 * np.abs(mean).max())
         return float(self.dropout[ties[-1]])

@@ -65,7 +65,7 @@ class DataUnits(NamedTuple):
         size = max(float(np.abs(part).max(initial=0.0)) for part in (left, right))
         if not size <= LARGEST_WEIGHT:
             raise ValueError(
-                f"the weights are about {size:.1g} times as large as weights that fit these data, so "
+                f"the weights are about {size:.1g} times as large as weights that fit the data, so "
                 "that their loss overflows double precision. Give the weights that belong to the "
                 "data."
             )

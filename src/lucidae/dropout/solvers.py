@@ -213,7 +213,10 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
 
 
 def _checked(strength: Any, width: Any) -> tuple[float, int]:
-    """Return the strength of dropout as a float ≥ 0 and the width as an int ≥ 1, or raise an error."""
+    """Return the strength of dropout as a float and the width as an int, after checking them.
+
+    A negative strength, or a width below one, is an error.
+    """
     return check_number(strength, "strength", low=0.0), check_integer(width, "width", low=1)
 
 
