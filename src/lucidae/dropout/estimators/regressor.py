@@ -126,7 +126,7 @@ class RegressionState(NetworkState):
         )
 
     def chosen(self) -> dict[str, Any]:
-        """Return ``dropout_`` and ``cv_``: the dropout rate, and the errors by which it was chosen."""
+        """Return ``dropout_``, the dropout rate, and ``cv_``, the errors by which it was chosen."""
         return {"dropout_": self.dropout, "cv_": self.cv}
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
@@ -162,7 +162,7 @@ class RegressionState(NetworkState):
     def function(
         self, coef: Any, intercept: Any
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the coefficients as a matrix (targets × features), and the prediction at the mean x.
+        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
 
         That prediction is the mean target. It is computed from `intercept` only if a user has
         assigned another one than the fitted one, because an intercept loses digits if the means are
@@ -220,7 +220,7 @@ def _streams(estimator: Any) -> bool:
     """
     if isinstance(estimator.dropout, str):
         raise AttributeError(
-            f"partial_fit is not available for dropout={estimator.dropout!r}: give a number in [0, 1)."
+            f"partial_fit is not available for dropout={estimator.dropout!r}: give a number."
         )
     return merges_moments(estimator)
 
@@ -246,8 +246,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     n_components : int or None, default=None
         Number r of hidden units. It limits the rank of the coefficients, and the wider the layer,
         the weaker the same dropout shrinks them. None means the smaller of the numbers of features
-        and targets. For one target this is a single unit, and dropout then multiplies the least-squares
-        coefficients by 1 − dropout; r units multiply them by r / (r + dropout/(1 − dropout)).
+        and targets. For one target this is a single unit, and dropout then multiplies the
+        least-squares coefficients by 1 − dropout; r units multiply them by
+        r / (r + dropout/(1 − dropout)).
     dropout : float or "cv", default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares. "cv"
         compares 162 rates and takes the one with the smallest cross-validated error.
@@ -259,7 +260,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
-        Learning rate of the first SGD step. SGD works on inputs that are transformed to the identity as
+        Learning rate of the first SGD step. SGD works on inputs transformed to the identity as
         covariance.
     schedule : {"linear", "inverse", "constant"}, default="linear"
         How the learning rate of SGD decreases over `max_iter` steps.
@@ -270,8 +271,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     tol : float, default=1e-2
         SGD stops when the norm of the gradient of the expected loss is at most
         tol · 2‖E[yxᵀ]‖ ‖(U, V)‖, for inputs whose covariance is the identity. The exact solver
-        does not use it. The certificate of SGD allows a loss that exceeds the optimum by `tol` times
-        E‖y‖², but at most by 0.02 times it.
+        does not use it. The certificate of SGD allows a loss that exceeds the optimum by `tol`
+        times E‖y‖², but at most by 0.02 times it.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
