@@ -311,7 +311,7 @@ def refuse_rescaling(optimizer: Any) -> None:
     ancestors = [kind.__name__.lower() for kind in type(optimizer).__mro__]
     if any(part in ancestor for ancestor in ancestors for part in RESCALING):
         raise ValueError(
-            f"{name} was given, which rescales each coordinate of a step. The step is then no longer "
+            f"{name} was given, which rescales each coordinate of a step: the result is no longer "
             "a rotation of the latents, and changes the function of the network. Use "
             "torch.optim.SGD, with or without momentum."
         )
