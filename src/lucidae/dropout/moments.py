@@ -84,8 +84,8 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
         )
     if largest(Y) > LARGEST_ENTRY:
         raise ValueError(
-            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}. "
-            "Divide y by a constant first."
+            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
+            f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
         )
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)

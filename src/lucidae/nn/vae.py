@@ -398,8 +398,8 @@ class DictionaryVAE(nn.Module):
         columns = columns if columns.is_floating_point() else columns.double()
         if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
             raise ValueError(
-                f"dictionary has shape {tuple(columns.shape)} or contains NaN or infinity, expected "
-                "a finite matrix with one row per feature and one column per latent."
+                f"dictionary has shape {tuple(columns.shape)} or is not finite, expected a finite "
+                "matrix with one row per feature and one column per latent."
             )
         gamma = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         self.covariance = check_choice(covariance, "covariance", ("full", "diagonal"))
