@@ -205,11 +205,11 @@ def test_compiles_under_autocast():
         (lambda: DropoutPenalty(0.5, reduction="none"), "reduction"),
         (
             lambda: DropoutPenalty()(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)),
-            "before and after the same hidden units",
+            "same hidden units",
         ),
         (
             lambda: equalize_layers(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)),
-            "before and after the same hidden units",
+            "same hidden units",
         ),
         (lambda: equalize_layers(torch.nn.Conv2d(1, 1, 1), torch.nn.Linear(2, 3)), "Conv2d"),
         (lambda: certify_dropout(*layers(), torch.ones(9, 3).double()), r"expected \(n, 4\)"),

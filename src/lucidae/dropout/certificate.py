@@ -193,7 +193,7 @@ def _saddle_advice(figures: DropoutFigures) -> str:
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that UVᵀ satisfies the first-order conditions of a global minimum."""
-    statement = "U Vᵀ satisfies the optimality conditions of the convex relaxation of the loss"
+    statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
     if figures.subgradient is None:
         return does_not_apply("subgradient", statement, reference, _NOT_KNOWN)
@@ -210,7 +210,7 @@ def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
 
 def _product(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the product U Vᵀ of the weights equals the optimal product."""
-    statement = "U Vᵀ is the optimal product: the least-squares map with smaller singular values"
+    statement = "the weights' product U Vᵀ is optimal: least squares with reduced singular values"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.product_distance is None:
         why = (
@@ -237,7 +237,7 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
     uᵢ and vᵢ are the outgoing and incoming weights of unit i, and C is the second moment of the
     inputs.
     """
-    statement = "all hidden units have equal importance: their scores have the variance zero"
+    statement = "all hidden units have equal importance scores: their relative variance is zero"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     why = _why_not_equalized(figures)
     if why:
@@ -283,7 +283,7 @@ def _why_not_equalized(figures: DropoutFigures) -> str:
 def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
     statement = (
-        f"the product U Vᵀ has the same rank as the optimum with {figures.width} hidden units"
+        f"the weights' product U Vᵀ has the rank of the optimum with {figures.width} hidden units"
     )
     reference = "Mianjy et al. 2018, Theorem 3.6"
     rank, optimal = figures.rank, figures.optimal_rank
@@ -366,7 +366,7 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     The gap is the loss minus its global minimum, relative to E‖y‖². The claim fails if the rows and
     their second moment contradict each other.
     """
-    statement = "rounding errors of the gap, relative to E‖y‖², are at most the tolerance"
+    statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
         why = "The second moment of the rows differs from the stored one, so one of them is wrong."
