@@ -137,11 +137,11 @@ _MINIMUM = "the expected dropout loss equals its global minimum"
 
 
 def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim of a small gap for tied layers whose minimum is not known in closed form.
+    """Return the claim that tied weights are optimal, from bounds on the unknown minimum.
 
-    The minimum for separate layers bounds the loss of tied layers from below; a loss that a descent
-    reached bounds the minimum from above. If these two bounds do not decide the claim, it is
-    undecided.
+    The claim is about the gap, the loss minus its minimum. The minimum for separate layers bounds
+    the loss of tied layers from below; a loss that a descent reached bounds the minimum from above.
+    If these two bounds do not decide the claim, it is undecided.
     """
     reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
     assert figures.lower_bound is not None
@@ -192,7 +192,10 @@ def _saddle_advice(figures: DropoutFigures) -> str:
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that UVᵀ satisfies the first-order conditions of a global minimum."""
+    """Return the claim that the product U Vᵀ of the weights satisfies conditions of optimality.
+
+    They are the first-order conditions of a global minimum of the convex relaxation of the loss.
+    """
     statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
     if figures.subgradient is None:
@@ -251,7 +254,8 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that no weights with the same product U Vᵀ have a smaller path norm.
 
-    The squared path norm is the sum of the squared importance scores of the hidden units.
+    The squared path norm is the sum of the squared importance scores of the hidden units, which are
+    defined in `_equalized`.
     """
     statement = "no weights with the same product U Vᵀ have a smaller path norm"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
@@ -265,10 +269,11 @@ def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _error_of_square(figure: float, error: float) -> float:
-    """Return a bound on the error of a measured value that is quadratic about its minimum zero.
+    """Return a bound on the error of a measured value that is quadratic in the importance scores.
 
     If the importance scores of the hidden units have relative errors of at most e (`error`), a
-    value v (`figure`), such as their relative variance, changes by at most 2e√v + e².
+    value v (`figure`) that is zero at its minimum, such as their relative variance, changes by at
+    most 2e√v + e².
     """
     return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
 
@@ -459,7 +464,7 @@ def _explained(
 
 
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless U and V have one row per output and per input of the problem."""
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the problem."""
     given = (weights.left.shape[0], weights.right.shape[0])
     if tuple(problem.cross.shape) != given:
         raise ValueError(

@@ -108,12 +108,11 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
 
 
 def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Array, Array]:
-    """Return U and V with `width` columns of equal norm for a singular value decomposition.
+    """Return factors U and V of P diag(values) Qᵀ with `width` columns, all of equal norm.
 
-    Their product is UVᵀ = P diag(values) Qᵀ. With an orthogonal matrix T they are U = P
-    diag(values)^½ T and V = Q diag(values)^½ T, padded with zero columns before the multiplication
-    by T. Both have the Gram matrix Tᵀ diag(values) T, so that one T that makes its diagonal
-    constant gives equal column norms to both.
+    With an orthogonal matrix T they are U = P diag(values)^½ T and V = Q diag(values)^½ T, padded
+    with zero columns before the multiplication by T. Both have the Gram matrix Tᵀ diag(values) T,
+    so that one T that makes its diagonal constant gives equal column norms to both.
     """
     xp = namespace(values)
     count = min(values.shape[0], width)
@@ -159,9 +158,12 @@ def level_diagonal(gram: Matrix) -> Matrix:
 def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float, float]:
     """Return (cos θ, sin θ) for which cos²·first + 2 cos sin·coupling + sin²·second = 0.
 
-    Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root of smaller
-    magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of coupling, which
-    avoids cancellation. It is real because first and second have opposite signs, up to rounding.
+    `first` and `second` are two diagonal entries of a symmetric matrix minus the mean of its
+    diagonal, and `coupling` is the entry that couples them; the rotation by θ sets the first entry
+    to the mean. Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root
+    of smaller magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of
+    coupling, which avoids cancellation. It is real because first and second have opposite signs, up
+    to rounding.
     """
     root = math.sqrt(max(coupling * coupling - first * second, 0.0))
     denominator = coupling + math.copysign(root, coupling)

@@ -183,6 +183,7 @@ def row_root(
 ) -> Array:
     """Return the triangular factor F of the rows [x | y], for which FᵀF is their second moment.
 
+    A row contains inputs x and outputs y side by side; F is the factor R of a QR factorisation.
     Blocks of rows are joined to the factor of the rows before them and factorised again, so that
     only one block is dense at a time. If `centered`, the mean is subtracted; it is stored as a sum
     of two vectors, which are subtracted one after the other to preserve deviations that are far
@@ -276,6 +277,8 @@ class Whitened:
 
 def whiten(problem: LinearProblem) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
+
+    If the inputs do not vary in some direction, that direction is left out.
 
     Examples
     --------

@@ -214,7 +214,7 @@ class DropoutObjective:
     strength: Any
 
     def loss(self, weights: Weights) -> Array:
-        """Return E‖y − UVᵀx‖², the loss without dropout."""
+        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
         left, right = weights
         if self.problem.root is not None:
             outward = self.problem.root[:, right.shape[-2] :]
@@ -254,7 +254,7 @@ class DropoutObjective:
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return the gradient of the expected dropout loss with respect to U and V."""
+        """Return the gradient of the expected dropout loss with respect to the weights U and V."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
@@ -310,21 +310,26 @@ class DropoutObjective:
     def stationarity(self, weights: Weights) -> Array:
         """Return the norm of the gradient of the loss, divided by 2‖E[yxᵀ]‖ ‖(U, V)‖.
 
-        The result is dimensionless: about 1 at a small random start, 0 at a critical point.
+        x are the inputs, y the outputs, U and V the weights. The result is dimensionless: about 1
+        at a small random start, 0 at a critical point.
         """
         return self._relative(self.gradient(weights), weights, 2.0)
 
     def tied_stationarity(self, factor: Array) -> Array:
         """Return the norm of the gradient of the tied loss, divided by 4‖E[yxᵀ]‖ ‖U‖.
 
-        The factor is 4 instead of 2 because both layers contribute to the gradient.
+        x are the inputs, y the outputs and U (`factor`) the weights that both layers share. The
+        factor is 4 instead of 2, as in `stationarity`, because both layers contribute to the
+        gradient.
         """
         return self._relative((self.tied_gradient(factor),), (factor,), 4.0)
 
     def _relative(self, slope: Sequence[Array], point: Sequence[Array], factor: float) -> Array:
-        """Return the norm of the gradient `slope`, divided by factor · ‖E[yxᵀ]‖ · norm of `point`.
+        """Return the norm of a gradient, relative to the size of data and weights.
 
-        The gradient is divided first: its square would overflow for outputs beyond 1e100.
+        The norm of `slope` is divided by factor · ‖E[yxᵀ]‖ · norm of the weights `point`, with
+        inputs x and outputs y. The gradient is divided first: its square would overflow for outputs
+        beyond 1e100.
         """
         top = largest(self.problem.cross)
         size = top * scalar(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0

@@ -257,9 +257,9 @@ def host(values: Any) -> Matrix:
 
 
 def reduce_inputs(data: Moments) -> Reduced:
-    """Return the problem for white inputs, from the triangular factor of the rows if given.
+    """Return the problem for white inputs, from a QR factorisation of the rows if there is one.
 
-    Otherwise it is computed from the second moment of the inputs.
+    Its triangular factor is `data.root`. Otherwise the second moment of the inputs is factorised.
     """
     if data.root is not None:
         return _reduce_rows(data, data.root)
@@ -363,10 +363,11 @@ def _condition(triangle: Matrix) -> float:
 
 
 def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: Matrix) -> float:
-    """Return the largest difference between FᵀF and the given second moment of the rows.
+    """Return the largest difference between the two given second moments of the rows.
 
-    F is the triangular factor of the rows, with the columns `inward` of the inputs and `outward` of
-    the outputs. Differences are in units of standard deviations.
+    One is `data`, the other FᵀF for the triangular factor F of a QR factorisation of the rows, with
+    the columns `inward` of the inputs and `outward` of the outputs. Differences are in units of
+    standard deviations.
     """
     assert data.inputs is not None
     size = math.sqrt(data.energy) if data.energy > 0 else 1.0

@@ -63,7 +63,10 @@ class GaussianSource:
     matrix: Array
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return new random inputs and outputs for every run; see `ExampleSource.draw`."""
+        """Return new random inputs and outputs for every run (network).
+
+        The shapes are those of `ExampleSource.draw`.
+        """
         inputs = normal(rng, (n_runs, batch_size, self.matrix.shape[1]), ref)
         return inputs, inputs @ self.matrix.mT
 
@@ -100,7 +103,10 @@ class SampleSource:
     cumulative: np.ndarray[Any, Any] | None = None
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return randomly drawn whitened inputs and centred outputs; see `ExampleSource.draw`."""
+        """Return whitened inputs and centred outputs of random rows, for every run (network).
+
+        The shapes are those of `ExampleSource.draw`.
+        """
         rows = self._rows(rng, n_runs * batch_size)
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
         targets = _dense_rows(self.outputs, rows, ref) - self.output_center
@@ -305,7 +311,7 @@ class DropoutStep:
     rng: Rng
 
     def __call__(self, runs: Runs) -> Runs:
-        """Return the runs after one step."""
+        """Return the runs (the weights of all networks) after one step."""
         n_runs, _, width = runs.left.shape
         X, Y = self.source.draw(self.rng, n_runs, self.batch_size, runs.left)
         keep = runs.keep[:, None, None]
@@ -332,16 +338,19 @@ class Monitor:
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:
-        """Return the expected dropout loss of every run, shape (n_runs,)."""
+        """Return the expected dropout loss of every run (network), shape (n_runs,)."""
         return self.expected(runs).value(runs.weights)
 
     def importance_variance(self, runs: Runs) -> Array:
-        """Return the variance over hidden units of the importance scores, shape (n_runs,)."""
+        """Return the variance over hidden units of their importance scores, shape (n_runs,).
+
+        The scores are those of `DropoutObjective.importance`.
+        """
         scores = self.expected(runs).importance(runs.weights)
         return namespace(scores).var(scores, axis=-1)
 
     def distance(self, runs: Runs) -> float:
-        """Return the relative norm of the expected gradient, the largest one of all runs."""
+        """Return the largest relative norm of the gradient of the expected loss over all runs."""
         expected = self.expected(runs)
         if self.tied:
             return largest(expected.tied_stationarity(runs.left))

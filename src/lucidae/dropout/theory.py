@@ -101,13 +101,14 @@ class Shrinkage(NamedTuple):
 
 
 def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
-    """Return the singular values that dropout leaves of those of the least-squares map.
+    """Return the singular values of the optimal product, from those of the least-squares map.
 
-    `singular_values` s₁ ≥ s₂ ≥ … are descending. All are reduced by one threshold, and those that
-    would be negative become zero (Mianjy et al. 2018, Algorithm 3). With strength λ and width r,
-    the rank ρ of the optimum is the largest j ≤ r for which r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the
-    condition of Mianjy et al. 2018 written without cancellation, so that it is accurate also as λ →
-    ∞. Singular values below `rank_tolerance` count as zero.
+    `singular_values` s₁ ≥ s₂ ≥ … are those of the least-squares map, descending. Dropout reduces
+    all by one threshold, and those that would be negative become zero (Mianjy et al. 2018,
+    Algorithm 3). With strength λ and width r, the rank ρ of the optimum is the largest j ≤ r for
+    which r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the condition of Mianjy et al. 2018 written without
+    cancellation, so that it is accurate also as λ → ∞. Singular values below `rank_tolerance` count
+    as zero.
 
     Examples
     --------
@@ -169,9 +170,9 @@ def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
 def breakpoints(singular_values: Array, width: int) -> Array:
     """Return the strengths of dropout from which on the rank of the optimum is below 1, 2, …, r.
 
-    r is the number of hidden units (`width`) and s are the descending singular values. The rank is
-    at least j if and only if the strength of dropout is below r sⱼ / Σ_{i≤j} (sᵢ − sⱼ), which is
-    infinite if the leading singular values are equal.
+    r is the number of hidden units (`width`) and s are the descending singular values of the
+    least-squares map. The rank is at least j if and only if the strength of dropout is below r sⱼ /
+    Σ_{i≤j} (sᵢ − sⱼ), which is infinite if the leading singular values are equal.
 
     Examples
     --------
@@ -192,8 +193,8 @@ def optimal_value(
 ) -> float:
     """Return the minimum of ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² over all U and V of the given width.
 
-    With the rank ρ of the optimum and the singular values sᵢ of M it is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) +
-    Σ_{i>ρ} sᵢ².
+    uᵢ and vᵢ are the columns of U and V. With the rank ρ of the optimum and the singular values sᵢ
+    of M the minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
 
     Parameters
     ----------

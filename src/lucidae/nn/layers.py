@@ -165,7 +165,7 @@ def _finite_batch(batch: Any, name: str) -> Tensor:
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return `x` as float64 if it is, otherwise as float32.
+    """Return `x` unchanged if it is float64, otherwise as float32.
 
     Half precision has too few digits for variances.
     """

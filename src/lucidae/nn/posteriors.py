@@ -75,7 +75,7 @@ class DiagonalGaussian(NamedTuple):
         return torch.diag_embed(self.variance)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return random samples of shape (*sample_shape, …, k), differentiable in parameters."""
+        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
         return self.mean + self.scale * _noise(self.mean, sample_shape)
 
     def kl(self) -> Tensor:
@@ -124,7 +124,7 @@ class FullGaussian(NamedTuple):
         return product.expand(*self.mean.shape, self.mean.shape[-1])
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return random samples of shape (*sample_shape, …, k), differentiable in parameters."""
+        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
         noise = _noise(self.mean, sample_shape)
         with without_autocast(self.mean):
             return self.mean + (self.factor @ noise[..., None])[..., 0]
@@ -179,7 +179,7 @@ class LowRankGaussian(NamedTuple):
             return torch.diag_embed(torch.square(self.scale)) + self.factor @ self.factor.mT
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return random samples of shape (*sample_shape, …, k), differentiable in parameters."""
+        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
         own = _noise(self.mean, sample_shape)
         shared = _noise(self.mean, sample_shape, self.factor.shape[-1])
         with without_autocast(self.mean):
@@ -323,14 +323,18 @@ class GaussianHead(nn.Module):
 
 
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
-    """Return the posterior with diagonal covariance of predicted means and deviations."""
+    """Return the Gaussian posterior with the given means and independent deviations.
+
+    The ignored arguments are those of `_full`.
+    """
     return DiagonalGaussian(mean, scale)
 
 
 def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGaussian:
-    """Return the posterior with full covariance of predicted means, deviations and features.
+    """Return the Gaussian posterior with full covariance, for the given means and scales.
 
-    The entries of the factor below the diagonal are predicted from the features by ``head.factor``.
+    The entries of its triangular factor below the diagonal are predicted from the features by
+    ``head.factor``, relative to the scales.
     """
     k = head.latent_dim
     if k == 1:
@@ -344,9 +348,9 @@ def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGauss
 
 
 def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRankGaussian:
-    """Return the posterior with low-rank covariance of predicted means, deviations and features.
+    """Return the Gaussian posterior with low-rank covariance, for the given means and scales.
 
-    The low-rank factor is predicted from the features by ``head.factor``.
+    Its factor is predicted from the features by ``head.factor``, relative to the scales.
     """
     factor = _coupled(head, features) / math.sqrt(head.rank)
     relative = factor.unflatten(-1, (head.latent_dim, head.rank))

@@ -63,7 +63,7 @@ class AutoencoderState(NetworkState):
 
     @property
     def problem(self) -> LinearProblem:
-        """The second moments of the rows, of which the target is the input itself."""
+        """The second moments of inputs and targets, both of which are the rows."""
         return LinearProblem.autoencoder(self.moment)
 
     def centers(self) -> tuple[Array, Array]:

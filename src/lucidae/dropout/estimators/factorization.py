@@ -247,7 +247,7 @@ class DropoutFactorization(
             return finite_output(like(rows @ codes, X), "codes")
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows V code that codes represent, V being ``right_``.
+        """Return the rows that codes represent: V times each code, V being ``right_``.
 
         Parameters
         ----------

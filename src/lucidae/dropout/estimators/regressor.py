@@ -154,7 +154,8 @@ class RegressionState(NetworkState):
     def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The mean of the training rows [x | y] as a sum of two vectors, which has more digits.
 
-        Both are zero without an intercept.
+        A row contains inputs x and targets y side by side. Both vectors are zero without an
+        intercept.
         """
         center, offset = host(self.moment.center), host(self.moment.offset)
         return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
@@ -203,9 +204,10 @@ class RegressionState(NetworkState):
 
 
 class DropoutChoice(NamedTuple):
-    """The dropout rate of a fit, the moment of all rows [x | y], and the cross-validation.
+    """The dropout rate of a fit, the moment of its rows, and the cross-validation.
 
-    `cv` is None if the rate was given as a number.
+    `moment` is the second moment of inputs and targets side by side. `cv` is None if the rate was
+    given as a number.
     """
 
     moment: SecondMoment
@@ -507,7 +509,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     def _choose_dropout(
         self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
     ) -> DropoutChoice:
-        """Return the dropout rate, the moment of all rows [x | y], and the cross-validation."""
+        """Return the dropout rate, the moment of inputs and targets, and the cross-validation."""
         if not isinstance(self.dropout, str):
             moment = joint_moment(X, y, weights)
             return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
