@@ -245,7 +245,9 @@ def test_an_interrupted_callback_leaves_the_last_fit(name, monkeypatch):
         call(estimator, "fit", rows(1, n_features=4))
     except KeyboardInterrupt:
         assert snapshot(estimator) == before
-    iterates = any(word in name for word in ("descent", "stream", "sgd", "sparse", "cross-validated"))
+    iterates = any(
+        word in name for word in ("descent", "stream", "sgd", "sparse", "cross-validated")
+    )
     assert bool(calls) == iterates
 
 

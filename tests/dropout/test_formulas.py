@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from lucidae.dropout import theory
+from lucidae.dropout import DropoutObjective, LinearProblem, Weights, theory
+from lucidae.dropout.objectives import check_hidden_units, second_about
+from lucidae.moments import SecondMoment
 
 EPS = float(np.finfo(float).eps)
 
@@ -101,3 +103,40 @@ def test_directions_of_the_codes_at_rounding_level_are_left_out():
 def test_codes_scale_inversely_with_the_weights(scale):
     V = np.random.default_rng(1).standard_normal((4, 3))
     assert_allclose(theory.code_map(scale * V, 0.2), theory.code_map(V, 0.2) / scale, rtol=1e-9)
+
+
+def test_layers_need_the_same_hidden_units():
+    check_hidden_units(np.ones((2, 3)), np.ones((5, 3)))
+    with pytest.raises(ValueError, match=r"U has 3 columns and V has 2"):
+        check_hidden_units(np.ones((2, 3)), np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(("error", "white"), [(0.0, True), (0.9e-8, True), (1.1e-8, False)])
+def test_inputs_are_white_up_to_their_tolerance(error, white):
+    inputs = np.eye(2) + error * np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert LinearProblem(np.ones((1, 2)), inputs, 1.0).is_white is white
+    assert LinearProblem(np.ones((1, 2)), None, 1.0).is_white is True
+
+
+def test_second_moment_about_any_center():
+    X = np.random.default_rng(0).standard_normal((9, 3)) + 1.0
+    for center in (np.zeros(3), np.array([2.0, -1.0, 0.5])):
+        expected = (X - center).T @ (X - center) / 9
+        assert_allclose(second_about(SecondMoment.of(X), center), expected, atol=1e-14)
+
+
+def test_a_triangular_factor_of_the_rows_gives_the_same_figures_as_their_moment():
+    rng = np.random.default_rng(1)
+    X, Y = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
+    rows = np.hstack([X, Y]) / np.sqrt(20)
+    plain = LinearProblem.from_second(rows.T @ rows, 3)
+    rooted = LinearProblem(plain.cross, plain.inputs, plain.energy, np.linalg.qr(rows)[1])
+    weights = Weights(rng.standard_normal((2, 4)), rng.standard_normal((3, 4)))
+    U, V = weights
+    expected = np.mean(np.sum((Y - X @ V @ U.T) ** 2, axis=1))
+    scores = np.linalg.norm(U, axis=0) * np.sqrt(np.mean((X @ V) ** 2, axis=0))
+    for problem in (plain, rooted):
+        objective = DropoutObjective(problem, 0.7)
+        assert float(objective.loss(weights)) == pytest.approx(expected)
+        assert_allclose(objective.importance(weights), scores)
+        assert float(objective.value(weights)) == pytest.approx(expected + 0.7 * np.sum(scores**2))

@@ -92,7 +92,7 @@ CLOSED_FORMS = [
     data.RowsCovariance.codes,
     data.RowsCovariance.centred_products,
     data.RowsCovariance.apply,
-    data._mean,
+    data._mean_and_trace,
     eigen.leading_eigenpairs,
     eigen.subset_eigenpairs,
     eigen.are_orthonormal,

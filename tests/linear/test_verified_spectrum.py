@@ -218,4 +218,5 @@ def test_the_bound_on_lanczos_iteration_holds_in_simulations(kind, steps):
         bound = 1.648 * np.sqrt(m) * np.exp(-np.sqrt(share) * (2 * steps - 1))
         assert np.mean(np.array(errors) >= share) <= min(bound, 1.0) + 3 / np.sqrt(trials)
     failed = np.mean(np.array(errors) >= krylov_error(steps, m))
-    assert failed == 0.0, "the bound for four starts is exceeded by one with probability 0.6 %"
+    each = verified_spectrum.FAILURE ** (1.0 / verified_spectrum.STARTS)
+    assert failed <= each + 3 * np.sqrt(each / trials), "one start of those in the block"

@@ -1,4 +1,4 @@
-"""Figures of dropout weights, computed from the weights and the data alone.
+"""Measured values for certificates of dropout weights, from the weights and the data alone.
 
 Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
 implemented a second time, in another way. The solver whitens the inputs by an eigendecomposition
@@ -41,12 +41,12 @@ from lucidae.dropout.reduction import (
 Matrix = np.ndarray[Any, Any]
 
 CERTIFIED = 1e-6
-"""Gap to the optimum, relative to E‖y‖², up to which weights count as optimal. Distances are
-compared with its square root, since the gap is quadratic in them."""
+"""Weights count as optimal if their loss minus the global minimum is at most this times E‖y‖².
+Relative distances are compared with its square root, since the loss is quadratic in them."""
 
 BAND = 3.0
-"""The rank is not judged where a singular value of the optimal product lies within this factor of
-the level that separates zero from nonzero."""
+"""The rank is not judged if a singular value of the optimal product lies within this factor of the
+limit below which singular values count as zero."""
 
 
 def measure(
@@ -58,12 +58,12 @@ def measure(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> DropoutFigures:
-    """Return the figures of weights on a problem.
+    """Return the values from which the certificate of weights on a problem is made.
 
     Parameters
     ----------
     problem : LinearProblem
-        Moments of the data, and the triangular factor of the rows where there is one.
+        Second moments of the data, and the triangular factor of the rows if it was computed.
     weights : Weights
         Outgoing weights U and incoming weights V, for the inputs of the problem.
     strength : float
@@ -71,9 +71,11 @@ def measure(
     tied : bool, default=False
         Whether both layers share their weights.
     tolerance : float, default=1e-6
-        Gap to the optimum, relative to E‖y‖², up to which weights count as optimal.
+        Weights count as optimal if their loss minus the global minimum is at most this multiple of
+        E‖y‖².
     reported : ReportedAttributes, optional
-        Attributes of the estimator that found the weights.
+        Fitted attributes of the estimator that found the weights, which are compared with the
+        data.
 
     Returns
     -------
@@ -131,7 +133,7 @@ def measure(
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
+    """Return the weights and moments as NumPy arrays, for white inputs, and the minimal loss."""
     given = Moments.of(problem)
     units = DataUnits.of(given)
     data, white = given.in_units(units), given.white
@@ -162,28 +164,36 @@ def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool)
 
 
 def _decrease(slope: Slope, case: Case) -> float:
-    """Return by how much a descent from the weights decreases f."""
+    """Return by how much a descent from the weights decreases the dropout loss."""
     # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
     return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
 
 
 def _residual(case: Case) -> Matrix | None:
-    """Return the second moment of the residuals of least squares; None for an autoencoder."""
+    """Return the second moment of the residuals of least squares; None for an autoencoder.
+
+    It is also None if a matrix was given instead of data.
+    """
     matrix, outputs = case.reduced.matrix, case.data.outputs
     return None if outputs is None else outputs - matrix @ matrix.T
 
 
 def _is_optimal(value: float, bound: Optimum, allowed: float, decided: bool) -> bool:
+    """Tell whether the loss equals its lower bound `bound.value` up to `allowed`.
+
+    The answer is no if rounding errors leave this open (`decided` is False).
+    """
     return decided and abs(value - bound.value) <= allowed
 
 
 def _value(
     data: Moments, left: Matrix, right: Matrix, strength: float
 ) -> tuple[float, float, Matrix]:
-    """Return f, a bound on its rounding error, and the importance score of every unit.
+    """Return the dropout loss, a bound on its rounding error, and the score of every hidden unit.
 
-    The error is that of the sums with all terms taken positive, times the unit roundoff and their
-    number of terms.
+    The score is the importance ‖uᵢ‖ √(vᵢᵀC vᵢ), with the outgoing and incoming weights uᵢ and vᵢ of
+    the unit and the second moment C of the inputs. The error bound is the sum of the absolute
+    values of all terms, times the rounding unit and the number of terms.
     """
     noise = (sum(data.cross.shape) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
@@ -215,7 +225,10 @@ def _value(
 
 
 def _decomposed(left: Matrix, inner: Matrix) -> Product:
-    """Return the singular value decomposition of UV'ᵀ from those of two triangular factors."""
+    """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'.
+
+    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs.
+    """
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
     P, values, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False, lapack_driver="gesvd")
@@ -223,18 +236,24 @@ def _decomposed(left: Matrix, inner: Matrix) -> Product:
 
 
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
-    """Return eigenvalues, largest first, and eigenvectors by LAPACK's relatively robust route."""
+    """Return the eigenvalues of a symmetric matrix, largest first, and their eigenvectors.
+
+    LAPACK's driver "evr" is used, another one than in the solver.
+    """
     values, vectors = scipy.linalg.eigh(symmetric, driver="evr")
     return values[::-1], vectors[:, ::-1]
 
 
 def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
-    """Return the minimum of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus the floor.
+    """Return the minimum of the dropout loss and the optimal product X of rank at most r.
 
-    It bounds f from below, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r. With α = (λ/r)Σ(sᵢ − α)₊ over the r
-    largest singular values, X has the values (sᵢ − α)₊ and the minimum is
-    Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r} sᵢ² + rα²/λ. For tied weights M is symmetric and s are its
-    positive eigenvalues, since UUᵀ is positive semidefinite.
+    The dropout loss is bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares
+    (`reduced.floor`), with the least-squares map M (`target`), the strength λ of dropout, r hidden
+    units and the nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds for equalized
+    weights. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them. The
+    minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r}
+    sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since UUᵀ is
+    positive semidefinite.
     """
     if tied:
         values, vectors = _descending(target)
@@ -266,7 +285,11 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
 
 
 def _threshold(leading: Matrix, strength: float, width: int) -> float:
-    """Return α with α = (λ/r) Σ (sᵢ − α)₊ by bisection; the right side decreases in α."""
+    """Return the amount α by which dropout reduces the r largest singular values, by bisection.
+
+    α solves α = (λ/r) Σ (sᵢ − α)₊ for the r largest singular values sᵢ (`leading`) and the strength
+    λ of dropout; the right side decreases in α.
+    """
     low, high = 0.0, float(leading.max(initial=0.0))
     for _ in range(200):
         middle = (low + high) / 2
@@ -283,19 +306,24 @@ def _shrunk(optimum: Optimum) -> Matrix:
 
 
 def _count(values: Matrix, level: float) -> int:
-    """Return the number of singular values above a level relative to the largest."""
+    """Return how many singular values exceed `level` times the largest one."""
     largest = float(values.max(initial=0.0))
     return int((values > level * largest).sum()) if largest > 0 else 0
 
 
 def _optimum_error(case: Case) -> float:
-    """Return a bound on the relative error of the optimal product."""
+    """Return a bound on the rounding error of the optimal product, relative to its norm."""
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
 
 
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
-    """Return the smallest and the largest rank of the optimal product that are possible."""
+    """Return the smallest and the largest rank that the optimal product may have.
+
+    A singular value of the optimal product counts as nonzero above `level` times the largest; it is
+    doubtful within the factor `BAND` and its rounding error. The result is (None, None) if the
+    optimum is not known.
+    """
     optimum = case.optimum
     if optimum is None:
         return None, None
@@ -309,7 +337,11 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 
 
 def _distance(case: Case, allowed: float) -> float | None:
-    """Return ‖X − best‖ / ‖best‖; None where two products reach the minimum within tolerance."""
+    """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
+
+    The result is None if the optimum is not known, or if the r-th and the next singular value of
+    the target are so close that another product has the minimal loss up to `allowed`.
+    """
     optimum, width = case.optimum, case.width
     if optimum is None:
         return None
@@ -321,11 +353,13 @@ def _distance(case: Case, allowed: float) -> float | None:
 
 
 def _subgradient(case: Case, rank: int) -> float:
-    """Return by how much the product violates its optimality conditions, relative to √E‖y‖².
+    """Return by how much the product violates its optimality conditions, divided by √E‖y‖².
 
-    With X = PΣQᵀ, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0
-    and no singular value of N exceeds α or, where X has the full rank r, the smallest singular
-    value α + σᵣ of M that it contains. For tied weights only the largest eigenvalue of N counts.
+    The product of the weights is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ,
+    rank `rank`). With the target M, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if
+    PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α +
+    σᵣ, the smallest singular value of M that X contains. For tied weights only the largest
+    eigenvalue of N counts.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -345,6 +379,7 @@ def _subgradient(case: Case, rank: int) -> float:
 
 
 def _largest_eigenvalue(symmetric: Matrix) -> float:
+    """Return the largest eigenvalue of a symmetric matrix; 0 if it is empty."""
     if len(symmetric) == 0:
         return 0.0
     last = len(symmetric) - 1
@@ -352,12 +387,12 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 
 
 def _stationarity(case: Case) -> tuple[float, Slope]:
-    """Return the relative norm of the gradient, and the gradient itself.
+    """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    Separate layers are brought to white coordinates, and each unit to ‖uᵢ‖ = ‖v'ᵢ‖ where both are
-    nonzero. Both are changes of coordinates that leave f as it is, and they make the figures
-    independent of the units of the inputs. M is scaled to norm one, and the weights by the root
-    of that factor.
+    For separate layers the inputs are white, and each hidden unit is scaled so that its outgoing
+    and incoming weights have equal norms, if both are nonzero. Neither changes the loss; they make
+    the result independent of the units of the inputs. The target is scaled to norm one, and the
+    weights by the square root of that factor.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
@@ -378,15 +413,18 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
 
 
 def _relative_variance(scores: Matrix) -> float:
-    """Return the variance of the importance scores over their squared mean."""
+    """Return the variance of importance scores divided by their squared mean; 0 if all are 0."""
     mean = float(scores.mean())
     return float(((scores / mean - 1.0) ** 2).mean()) if mean > 0 else 0.0
 
 
 def _path_excess(scores: Matrix, values: Matrix) -> float:
-    """Return ψ₂² r / ‖UV'ᵀ‖_*² − 1, which is zero if the path norm is minimal for this product.
+    """Return the squared path norm divided by its minimum for the same product, minus 1.
 
-    ψ₂² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ ≥ ‖UV'ᵀ‖_* always.
+    The squared path norm is ψ² = Σ scoresᵢ², with the importance scores ‖uᵢ‖‖v'ᵢ‖ of the r hidden
+    units. By Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of
+    the product UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square
+    divided by r.
     """
     nuclear = float(values.sum())
     if nuclear == 0.0:
@@ -395,7 +433,11 @@ def _path_excess(scores: Matrix, values: Matrix) -> float:
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative errors of ‖v'ᵢ‖ and M, which figures of both share."""
+    """Return a bound on the relative rounding error of V' and of the least-squares map M.
+
+    V' are the incoming weights for white inputs. All values computed from V' and M share this
+    bound.
+    """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
     if reduced.lower is None:
@@ -410,7 +452,11 @@ def _inner_error(case: Case) -> float:
 
 
 def _paper_bound(target: Matrix, width: int) -> float:
-    """Return r s_r / Σ_{i≤r} (sᵢ − s_r), the strength at which the rank falls below r."""
+    """Return the strength of dropout from which on the rank of the tied optimum is below r.
+
+    It is r s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target and r hidden
+    units (Mianjy et al. 2018, Theorem 4.3).
+    """
     values = np.clip(scipy.linalg.eigvalsh(target)[::-1], 0.0, None)
     if len(values) < width or values[width - 1] <= 10 * len(values) * EPSILON * values[0]:
         return 0.0
@@ -419,7 +465,7 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return the numbers from which a reader can compute the figures again."""
+    """Return the numbers, by name, from which a reader can compute the certificate again."""
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

@@ -97,7 +97,7 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
 _DEFINITIONS = "Bao et al. 2020, Definition"
-_KRYLOV = "Kuczyński & Woźniakowski 1992, failure probability 4e-9"
+_KRYLOV = "Kuczyński & Woźniakowski 1992, failure probability 6e-9"
 _NO_NOISE = (
     "No variance remains for the noise of the model, so the likelihood is not bounded and has no "
     "maximum: choose n_components below the rank of the data."

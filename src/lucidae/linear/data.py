@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -20,13 +20,30 @@ from lucidae.arrays import (
     namespace,
     normal,
     scalar,
+    squared_norms,
     trace,
     zeros_like_shape,
+)
+from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.linear.routes import (
+    EXACT_FEATURES,
+    FEWEST_PASSES,
+    costs,
+    gram_eigenpairs,
+    gram_matrix,
 )
 from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
 from lucidae.linear.weights import AnyWeights
 from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covariance_spectrum
 from lucidae.validation import check_rows
+
+PLAIN_ROWS = 2**18
+"""Number of rows per product if the rows need no copy; their codes take memory."""
+
+SMALL_MEAN = 1.0
+"""Largest squared length of the mean, in units of the total variance, that is subtracted from the
+products instead of from the rows: at most one bit is lost."""
 
 
 class Covariance(Protocol):
@@ -166,6 +183,7 @@ class StreamCovariance:
     rows: Any
     mean: Array
     weights: Array
+    small_mean: bool = False  # against the deviations: it may be subtracted from the products
 
     @property
     def n_features(self) -> int:
@@ -178,14 +196,28 @@ class StreamCovariance:
         return sum(block.trace * share for block, share in self._blocks())
 
     def apply(self, rows: Array) -> Array:
-        """Return the product of `rows` with the second moment Σ."""
-        return sum(block.apply(rows) * share for block, share in self._blocks())
+        """Return the product of `rows` with the second moment Σ; the data are read once."""
+        total: Any = None
+        for block, share in self._blocks():
+            part = block.apply(rows)
+            part *= share
+            if total is None:
+                total = part
+            else:
+                total += part
+        return total
 
     def in_units(self, unit: float) -> StreamCovariance:
         """Return the second moment Σ of the same data divided by the number `unit`."""
         if unit == 1.0:
             return self
-        return StreamCovariance(self.rows / unit, self.mean / unit, self.weights)
+        return replace(self, rows=self.rows / unit, mean=self.mean / unit)
+
+    @property
+    def _as_they_are(self) -> bool:
+        """Whether the rows are multiplied without a centred copy in double precision."""
+        double = namespace(self.mean).float64
+        return scipy.sparse.issparse(self.rows) or (self.small_mean and self.rows.dtype == double)
 
     def batch(self, index: Any) -> RowsCovariance:
         """Return the second moment of the rows with the positions `index`, a NumPy array."""
@@ -197,12 +229,18 @@ class StreamCovariance:
 
     def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
         total = scalar(namespace(self.weights).sum(self.weights))
-        n_rows = self.rows.shape[0]
-        for start in range(0, n_rows, BLOCK_ROWS):
-            part = slice(start, min(start + BLOCK_ROWS, n_rows))
-            block = rows_covariance(self.rows[part, :], self.mean, self.weights[part])
-            if block.total > 0.0:
-                yield block, block.total / total
+        n_rows, plain = self.rows.shape[0], self._as_they_are
+        size = PLAIN_ROWS if plain else BLOCK_ROWS
+        for start in range(0, n_rows, size):
+            part = slice(start, min(start + size, n_rows))
+            rows, weights = self.rows[part, :], self.weights[part]
+            weight = scalar(namespace(weights).sum(weights))
+            if weight <= 0.0:
+                continue
+            if plain:
+                yield RowsCovariance(rows, self.mean, weights, weight), weight / total
+            else:
+                yield rows_covariance(rows, self.mean, weights), weight / total
 
 
 class Products(NamedTuple):
@@ -247,11 +285,6 @@ def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 
     return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
 
 
-EXACT_FEATURES = 8192
-"""Largest number of features (or rows) for which a square matrix of this size is formed.
-
-It takes half a gibibyte."""
-
 STORED_FEATURES = 1024
 """Largest number of features whose second moment is stored after `fit`, for `partial_fit`.
 
@@ -294,6 +327,7 @@ class RowsSource:
     weights: Array
     mean: Array
     weight: float
+    trace: float
     moment: SecondMoment | None = None
 
     @classmethod
@@ -305,31 +339,57 @@ class RowsSource:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(reference))
         total = scalar(xp.sum(weights))
         with np.errstate(over="ignore", invalid="ignore"):
-            source = cls(X, weights, _mean(X, weights, total), total, moment)
+            mean, trace = _mean_and_trace(X, weights, total)
+            source = cls(X, weights, mean, total, trace, moment)
             _check_squares(source)
         return source
 
     @property
     def covariance(self) -> StreamCovariance:
         """Products with the second moment."""
-        return StreamCovariance(self.rows, self.mean, self.weights)
+        small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
+        return StreamCovariance(self.rows, self.mean, self.weights, small)
 
     @property
     def affordable(self) -> bool:
-        """Whether the spectrum can be computed through an n × n matrix."""
-        return bool(self.rows.shape[0] <= EXACT_FEATURES)
+        """Whether all eigenpairs can be computed, through a matrix of at most 8192 columns."""
+        return bool(min(self.rows.shape) <= EXACT_FEATURES)
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the leading `k` eigenpairs, all by default; None when there are too many rows."""
-        if not self.affordable:
-            return None
-        found = spectrum_of_rows(self.rows, self.mean, self.weights, self.weight)
-        return _padded(found, k)
+        """Return the leading `k` eigenpairs, by default all, by the cheapest route.
+
+        None where all are asked for, but there are too many rows and features.
+        """
+        n, m = self.rows.shape
+        if k is not None and k < min(n, m):
+            return self._leading(k)
+        if n <= min(m, EXACT_FEATURES):
+            return _padded(spectrum_of_rows(self.rows, self.mean, self.weights, self.weight), k)
+        return self._whole.spectrum(k) if m <= EXACT_FEATURES else None
+
+    @property
+    def _whole(self) -> MomentSource:
+        return MomentSource(self.moment or SecondMoment.of(self.rows, self.weights))
+
+    def _leading(self, k: int) -> Spectrum | None:
+        n, m = self.rows.shape
+        entries = self.rows.nnz if scipy.sparse.issparse(self.rows) else None
+        cost = costs(n, m, k, entries=entries)
+        if cost.passes >= FEWEST_PASSES:
+            covariance = self.covariance
+            pairs = krylov_eigenpairs(covariance.apply, k, self.mean, passes=cost.passes)
+            if pairs is not None:
+                return Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
+        if cost.moment < cost.gram:
+            return self._whole.spectrum(k)
+        rows = (self.rows, self.mean, self.weights, self.weight)
+        found = gram_eigenpairs(gram_matrix(*rows), *rows, k)
+        return found or _padded(spectrum_of_rows(*rows), k)
 
 
 def _check_squares(source: RowsSource) -> None:
     """Raise an error if rows are not finite, or if their squares overflow or underflow."""
-    total = source.covariance.trace * source.weight
+    total = source.trace * source.weight
     peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
     if not math.isfinite(total):
         check_rows(source.rows)
@@ -345,12 +405,22 @@ def _check_squares(source: RowsSource) -> None:
         )
 
 
-def _mean(X: Any, weights: Array, total: float) -> Array:
+def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]:
+    """Return the mean of weighted rows and their total variance, reading dense rows twice."""
     if scipy.sparse.issparse(X):
-        return np.asarray(weights @ X.astype(np.float64)).ravel() / total
-    X = as_double(X)
-    first = (weights @ X) / total
-    return first + (weights @ (X - first)) / total
+        mean = np.asarray(weights @ X.astype(np.float64)).ravel() / total
+        return mean, StreamCovariance(X, mean, weights).trace
+    n = X.shape[0]
+    blocks = [slice(i, min(i + BLOCK_ROWS, n)) for i in range(0, n, BLOCK_ROWS)]
+    first = sum(weights[part] @ as_double(X[part, :]) for part in blocks) / total
+    # The mean of the deviations from a first mean corrects its rounding error.
+    squares, rest = 0.0, 0.0 * first
+    for part in blocks:
+        deviations = as_double(X[part, :]) - first
+        rest = rest + weights[part] @ deviations
+        squares += scalar(weights[part] @ squared_norms(deviations, axis=-1))
+    rest = rest / total
+    return first + rest, squares / total - scalar(namespace(rest).sum(rest * rest))
 
 
 def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
@@ -373,7 +443,7 @@ Source = MomentSource | RowsSource
 
 @dataclass(frozen=True, slots=True)
 class LinearSolver:
-    """What a solver reads of the data, and which solvers replace it.
+    """What a solver reads of the data, and which solver replaces it.
 
     Parameters
     ----------
@@ -381,21 +451,17 @@ class LinearSolver:
         Whether it computes the optimum from the leading eigenpairs of Σ.
     batches : bool
         Whether it draws batches of rows. The other solvers read the data through Σ.
-    if_large : str, optional
-        The solver that replaces it where the eigenpairs are not computed, because both the rows
-        and the features are too many.
     if_unknown : str, optional
         The solver that replaces it for objectives whose minimum is not known in closed form.
     """
 
     closed_form: bool
     batches: bool = False
-    if_large: str | None = None
     if_unknown: str | None = None
 
 
 SOLVERS = {
-    "auto": LinearSolver(closed_form=True, if_large="stochastic", if_unknown="gradient"),
+    "auto": LinearSolver(closed_form=True, if_unknown="gradient"),
     "exact": LinearSolver(closed_form=True),
     "gradient": LinearSolver(closed_form=False),
     "stochastic": LinearSolver(closed_form=False, batches=True),
@@ -403,15 +469,41 @@ SOLVERS = {
 """The solvers of `LinearAutoencoder` by name."""
 
 
-def source_of(X: Any, weights: Array | None, solver: LinearSolver = SOLVERS["auto"]) -> Source:
-    """Return the source of the second moment that suits the shape of the rows and the solver."""
+def source_of(
+    X: Any, weights: Array | None, solver: LinearSolver = SOLVERS["auto"], wanted: Any = None
+) -> Source:
+    """Return the source of the second moment that suits the shape of the rows and the solver.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, m)
+        Checked rows.
+    weights : array of shape (n,) or None
+        Frequencies of the rows.
+    solver : LinearSolver
+        What the solver reads.
+    wanted : int, float or None
+        The argument `n_components`; for other values than integers all eigenpairs are needed.
+    """
     n, m = X.shape
     if solver.batches:
         return RowsSource.of(X, weights)
-    few = n <= m // 2 and n <= EXACT_FEATURES
-    if few and solver.closed_form:
+    if not solver.closed_form and m <= EXACT_FEATURES:
+        return MomentSource(SecondMoment.of(X, weights))
+    if n <= m // 2:
         moment = SecondMoment.of(X, weights) if m <= STORED_FEATURES else None
         return RowsSource.of(X, weights, moment)
-    if solver.if_large is not None and m > EXACT_FEATURES:
-        return RowsSource.of(X, weights)
-    return MomentSource(SecondMoment.of(X, weights))
+    if m <= STORED_FEATURES or _moment_is_cheapest(X, wanted):
+        return MomentSource(SecondMoment.of(X, weights))
+    return RowsSource.of(X, weights)
+
+
+def _moment_is_cheapest(X: Any, wanted: Any) -> bool:
+    n, m = X.shape
+    if m > EXACT_FEATURES:
+        return False
+    if not isinstance(wanted, int):
+        return True
+    entries = X.nnz if scipy.sparse.issparse(X) else None
+    cost = costs(n, m, min(wanted + 1, m), entries=entries)
+    return cost.passes < FEWEST_PASSES and cost.moment < cost.gram

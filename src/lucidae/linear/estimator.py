@@ -66,10 +66,11 @@ class LinearAutoencoder(
         `lucidae.linear.register_method`.
     solver : {"auto", "exact", "gradient", "stochastic"}, default="auto"
         Closed form of the method's optimum; full-batch descent through the second moment of the
-        data; mini-batches with O(mk) memory. ``"auto"`` is exact where there are at most 8192 rows
-        or features, and stochastic otherwise. The direction of a mini-batch is corrected by the
-        direction of all rows at the last check (Johnson & Zhang 2013), so that the noise vanishes
-        at the optimum and the step size need not decrease.
+        data; mini-batches with O(mk) memory. ``"auto"`` is exact: the leading
+        eigenpairs come from the second moment of the features, from the Gram matrix of the rows or
+        from block Krylov iteration, whichever is cheapest for the shape of the data. The direction
+        of a mini-batch is corrected by the direction of all rows at the last check (Johnson &
+        Zhang 2013), so that the noise vanishes at the optimum and the step size need not decrease.
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
         For the gradient and stochastic solvers. Adam is refused for the rules ``"rag"``, ``"gha"``
         and ``"brockett"``.
@@ -241,7 +242,7 @@ class LinearAutoencoder(
         options = self._options()
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
-        source = source_of(X, weights, options.reads)
+        source = source_of(X, weights, options.reads, options.n_components)
         _check_weight(source.weight)
         state = LinearState(options, reference_array(X))
         if self.warm_start and hasattr(self, "_state"):

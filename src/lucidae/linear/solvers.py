@@ -51,24 +51,17 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
     `previous` are weights of an earlier fit, from which descent starts where they have the right
     shape; otherwise a warning says why they cannot be used.
     """
-    solver = resolve_solver(options, source)
+    solver = SOLVERS[options.solver]
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
     rng = options.rng(draws=not solver.closed_form)
     method = options.make(k, spectrum, rng)
     if solver.closed_form:
+        assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
         outcome = _exact_outcome(method, spectrum, k)
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
     return build_model(outcome, source.mean, source.weight, source.covariance), spectrum
-
-
-def resolve_solver(options: Options, source: Source) -> LinearSolver:
-    """Return the solver, or the one that replaces it where the spectrum is not affordable."""
-    solver = SOLVERS[options.solver]
-    if solver.if_large is None or source.affordable:
-        return solver
-    return SOLVERS[solver.if_large]
 
 
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
@@ -104,8 +97,9 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
         return wanted
     if spectrum is None:
         raise ValueError(
-            f"n_components={wanted!r} was given, which needs the spectrum, but the stochastic "
-            "solver does not compute it: give an integer."
+            f"n_components={wanted!r} was given, which needs all eigenvalues. These are computed "
+            "neither by the stochastic solver nor for more than 8192 rows and features: give an "
+            "integer."
         )
     rank = max(1, spectrum.rank())
     if wanted is None:
@@ -114,12 +108,7 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
 
 
-def _exact_outcome(method: Method, spectrum: Spectrum | None, k: int) -> TrainedWeights:
-    if spectrum is None:
-        raise ValueError(
-            "solver='exact' was given, which needs an m × m or an n × n matrix, but both the rows "
-            "and the features are more than 8192: use solver='stochastic'."
-        )
+def _exact_outcome(method: Method, spectrum: Spectrum, k: int) -> TrainedWeights:
     weights = solve_exact(method, spectrum, k)
     return TrainedWeights(weights, method, Status.CONVERGED, 1, History(np.empty(0, dtype=int)))
 

@@ -11,10 +11,11 @@ from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import changed_attributes, check_range
 from lucidae.linear.certificate import certificate, measure
-from lucidae.linear.data import EXACT_FEATURES, STORED_FEATURES, MomentSource, RowsSource, Source
+from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
 from lucidae.linear.probe import Probe, probe_after
+from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, namespace, scalar, to_numpy
+from lucidae.arrays import as_double, is_numpy, like, namespace, scalar, to_numpy
 from lucidae.linear.probe import EPS, Estimate, Probe
 from lucidae.moments import SecondMoment
 
@@ -50,14 +50,18 @@ IDENTIFIABLE = 100.0
 Its axis is then known to an angle of 1/100, and the squared sine to a tenth of `DISTANCE`.
 """
 
-STARTS = 4
+LARGE_MEAN = 1.0
+"""Squared length of the mean, in units of the total variance, above which rows are centred before
+a product instead of afterwards."""
+
+STARTS = 16
 """Random vectors in the start block of the Krylov space."""
 
 FAILURE = 1e-9
 """Probability with which the bound from one Krylov space may be wrong."""
 
-KRYLOV_STEPS = (16, 32, 64, 128)
-"""Numbers of block steps after which the bound is tested; it is wrong with probability 4e-9."""
+KRYLOV_STEPS = (4, 6, 8, 12, 16, 32)
+"""Numbers of block steps after which the bound is tested; it is wrong with probability 6e-9."""
 
 KRYLOV_ENTRIES = 2**24
 """Largest number of stored entries of the Krylov basis: 128 mebibytes."""
@@ -153,16 +157,38 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     weight = float(shares.sum())
     shares = shares / weight
     zero = np.zeros(X.shape[1])
+    if scipy.sparse.issparse(X):
+        mean = np.asarray(shares @ X.astype(np.float64)).ravel()
+        squares = np.asarray(X.astype(np.float64).multiply(X).sum(axis=1)).ravel()
+        total = float(shares @ squares) - float(mean @ mean)
+        if float(mean @ mean) <= LARGE_MEAN * total:
+            return Data(mean, total, _uncentred(X, shares, mean), weight=weight)
     # The mean of the deviations from a first mean corrects its rounding error.
-    mean = zero
-    for _ in range(2):
-        mean = mean + sum((part for part, _ in _centred_sums(X, shares, mean, None)), zero)
-    total = sum(size for _, size in _centred_sums(X, shares, mean, None))
+    mean = sum((part for part, _ in _centred_sums(X, shares, zero, None)), zero)
+    rest, total = zero, 0.0
+    for part, size in _centred_sums(X, shares, mean, None):
+        rest, total = rest + part, total + size
+    mean, total = mean + rest, total - float(rest @ rest)
+    if is_numpy(X) and X.dtype == np.float64 and float(mean @ mean) <= LARGE_MEAN * total:
+        return Data(mean, total, _uncentred(X, shares, mean), weight=weight)
 
     def product(rows: Vector) -> Vector:
         return sum((part for part, _ in _centred_sums(X, shares, mean, rows)), 0.0 * rows)
 
     return Data(mean, float(total), product, weight=weight)
+
+
+def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
+    """Return the function rows ↦ rows Σ, by products with the rows of X as they are.
+
+    With the shares p, Σ v = Xᵀc − (1ᵀc) μ, where c = p(Xv − 1 μᵀv) are the weighted codes of v.
+    """
+
+    def product(rows: Vector) -> Vector:
+        codes = shares[:, None] * (np.asarray(X @ rows.T) - mean @ rows.T)
+        return np.asarray(X.T @ codes - np.outer(mean, codes.sum(axis=0))).T
+
+    return product
 
 
 def _centred_sums(
@@ -429,7 +455,7 @@ class _Complement:
     def _affordable(self) -> bool:
         grown = len(self.basis) + len(self.block)
         return len(self.basis) < self.left and (
-            self.steps < KRYLOV_STEPS[0] // 2 or grown * self.data.n_features <= KRYLOV_ENTRIES
+            self.steps < KRYLOV_STEPS[0] or grown * self.data.n_features <= KRYLOV_ENTRIES
         )
 
     def ritz(self, residual: Vector, image: Vector) -> Vector:

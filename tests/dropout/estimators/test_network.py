@@ -78,7 +78,7 @@ def test_weights_are_frequencies(seed):
 @pytest.mark.parametrize("model", [DropoutRegressor(2, dropout=0.2), DropoutAutoencoder(2)])
 def test_sparse_equals_dense_and_is_never_made_dense(model, monkeypatch):
     rng = np.random.default_rng(0)
-    X = scipy.sparse.random_array((200, 12), density=0.1, rng=rng, format="csr")
+    X = scipy.sparse.csr_array((rng.random((200, 12)) < 0.1) * rng.random((200, 12)))
     Y = rng.standard_normal((200, 3))
     dense = clone(model).fit(X.toarray(), Y)
 

@@ -1,0 +1,115 @@
+"""Every route to the leading eigenpairs against a singular value decomposition of the rows."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from lucidae import LinearAutoencoder
+from lucidae.linear import data, routes
+from lucidae.linear.data import SOLVERS, MomentSource, RowsSource, source_of
+from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix
+
+SHAPES = [(60, 200), (200, 60), (120, 120)]
+
+
+def rows_of(shape, seed=0, offset=0.0):
+    rng = np.random.default_rng(seed)
+    decay = 1.0 / np.arange(1, shape[1] + 1)
+    return rng.standard_normal(shape) * decay @ rng.standard_normal((shape[1],) * 2) + offset
+
+
+def reference(X, weights, k):
+    mean = np.average(X, axis=0, weights=weights)
+    scaled = (X - mean) * np.sqrt(weights / weights.sum())[:, None]
+    _, singular, right = np.linalg.svd(scaled, full_matrices=False)
+    return singular[:k] ** 2, right[:k]
+
+
+def forced(monkeypatch, route):
+    """Make one route the cheapest by far."""
+    one = {"moment": 1.0, "gram": 1.0, "krylov": 1e-6}
+    found = routes.Costs(**{name: one[name] if name == route else 1e9 for name in one})
+    monkeypatch.setattr(data, "costs", lambda *_, **__: found)
+    monkeypatch.setattr(data, "STORED_FEATURES", 1)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "float32"])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("route", ["moment", "gram", "krylov"])
+def test_all_routes_give_the_same_pairs(monkeypatch, route, shape, offset, kind):
+    forced(monkeypatch, route)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, shape[0])
+    X = rows_of(shape, offset=offset)
+    X = X.astype(np.float32) if kind == "float32" else X
+    values, vectors = reference(X.astype(float), weights, 5)
+    given = scipy.sparse.csr_array(X) if kind == "sparse" else X
+    found = RowsSource.of(given, weights).spectrum(6)
+    # Centring after the product costs digits of the squared mean.
+    tolerance = 1e-10 if offset == 0.0 or kind != "sparse" else 1e-6
+    assert found.values[:5] == pytest.approx(values, rel=tolerance)
+    assert np.abs(np.sum(found.vectors[:, :5].T * vectors, axis=1)) == pytest.approx(1, abs=1e-8)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_gram_matrix_is_that_of_centred_weighted_rows(shape):
+    X, weights = rows_of(shape, offset=5.0), np.random.default_rng(2).uniform(0, 2, shape[0])
+    mean, total = np.average(X, axis=0, weights=weights), weights.sum()
+    centred = (X - mean) * np.sqrt(weights / total)[:, None]
+    for given in (X, scipy.sparse.csr_array(X)):
+        gram = gram_matrix(given, mean, weights, total)
+        assert gram == pytest.approx(centred @ centred.T, abs=1e-10 * np.trace(gram))
+
+
+def test_pairs_without_digits_in_the_gram_matrix_are_refused():
+    X = np.random.default_rng(0).standard_normal((30, 80)) * np.logspace(0, -12, 80)
+    mean = X.mean(axis=0)
+    gram = gram_matrix(X, mean, None, 30.0)
+    assert gram_eigenpairs(gram, X, mean, None, 30.0, 3) is not None
+    assert gram_eigenpairs(gram, X, mean, None, 30.0, 28) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "route"),
+    [
+        ((100_000, 200), "moment"),
+        ((100, 50_000), "gram"),
+        ((5000, 5000), "krylov"),
+        ((50_000, 20_000), "krylov"),
+    ],
+)
+def test_the_shape_decides(shape, route):
+    found = costs(*shape, 10)
+    if found.passes >= routes.FEWEST_PASSES:
+        assert route == "krylov"
+    else:
+        assert route == ("moment" if found.moment < found.gram else "gram")
+
+
+def test_no_large_matrix_is_formed_for_wide_rows():
+    X = scipy.sparse.random_array((50, 30_000), density=0.01, rng=np.random.default_rng(0))
+    source = source_of(X.tocsr(), None, SOLVERS["auto"], 3)
+    assert isinstance(source, RowsSource)
+    assert source.spectrum(4).vectors.shape == (30_000, 4)
+
+
+def test_all_components_of_large_rows_and_features_are_refused(monkeypatch):
+    monkeypatch.setattr(data, "EXACT_FEATURES", 10)
+    monkeypatch.setattr(data, "STORED_FEATURES", 5)
+    X = rows_of((40, 30))
+    with pytest.raises(ValueError, match="needs all eigenvalues"):
+        LinearAutoencoder(0.9).fit(X)
+    model = LinearAutoencoder(3).fit(X)
+    _, vectors = reference(X, np.ones(40), 3)
+    assert model.components_ == pytest.approx(
+        vectors * np.sign(np.sum(vectors * model.components_, axis=1))[:, None], abs=1e-10
+    )
+
+
+def test_gradient_descent_works_beyond_the_largest_matrix(monkeypatch):
+    monkeypatch.setattr(data, "EXACT_FEATURES", 10)
+    monkeypatch.setattr(data, "STORED_FEATURES", 5)
+    X = rows_of((40, 30))
+    assert isinstance(source_of(X, None, SOLVERS["gradient"], 2), RowsSource)
+    monkeypatch.undo()
+    assert isinstance(source_of(X, None, SOLVERS["gradient"], 2), MomentSource)
