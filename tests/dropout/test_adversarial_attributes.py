@@ -220,3 +220,19 @@ def test_dropout_towards_one_leaves_the_rank_of_ties_undecided(dropout, ties):
     ):
         assert model.certificate_.holds is not False, model.certificate_.summary()
         assert model.certificate_["gap"].holds is True
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e5, 1e6])
+def test_a_range_that_the_moment_does_not_resolve_is_undecided(mean):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6, 11)) + mean
+    Y = X @ rng.standard_normal((11, 2))
+    model = DropoutRegressor(2, dropout=0.1, fit_intercept=False)
+    model.partial_fit(X[:3], Y[:3]).partial_fit(X[3:], Y[3:])
+    if mean <= 1e3:
+        assert model.certificate_.holds is True
+        assert certify(model, X, Y).holds is True
+    else:  # the rows show that V is not the one of smallest norm; their moment does not
+        assert model.certificate_["attributes"].undecided
+        assert model.certificate_.holds is None
+        assert certify(model, X, Y).holds is False

@@ -45,7 +45,7 @@ def worst_attribute(
         *_function_differences(given, case),
         *((abs(a - b) / max(abs(b), EPSILON), 0.0) for a, b in given.settings),
         (abs(given.objective - value) / case.scale, value_error / case.scale),
-        (_outside_range(case, given.precision), 0.0),
+        _outside_range(case, given.precision),
     ]
     if given.rows is not None:
         error = (given.rows[1] + value_error) / case.scale
@@ -129,23 +129,23 @@ def _coefficient_differences(
     ]
 
 
-def _outside_range(case: Case, precision: float) -> float:
-    """Return the relative norm of the part of V outside the range of the inputs.
+def _outside_range(case: Case, precision: float) -> tuple[float, float]:
+    """Return the relative norm of the part of V outside the range of the inputs, and its error.
 
     V are the incoming weights ``right_``; the range is spanned by the directions in which the
     inputs vary. The loss does not depend on that part, and the estimators return the weights of
     smallest norm, for which it is zero. It is reduced by `precision`, the rounding unit of the
-    weights. The result is 0 if the directions of smallest variance cannot be told from rounding
-    errors.
+    weights. Its error is infinite, so that the claim is undecided, if the directions of smallest
+    variance cannot be told from rounding errors.
     """
     lower, right, inputs = case.reduced.lower, case.right, case.data.inputs
     if lower is None or inputs is None or lower.shape[0] in (0, lower.shape[1]):
-        return 0.0
+        return 0.0, 0.0
     condition, variances = case.reduced.condition, np.diag(inputs)[np.diag(inputs) > 0]
     # In features of very different scales the range is known to the precision of the largest.
     grading = math.sqrt(float(variances.max() / variances.min()))
     spread = (condition if case.data.root is None else math.sqrt(condition)) * grading
     if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
-        return 0.0
+        return 0.0, math.inf
     basis, _ = scipy.linalg.qr(lower.T, mode="economic")
-    return max(relative_distance(basis @ (basis.T @ right), right) - precision, 0.0)
+    return max(relative_distance(basis @ (basis.T @ right), right) - precision, 0.0), 0.0
