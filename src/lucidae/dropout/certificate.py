@@ -344,6 +344,14 @@ def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> C
     )
 
 
+ATTRIBUTES_CLAIM = (
+    "attributes",
+    "the fitted attributes agree with the weights and the data",
+    "Mianjy et al. 2018, Theorem 3.6",
+)
+"""Name, statement and reference of the claim about the fitted attributes."""
+
+
 def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
     """Return the claim that the estimator's attributes agree with the weights and the data.
 
@@ -353,9 +361,7 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
         return ()
     return (
         at_most(
-            "attributes",
-            "the fitted attributes agree with the weights and the data",
-            "Mianjy et al. 2018, Theorem 3.6",
+            *ATTRIBUTES_CLAIM,
             figures.attributes,
             ATTRIBUTES,
             "The fitted attributes belong to other weights or data, or were assigned after the "

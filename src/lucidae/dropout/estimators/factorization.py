@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -24,6 +25,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate, Claim
 from lucidae.dropout.certificate import (
+    ATTRIBUTES_CLAIM,
     CERTIFIED,
     DropoutFigures,
     certificate_of,
@@ -35,11 +37,13 @@ from lucidae.dropout.estimators.network import (
     finite_output,
     hidden_width,
     representable,
+    same_values,
+    shown,
     weights_of,
 )
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.reduction import host
+from lucidae.dropout.reduction import host, relative_distance
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
 from lucidae.io.models import saved_as
@@ -74,11 +78,11 @@ class FactorizationState(FittedState):
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
         left, right = self.solution.weights
         return {
-            "left_": like(left, self.ref),
-            "right_": like(right, self.ref),
+            "left_": shown(left, self.ref),
+            "right_": shown(right, self.ref),
             "rank_": self.solution.rank,
             "threshold_": self.solution.threshold,
-            "singular_values_": like(self.solution.singular_values, self.ref),
+            "singular_values_": shown(self.solution.singular_values, self.ref),
             "objective_": self.solution.value,
             "n_components_": int(right.shape[1]),
         }
@@ -269,22 +273,13 @@ class DropoutFactorization(
         check_is_fitted(self)
         state, title = self._state, type(self).__name__
         certificate: Certificate = state.certificate(title)
-        changed = _difference(self._attributes_now(), state.attributes)
+        changed = _difference(self._attributes_now(), state.compute_attributes())
         if changed == 0.0:
             return certificate
         # The matrix is not stored, so that changed factors cannot be judged by their loss.
         kept = [claim for claim in certificate if claim.name != "attributes"]
-        why = "Attributes were assigned after the fit: call lucidae.certify(model, X) instead."
-        old = certificate["attributes"]
-        claim = Claim(
-            old.name,
-            old.statement,
-            old.reference,
-            changed,
-            old.threshold,
-            changed <= (old.threshold or 0.0),
-            why,
-        )
+        why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
+        claim = Claim(*ATTRIBUTES_CLAIM, changed, ATTRIBUTES, changed <= ATTRIBUTES, why)
         return Certificate(title, (*kept, claim), certificate.evidence)
 
     def _attributes_now(self) -> dict[str, Any]:
@@ -319,11 +314,13 @@ class DropoutFactorization(
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
     """Return the largest relative difference between present attributes and those that fit set."""
-    if all(now[name] is fitted[name] for name in fitted):
-        return 0.0
-    differences = []
+    differences = [0.0]
     for name, expected in fitted.items():
-        a, b = host(now[name]), host(expected)
-        size = float(np.linalg.norm(b)) or 1.0
-        differences.append(float(np.linalg.norm(a - b)) / size if a.shape == b.shape else np.inf)
+        if same_values(now[name], expected):
+            continue
+        try:
+            difference = relative_distance(host(now[name]), host(expected))
+        except (TypeError, ValueError):
+            difference = math.inf
+        differences.append(math.inf if math.isnan(difference) else difference)
     return max(differences)

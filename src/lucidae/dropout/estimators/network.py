@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import (
     Array,
     beside,
+    is_array,
     largest,
     like,
     machine_epsilon,
@@ -24,13 +25,18 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
-from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import CERTIFIED, LARGEST_GAP, certificate_of
+from lucidae.certificate import Certificate, Claim
+from lucidae.dropout.certificate import (
+    ATTRIBUTES_CLAIM,
+    CERTIFIED,
+    LARGEST_GAP,
+    certificate_of,
+)
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.reduction import row_objective
+from lucidae.dropout.reduction import host, row_objective
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
@@ -198,7 +204,28 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
             "Divide X or y by a constant, so that both have entries of similar size"
             f"{', or give X as float64' if machine_epsilon(ref) > 1e-10 else ''}."
         )
-    return like(values, ref)
+    return shown(values, ref)
+
+
+def shown(values: Array, ref: Array) -> Array:
+    """Return a copy of `values` in the library, dtype and on the device of `ref`.
+
+    What a user writes into a fitted attribute does not change the fitted state.
+    """
+    converted = like(values, ref)
+    return namespace(converted).asarray(converted, copy=True)
+
+
+def same_values(found: Any, expected: Any) -> bool:
+    """Tell whether an attribute has the fitted value, and was neither assigned nor changed."""
+    if found is expected:
+        return True
+    if not is_array(expected) and not isinstance(expected, int | float):
+        return bool(found == expected)
+    try:
+        return np.array_equal(host(found), host(expected))
+    except (TypeError, ValueError):
+        return False
 
 
 def finite_output(values: Array, name: str) -> Array:
@@ -335,10 +362,15 @@ class NetworkState(FittedState):
             "history_": network.history,
         }
 
+    def unchanged(self, attributes: Mapping[str, Any]) -> bool:
+        """Tell whether attributes have their fitted values: not assigned, not changed in place."""
+        fitted = self.compute_attributes()
+        return all(same_values(attributes[name], fitted[name]) for name in attributes)
+
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the training rows; `title` is its heading."""
         return self.certificate_on(
-            self.problem, self.moment, title, self.attributes, self.row_objective
+            self.problem, self.moment, title, self.compute_attributes(), self.row_objective
         )
 
     def certificate_on(
@@ -427,12 +459,17 @@ class NetworkMixin(CertifiedMixin):
         """Certificate of the weights: claims about their distance to the global minimum."""
         check_is_fitted(self)
         state, title = self._state, type(self).__name__
-        if not any(isinstance(getattr(type(self), name, None), Fitted) for name in vars(self)):
+        now = self._attributes_now()
+        if state.unchanged(now):
             return state.certificate(title)
-        # A user has assigned an attribute, which `predict` or `transform` then use.
-        return state.certificate_on(
-            state.problem, state.moment, title, self._attributes_now(), state.row_objective
-        )
+        # A user has changed an attribute, which `predict` or `transform` then use.
+        try:
+            return state.certificate_on(
+                state.problem, state.moment, title, now, state.row_objective
+            )
+        except ValueError as error:
+            why = f"Attributes were changed after the fit: {error} Call fit again."
+            return Certificate(title, (Claim(*ATTRIBUTES_CLAIM, math.inf, ATTRIBUTES, False, why),))
 
     @property
     def _chosen_solver(self) -> SolverTraits:
