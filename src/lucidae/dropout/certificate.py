@@ -32,7 +32,8 @@ __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"
 
 LARGEST_GAP = 2e-2
 """Largest gap that the certificate of a fit by SGD allows, whatever its `tol`. The gap is the loss
-minus its global minimum, relative to E‖y‖²; weights with a larger gap are not called optimal."""
+minus its global minimum, relative to what least squares explains of E‖y‖²; weights with a larger
+gap are not called optimal."""
 
 CONSISTENT = 1e-9
 """Largest difference between the second moment of the rows and that of their triangular factor (of
@@ -75,8 +76,8 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         The values that `lucidae.dropout.verifier.measure` returned.
     tolerance : float
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        E‖y‖². Relative distances are compared with its square root, since the loss is quadratic in
-        them.
+        what least squares explains of E‖y‖². Relative distances are compared with its square root,
+        since the loss is quadratic in them.
 
     Returns
     -------
@@ -110,9 +111,9 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the loss minus its global minimum is zero within the tolerance.
 
-    The difference is relative to E‖y‖². A difference below −tolerance is refuted too: then the loss
-    or the lower bound was computed wrongly. The claim is undecided if rounding errors are too
-    large.
+    The difference is relative to ‖M‖², what least squares explains of E‖y‖². A difference below
+    −tolerance is refuted too: then the loss or the lower bound was computed wrongly. The claim is
+    undecided if rounding errors are too large.
     """
     if figures.gap is None:
         return _bounded_gap(figures, tolerance)
@@ -133,6 +134,7 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     return at_most("gap", _MINIMUM, reference, gap, tolerance, advice, error=error)
 
 
+_PART = "the part of E‖y‖² that least squares explains"
 _MINIMUM = "the expected dropout loss equals its global minimum"
 
 
@@ -144,19 +146,19 @@ def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
     If these two bounds do not decide the claim, it is undecided.
     """
     reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
-    assert figures.lower_bound is not None
     error = figures.gap_error
-    most = figures.share(figures.value - figures.lower_bound)
+    most = figures.share(figures.excess)
     if most + error < -tolerance or abs(most) + error <= tolerance:
         why = "The loss is below its lower bound, so one of them was computed wrongly."
         return at_most("gap", _MINIMUM, reference, abs(most), tolerance, why, error=error)
-    reached = figures.value if figures.reached is None else figures.reached
-    least = figures.share(figures.value - reached)
+    least = figures.share(figures.decrease or 0.0)
     if least - error > tolerance:
-        why = f"L-BFGS from these weights finds a loss that is smaller by {least:.2g} times E‖y‖²."
+        why = (
+            f"L-BFGS from these weights finds a loss that is smaller by {least:.2g} times {_PART}."
+        )
         return Claim("gap", _MINIMUM, reference, least, tolerance, False, why, error)
     why = (
-        f"{_NOT_KNOWN} The loss minus the optimum lies between 0 and {most:.2g} times E‖y‖²: the "
+        f"{_NOT_KNOWN} The loss minus the optimum lies between 0 and {most:.2g} times {_PART}: the "
         "optimum of separate layers is smaller by that much, but L-BFGS from these weights found "
         "no smaller loss of tied layers."
     )
@@ -181,8 +183,9 @@ def _lost(figures: DropoutFigures) -> str:
     remedy = "" if figures.from_rows else f" {_REMEDY}"
     return (
         f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
-        f"{figures.gap_error:.1g} times E‖y‖², because the second moment of the standardised "
-        f"inputs has the condition number {figures.condition:.1g}.{dropped}{remedy}"
+        f"{figures.gap_error:.1g} times {_PART} ({figures.share(figures.energy):.1g} times smaller "
+        "than E‖y‖² itself), and the second moment of the standardised inputs has the condition "
+        f"number {figures.condition:.1g}.{dropped}{remedy}"
     )
 
 
@@ -374,7 +377,7 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance.
 
-    The gap is the loss minus its global minimum, relative to E‖y‖². The claim fails if the rows and
+    The gap is the loss minus its global minimum, relative to ‖M‖². The claim fails if the rows and
     their second moment contradict each other.
     """
     statement = "rounding errors of the loss minus its minimum are below the tolerance"
@@ -525,7 +528,7 @@ def certify_weights(
         Frequencies of the rows: a row of weight 2 counts as two equal rows.
     tolerance : float, default=1e-6
         The weights count as optimal if their loss minus the global minimum is at most this
-        multiple of E‖y‖².
+        multiple of what least squares explains of E‖y‖².
 
     Returns
     -------

@@ -69,7 +69,11 @@ class ReportedAttributes(NamedTuple):
 
 def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of `DropoutFigures` from those that an earlier version of lucidae saved."""
+    fields = {name: value for name, value in fields.items() if name != "reached"}
+    optimum = fields["optimum"]
     return {
+        "excess": 0.0 if optimum is None else fields["value"] - optimum,
+        "explainable": fields["energy"],
         "white": True,
         "rank_band": (fields["optimal_rank"], fields["optimal_rank"]),
         "subgradient": None,
@@ -84,7 +88,7 @@ def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
         "from_rows": False,
         "inconsistency": 0.0,
         "lower_bound": None,
-        "reached": None,
+        "decrease": None,
         "separated": None,
         "precision": EPSILON,
         "sampling": "This certificate was saved before sampling noise was measured.",
@@ -93,11 +97,12 @@ def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @saved_as(
-    "lucidae.dropout.figures/3",
+    "lucidae.dropout.figures/4",
     formerly=(
         "lucidae.dropout.measurement:Measurement",
         "lucidae.dropout.figures/1",
         "lucidae.dropout.figures/2",
+        "lucidae.dropout.figures/3",
     ),
     upgrade=_upgraded_figures,
 )
@@ -123,6 +128,10 @@ class DropoutFigures:
         The global minimum of f; None if no closed form is known.
     energy : float
         E‖y‖², the mean squared norm of the outputs.
+    excess : float
+        f minus its global minimum or, if that is not known, minus `lower_bound`.
+    explainable : float
+        ‖M‖², the part of E‖y‖² that least squares explains, to which the gap is relative.
     stationarity : float
         Norm of the gradient in white coordinates, relative to 2‖M‖ ‖(U, V')‖.
     relative_variance : float
@@ -142,7 +151,7 @@ class DropoutFigures:
         if the optimal product is not known or not unique.
     subgradient : float or None
         Amount by which the product U V'ᵀ violates the first-order optimality conditions, divided by
-        √E‖y‖²; None if the optimum is not known.
+        ‖M‖; None if the optimum is not known.
     attributes, attributes_error : float or None
         Relative difference of the fitted attribute that agrees least with the data (None if no
         attributes were given), and a bound on its rounding error.
@@ -156,7 +165,7 @@ class DropoutFigures:
         The strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies; None if the
         layers are not tied or the optimum is not known.
     gap_error : float
-        Bound on the error of the gap, divided by E‖y‖², that is caused by rounding and by
+        Bound on the error of the gap, divided by ‖M‖², that is caused by rounding and by
         ill-conditioned inputs.
     error : float
         Bound on the relative rounding error of the values that are computed from U, V' and M alone,
@@ -167,7 +176,7 @@ class DropoutFigures:
         threshold α, which tend to zero.
     undecided : float
         Bound on the error of the minimum that is caused by ill-conditioned inputs, divided by
-        E‖y‖².
+        ‖M‖².
     condition : float
         Condition number of the second moment of the standardised inputs, on their range.
     dropped : int
@@ -180,9 +189,9 @@ class DropoutFigures:
     lower_bound : float or None
         The minimum of f for separate layers, which bounds it from below, if the minimum for tied
         layers is not known; otherwise None.
-    reached : float or None
-        The smallest loss that a descent from the weights reached, if the minimum is not known and
-        the loss exceeds `lower_bound`; otherwise None.
+    decrease : float or None
+        The largest decrease of the loss by a descent from the weights, if the minimum is not known
+        and the loss exceeds `lower_bound`; otherwise None.
     separated : int or None
         Number of leading singular values of M that exceed sampling noise; None if a matrix was
         given instead of rows, or if there are too few rows.
@@ -200,6 +209,8 @@ class DropoutFigures:
     value: float
     optimum: float | None
     energy: float
+    excess: float
+    explainable: float
     stationarity: float
     relative_variance: float
     path_excess: float
@@ -223,7 +234,7 @@ class DropoutFigures:
     from_rows: bool
     inconsistency: float
     lower_bound: float | None
-    reached: float | None
+    decrease: float | None
     separated: int | None
     sampling: str
     precision: float
@@ -231,12 +242,9 @@ class DropoutFigures:
 
     @property
     def gap(self) -> float | None:
-        """Loss minus its global minimum, divided by E‖y‖²; None if the minimum is not known.
-
-        If E‖y‖² is zero, the difference is not divided.
-        """
-        return None if self.optimum is None else self.share(self.value - self.optimum)
+        """Loss minus its global minimum, divided by ‖M‖²; None if the minimum is not known."""
+        return None if self.optimum is None else self.share(self.excess)
 
     def share(self, loss: float) -> float:
-        """Return a difference of losses divided by E‖y‖²; not divided if E‖y‖² is zero."""
-        return loss / (self.energy if self.energy > 0 else 1.0)
+        """Return a difference of losses divided by ‖M‖²; not divided if that is zero."""
+        return loss / (self.explainable if self.explainable > 0 else 1.0)

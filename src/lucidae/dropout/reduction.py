@@ -154,7 +154,7 @@ class Reduced(NamedTuple):
     floor : float
         E‖y‖² − ‖M‖², the loss of least squares.
     undecided : float
-        Bound on the rounding error of the minimum of the dropout loss.
+        Bound on the rounding error of the minimum of the dropout loss without `floor`.
     blur : float
         Bound on the rounding error of M, in Frobenius norm.
     doubts : array of shape (q,)
@@ -192,8 +192,9 @@ class Optimum(NamedTuple):
 
     Attributes
     ----------
-    value, threshold, rank
-        The minimum of the loss, the amount by which dropout reduces each singular value of M, and
+    value, reducible, threshold, rank
+        The minimum of the loss, with and without the loss of least squares (`Reduced.floor`), which
+        no weights reduce; the amount by which dropout reduces each singular value of M, and
         the rank of the optimal product.
     singular_values, tail, spectrum
         The first r + 1 singular values of M; the sum of the squares of all after the first r; all
@@ -203,6 +204,7 @@ class Optimum(NamedTuple):
     """
 
     value: float
+    reducible: float
     threshold: float
     rank: int
     singular_values: Matrix
@@ -241,8 +243,16 @@ class Case(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """E‖y‖², to which losses are relative, or 1 if it is zero."""
+        """E‖y‖², to which fitted attributes are relative, or 1 if it is zero."""
         return self.data.energy if self.data.energy > 0 else 1.0
+
+    @property
+    def explainable(self) -> float:
+        """‖M‖², the part of E‖y‖² that least squares explains; E‖y‖² if it is zero.
+
+        Gaps are relative to it: no weights change the rest of the loss, however large it is.
+        """
+        return float((self.reduced.matrix**2).sum()) or self.scale
 
     @property
     def uncertainty(self) -> float:
@@ -300,7 +310,7 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     lengths = np.sqrt((matrix**2).sum(axis=0))
     noise = (size + len(matrix) + 10) * EPSILON
     wrong = noise * (lengths / (2 * pivots) + math.sqrt(data.energy) / np.sqrt(pivots))
-    undecided = float((2 * lengths * wrong + wrong**2).sum()) + noise * data.energy
+    undecided = float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum())
     lost = max(floor, 0.0) if dropped else 0.0
     return Reduced(
         matrix,
@@ -345,7 +355,7 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
         matrix,
         lower * deviations,
         float((rest**2).sum()),
-        float((2 * lengths * wrong + wrong**2).sum()) + noise * data.energy,
+        float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()),
         float(np.linalg.norm(wrong)),
         noise / pivots,
         _condition(triangle) ** 2,

@@ -41,8 +41,9 @@ from lucidae.dropout.reduction import (
 Matrix = np.ndarray[Any, Any]
 
 CERTIFIED = 1e-6
-"""Weights count as optimal if their loss minus the global minimum is at most this times E‖y‖².
-Relative distances are compared with its square root, since the loss is quadratic in them."""
+"""Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
+part of E‖y‖² that least squares explains. Relative distances are compared with its square root,
+since the loss is quadratic in them."""
 
 BAND = 3.0
 """The rank is not judged if a singular value of the optimal product lies within this factor of the
@@ -72,7 +73,7 @@ def measure(
         Whether both layers share their weights.
     tolerance : float, default=1e-6
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        E‖y‖².
+        ‖M‖², the part of E‖y‖² that least squares explains.
     reported : ReportedAttributes, optional
         Fitted attributes of the estimator that found the weights, which are compared with the
         data.
@@ -84,12 +85,17 @@ def measure(
     case = _case(problem, weights, strength, tied)
     optimum, level = case.optimum, math.sqrt(tolerance)
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
-    undecided = case.reduced.undecided / case.scale
+    excess, excess_error = _excess(case)
+    undecided = case.reduced.undecided / case.explainable
+    gap_error = excess_error / case.explainable + undecided
     stationarity, slope = _stationarity(case)
-    optimal = _is_optimal(value, case.bound, tolerance * case.scale, undecided <= tolerance)
+    # The answer is no if rounding errors leave it open.
+    optimal = abs(excess) / case.explainable + gap_error <= tolerance
     curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
     attributes = worst_attribute(reported, value, value_error, case)
-    rank, band = _count(case.product.values, level), _rank_band(case, level)
+    negligible = 0.0 if _is_learned(case) else level * math.sqrt(case.explainable)
+    rank = _count(case.product.values, level, negligible)
+    band = _rank_band(case, level)
     known, squared = optimum is not None, case.units.outputs**2
     separation = separated_from_noise(
         case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
@@ -101,12 +107,14 @@ def measure(
         value=value * squared,
         optimum=None if optimum is None else optimum.value * squared,
         energy=case.data.energy * squared,
+        excess=excess * squared,
+        explainable=case.explainable * squared,
         stationarity=stationarity,
-        relative_variance=_relative_variance(scores),
-        path_excess=_path_excess(scores, case.product.values),
+        relative_variance=_relative_variance(scores, negligible),
+        path_excess=_path_excess(scores, case.product.values, negligible),
         rank=rank,
-        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level),
-        product_distance=_distance(case, tolerance * case.scale),
+        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level, negligible),
+        product_distance=_distance(case, tolerance * case.explainable),
         curvature=curvature,
         reason=reason,
         paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
@@ -115,7 +123,7 @@ def measure(
         subgradient=_subgradient(case, rank) if known else None,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
-        gap_error=value_error / case.scale + undecided,
+        gap_error=gap_error,
         error=_inner_error(case),
         optimum_error=_optimum_error(case),
         undecided=undecided,
@@ -124,7 +132,7 @@ def measure(
         from_rows=case.data.root is not None,
         inconsistency=case.reduced.inconsistency,
         lower_bound=None if known else case.bound.value * squared,
-        reached=None if known or optimal else (value - _decrease(slope, case)) * squared,
+        decrease=None if known or optimal else _decrease(slope, case) * squared,
         separated=separation.number,
         sampling=separation.sentence,
         precision=EPSILON if reported is None else reported.precision,
@@ -178,12 +186,30 @@ def _residual(case: Case) -> Matrix | None:
     return None if outputs is None else outputs - matrix @ matrix.T
 
 
-def _is_optimal(value: float, bound: Optimum, allowed: float, decided: bool) -> bool:
-    """Tell whether the loss equals its lower bound `bound.value` up to `allowed`.
+def _excess(case: Case) -> tuple[float, float]:
+    """Return the loss minus its lower bound, and a bound on the rounding error of the loss.
 
-    The answer is no if rounding errors leave this open (`decided` is False).
+    Both losses are computed for white inputs, without the loss of least squares, which may be much
+    larger than both and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖². A factor R of the
+    rows is as accurate as the rows; one of their moment gives each product of the squared norm the
+    error of that moment, however small the norm is.
     """
-    return decided and abs(value - bound.value) <= allowed
+    left, inner, matrix = case.left, case.inner, case.reduced.matrix
+    lower, sizes = case.reduced.lower, np.abs(case.right)
+    sizes = sizes if lower is None else np.abs(lower) @ sizes
+    noise = (sum(case.data.cross.shape) + case.width + 10) * EPSILON
+    rest, outgoing = matrix - left @ inner.T, (left**2).sum(axis=0)
+    value = float((rest**2).sum() + case.strength * outgoing @ (inner**2).sum(axis=0))
+    doubt = np.abs(left) @ sizes.T + np.abs(matrix)
+    exact = case.data.root is not None or lower is None
+    error = 2 * float(((np.abs(rest) if exact else doubt) * doubt).sum())
+    error += (
+        2
+        * case.strength
+        * float(outgoing @ (sizes * (np.abs(inner) if exact else sizes)).sum(axis=0))
+    )
+    error += value + noise * float((doubt**2).sum())
+    return value - case.bound.reducible, noise * error
 
 
 def _value(
@@ -278,10 +304,11 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
         product = (towards[:, :rank] * share) @ vectors[:, :rank].T
     tail = float((rest**2).sum())
     missed = float((reduced.matrix**2).sum() - (values**2).sum()) if tied else 0.0
-    value = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed + reduced.floor
+    reducible = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed
     if strength > 0:
-        value += width * threshold**2 / strength
-    return Optimum(value, threshold, rank, values[: width + 1], tail, product, values)
+        reducible += width * threshold**2 / strength
+    value = reducible + reduced.floor
+    return Optimum(value, reducible, threshold, rank, values[: width + 1], tail, product, values)
 
 
 def _threshold(leading: Matrix, strength: float, width: int) -> float:
@@ -305,10 +332,21 @@ def _shrunk(optimum: Optimum) -> Matrix:
     return optimum.singular_values[: optimum.rank] - optimum.threshold
 
 
-def _count(values: Matrix, level: float) -> int:
-    """Return how many singular values exceed `level` times the largest one."""
+def _count(values: Matrix, level: float, negligible: float) -> int:
+    """Return how many singular values exceed `level` times the largest one, and `negligible`."""
     largest = float(values.max(initial=0.0))
-    return int((values > level * largest).sum()) if largest > 0 else 0
+    return int((values > max(level * largest, negligible)).sum()) if largest > 0 else 0
+
+
+def _is_learned(case: Case) -> bool:
+    """Tell whether the optimal product is not zero, up to rounding errors.
+
+    If it is zero (tied weights, and a target without positive eigenvalues), small weights are
+    compared with the target instead of with their own size.
+    """
+    noise = (sum(case.target.shape) + 10) * EPSILON * float(np.linalg.norm(case.target))
+    top = float((case.bound.singular_values - case.bound.threshold).max(initial=0.0))
+    return top > noise or noise == 0.0
 
 
 def _optimum_error(case: Case) -> float:
@@ -353,7 +391,7 @@ def _distance(case: Case, allowed: float) -> float | None:
 
 
 def _subgradient(case: Case, rank: int) -> float:
-    """Return by how much the product violates its optimality conditions, divided by √E‖y‖².
+    """Return by how much the product violates its optimality conditions, divided by ‖M‖.
 
     The product of the weights is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ,
     rank `rank`). With the target M, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if
@@ -375,7 +413,7 @@ def _subgradient(case: Case, rank: int) -> float:
         gram = outside.T @ outside if tall else outside @ outside.T
         largest = math.sqrt(max(_largest_eigenvalue(gram), 0.0))
     allowed = threshold + (float(product.values[rank - 1]) if 0 < rank == width else 0.0)
-    return max(inside, largest - allowed, 0.0) / math.sqrt(case.scale)
+    return max(inside, largest - allowed, 0.0) / math.sqrt(case.explainable)
 
 
 def _largest_eigenvalue(symmetric: Matrix) -> float:
@@ -408,27 +446,34 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
         cross, inputs = case.reduced.matrix, None
     unit = float(np.linalg.norm(cross)) or 1.0
     slope = Slope(cross / unit, inputs, strength, tied, point / math.sqrt(unit), shapes)
-    size = (4 if tied else 2) * slope.size * float(np.linalg.norm(slope.point))
+    # Where the optimal weights are zero, weights are small compared with √‖M‖, one in this scale.
+    length = max(float(np.linalg.norm(slope.point)), 0.0 if _is_learned(case) else 1.0)
+    size = (4 if tied else 2) * slope.size * length
     return float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
 
 
-def _relative_variance(scores: Matrix) -> float:
-    """Return the variance of importance scores divided by their squared mean; 0 if all are 0."""
+def _relative_variance(scores: Matrix, negligible: float) -> float:
+    """Return the variance of importance scores divided by their squared mean.
+
+    It is 0 if no score exceeds `negligible`.
+    """
     mean = float(scores.mean())
-    return float(((scores / mean - 1.0) ** 2).mean()) if mean > 0 else 0.0
+    return float(((scores / mean - 1.0) ** 2).mean()) if (scores > negligible).any() else 0.0
 
 
-def _path_excess(scores: Matrix, values: Matrix) -> float:
+def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
     """Return the squared path norm divided by its minimum for the same product, minus 1.
 
     The squared path norm is ψ² = Σ scoresᵢ², with the importance scores ‖uᵢ‖‖v'ᵢ‖ of the r hidden
     units. By Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of
     the product UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square
-    divided by r.
+    divided by r. The result is 0 if no score exceeds `negligible`.
     """
     nuclear = float(values.sum())
+    if not (scores > negligible).any():
+        return 0.0
     if nuclear == 0.0:
-        return 0.0 if not scores.any() else math.inf
+        return math.inf
     return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0
 
 
