@@ -533,3 +533,16 @@ def test_a_saddle_is_not_hidden_by_outputs_that_no_weights_explain(constant):
         assert saddle[name].holds is False, saddle.summary()
     assert model.certificate_.holds is True, model.certificate_.summary()
     assert certify((model.left_, model.right_), X, Y, **settings).holds is True
+
+
+@pytest.mark.parametrize("eigenvalues", [(-1.0, -1.0), (-1.0, -2.0), (-1.0, 1e-20)])
+@pytest.mark.parametrize("shape", ["equal", "one", "parallel"])
+@pytest.mark.parametrize("size", [0.0, 1e-9, 1e-6, 1e-4, 1e-2, 0.1])
+def test_weights_near_an_optimum_of_zero_are_compared_with_the_problem(eigenvalues, shape, size):
+    U = {"equal": np.eye(2), "one": np.diag([1.0, 0.0]), "parallel": np.ones((2, 2))}[shape]
+    settings = {"family": "dropout", "dropout": 0.5, "tied": True}
+    certificate = certify((size * U, None), matrix=np.diag(eigenvalues), **settings)
+    assert certificate.holds is bool(size < 1e-3), certificate.summary()
+    assert certificate["gap"].holds is bool(size < 1e-3)
+    zero = certify((size * U, None), matrix=np.eye(2), **settings)  # a saddle: the optimum is not 0
+    assert zero.holds is False

@@ -377,6 +377,8 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
+    If X* is zero, the distance is divided by ‖M‖.
+
     The result is None if the optimum is not known, or if the r-th and the next singular value of
     the target are so close that another product has the minimal loss up to `allowed`.
     """
@@ -387,7 +389,10 @@ def _distance(case: Case, allowed: float) -> float | None:
         last, following = optimum.singular_values[width - 1 : width + 1]
         if last**2 - following**2 <= allowed:
             return None
-    return relative_distance(case.left @ case.inner.T, optimum.product)
+    product = case.left @ case.inner.T
+    if not _is_learned(case):
+        return float(np.linalg.norm(product - optimum.product)) / math.sqrt(case.explainable)
+    return relative_distance(product, optimum.product)
 
 
 def _subgradient(case: Case, rank: int) -> float:
