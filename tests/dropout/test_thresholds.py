@@ -280,3 +280,10 @@ def test_weights_outside_the_range_are_noticed_where_the_range_is_clear(closenes
     )
     judged_attributes = measure(problem, weights, STRENGTH, reported=exact).attributes
     assert (judged_attributes > 0.1) is measured
+
+
+def test_the_remedy_for_lost_digits_is_centring_where_the_outputs_are_mostly_unexplained():
+    figures = replace(figures_of(), gap_error=3e-6)
+    for factor, centring in ((0.9e6, False), (1.1e6, True)):
+        lost = replace(figures, energy=factor * figures.explainable)
+        assert ("fit_intercept=True" in judged(lost, "conditioning").advice) is centring

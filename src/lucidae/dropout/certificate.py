@@ -44,6 +44,10 @@ UNCERTAIN_CURVATURE = 4.0
 """If the relative norm of the gradient is g, the Hessian differs from that of the nearest critical
 point by about UNCERTAIN_CURVATURE · g."""
 
+UNEXPLAINED = 1e6
+"""If E‖y‖² exceeds what least squares explains of it by this factor, the digits are lost in the
+outputs, which then have large means or consist of noise."""
+
 SINGLE = 1e-10
 """A rounding unit above this value means that the weights are stored in single precision."""
 
@@ -181,6 +185,8 @@ def _lost(figures: DropoutFigures) -> str:
         else ""
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
+    if figures.share(figures.energy) > UNEXPLAINED:
+        remedy = " Subtract the means of inputs and outputs first, or use fit_intercept=True."
     return (
         f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
         f"{figures.gap_error:.1g} times {_PART} ({figures.share(figures.energy):.1g} times smaller "

@@ -66,14 +66,18 @@ class SolverTraits:
         can be used in `partial_fit`.
     stops_at_tol : bool
         Whether the solver stops at `tol`. The certificate then allows a loss that exceeds its
-        minimum by `tol` times E‖y‖², but at most by `LARGEST_GAP` times E‖y‖².
+        minimum by `tol` times what least squares explains of E‖y‖², but at most by `LARGEST_GAP`
+        times it.
     """
 
     needs_rows: bool
     stops_at_tol: bool
 
     def allowed_gap(self, tol: float) -> float:
-        """Return how much the loss may exceed its minimum, relative to E‖y‖², in a certificate."""
+        """Return the largest gap that a certificate allows.
+
+        The gap is the loss minus its minimum, relative to what least squares explains of E‖y‖².
+        """
         return min(max(float(tol), CERTIFIED), LARGEST_GAP) if self.stops_at_tol else CERTIFIED
 
 
@@ -258,7 +262,8 @@ class NetworkState(FittedState):
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
     tolerance : float
-        Loss minus its minimum, relative to E‖y‖², that the certificate allows.
+        Loss minus its minimum, relative to what least squares explains of E‖y‖², that the
+        certificate allows.
     trained : TrainedNetwork or None
         The network that SGD found, or the exact optimum; None before it has been computed.
     row_objective : tuple of float or None

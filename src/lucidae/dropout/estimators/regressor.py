@@ -274,7 +274,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         SGD stops when the norm of the gradient of the expected loss is at most
         tol · 2‖E[yxᵀ]‖ ‖(U, V)‖, for inputs whose covariance is the identity. The exact solver
         does not use it. The certificate of SGD allows a loss that exceeds the optimum by `tol`
-        times E‖y‖², but at most by 0.02 times it.
+        times what least squares explains of E‖y‖², but at most by 0.02 times it.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
