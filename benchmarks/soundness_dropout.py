@@ -171,7 +171,7 @@ def judge(rng):
     claim, bound = certificate["gap"], certificate.evidence["bound"]
     rows = np.float64(X), np.float64(Y)
     M, _, lower, floor = white(*rows)
-    energy = ((rows[1] - rows[1].mean(0)) ** 2).sum() / len(X) or 1.0
+    explained = float((M**2).sum()) or 1.0
     start = np.concatenate([weights.left.ravel(), (lower.T @ weights.right).ravel()])
     value = loss_and_slope(start, M, strength, width)[0]
     # L-BFGS stops at an absolute norm of the gradient, so M is scaled to norm one.
@@ -180,13 +180,15 @@ def judge(rng):
     starts = [start + 1e-3 * rng.standard_normal(start.shape)]
     starts += [0.5 * rng.standard_normal(start.shape) for _ in range(3)]
     best = min(value, *(size**2 * descended(unit, strength, width, one) for one in starts))
-    gap = (value - best) / energy
+    gap = (value - best) / explained
     contradiction = ""
     if claim.holds and gap > 2 * TOLERANCE + claim.error:
         contradiction = "false pass"
     elif claim.holds is False and gap < TOLERANCE - claim.error:
         contradiction = "false failure"
-    elif best + floor < bound - (TOLERANCE + certificate["conditioning"].value) * energy:
+    elif best + floor < bound - (TOLERANCE + certificate["conditioning"].value) * (
+        explained + floor
+    ):
         contradiction = "below the bound"
     return kind, claim.holds, contradiction
 

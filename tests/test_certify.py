@@ -83,12 +83,12 @@ def test_coefficients_are_certified_with_their_dictionary():
 @pytest.mark.parametrize(
     ("subject", "arguments", "message"),
     [
-        ("text", {}, "str was given"),
+        ("text", {}, "of type str"),
         ((np.eye(2), np.eye(2)), {"family": "quadratic"}, "expected 'linear' or 'dropout'"),
-        ((np.eye(2), np.eye(2)), {"family": "linear"}, "certified on data"),
+        ((np.eye(2), np.eye(2)), {"family": "linear"}, "give the data"),
         ((np.eye(2), np.eye(3)), {"family": "linear", "X": np.eye(3)}, "expected"),
         ((np.eye(2), np.eye(2)), {"family": "linear", "X": np.eye(3)}, "3 features"),
-        (np.eye(2), {}, "give X and y"),
+        (np.eye(2), {}, "give the dictionary"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_with_a_reason(subject, arguments, message):

@@ -103,7 +103,7 @@ OPTIONS = {
     "learning_rate": ("'auto'", "above 0"),
     "tied": ("'auto'", "True", "False"),
     "l2": ("'auto'", "at least 0", "per latent"),
-    "prior": ("'geometric'", "'uniform'", "per prefix length"),
+    "prior": ("'geometric'", "'uniform'", "for each number of latents"),
     "random_state": ("integer", "RandomState", "None"),
     "verbose": ("integer", "True", "False"),
     "dropout": ("[0, 1)",),

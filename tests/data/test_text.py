@@ -72,8 +72,8 @@ def test_options_are_those_of_the_loaded_table(tmp_path, small_blocks, header):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("1,2,3", "line 3002: 3 cells, but the first line has 2"),
-        ("1", "line 3002: 1 cells, but the first line has 2"),
+        ("1,2,3", "line 3002 has 3 cells, but the first line has 2"),
+        ("1", "line 3002 has 1 cell, but the first line has 2"),
         ("true,1", "column 'a' of 'rows.csv' contains text after row"),
     ],
 )

@@ -220,3 +220,47 @@ def test_dropout_towards_one_leaves_the_rank_of_ties_undecided(dropout, ties):
     ):
         assert model.certificate_.holds is not False, model.certificate_.summary()
         assert model.certificate_["gap"].holds is True
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e5, 1e6])
+def test_a_range_that_the_moment_does_not_resolve_is_undecided(mean):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6, 11)) + mean
+    Y = X @ rng.standard_normal((11, 2))
+    model = DropoutRegressor(2, dropout=0.1, fit_intercept=False)
+    model.partial_fit(X[:3], Y[:3]).partial_fit(X[3:], Y[3:])
+    if mean <= 1e3:
+        assert model.certificate_.holds is True
+        assert certify(model, X, Y).holds is True
+    else:  # the rows show that V is not the one of smallest norm; their moment does not
+        assert model.certificate_["attributes"].undecided
+        assert model.certificate_.holds is None
+        assert certify(model, X, Y).holds is False
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+@pytest.mark.parametrize("name", [name for name in MODELS if "sgd" not in name])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_attributes_changed_in_place_are_judged(name, dtype, read_before):
+    X, y = data(name, dtype=dtype)
+    arrays = [
+        key for key in ASSIGNED if isinstance(getattr(fitted(name, X, y), key, 0), np.ndarray)
+    ]
+    assert {"left_", "right_", "singular_values_"} <= set(arrays)
+    for attribute in arrays:
+        model = fitted(name, X, y)
+        if read_before:
+            assert model.certificate_.holds is True
+        before = getattr(model, attribute).copy()
+        getattr(model, attribute)[:] = 9.0 if attribute in ("mean_", "intercept_") else 0.0
+        assert model.certificate_["attributes"].holds is False
+        assert certify(model).holds is False
+        assert certify(model, X, y).holds is False
+        getattr(model, attribute)[:] = before  # the fitted state itself was not changed
+        assert model.certificate_.holds is True
+        getattr(model, attribute)[:] = np.nan
+        assert model.certificate_.holds is False
+
+
+def fitted(name, X, y):
+    return clone(MODELS[name]).fit(X, y)

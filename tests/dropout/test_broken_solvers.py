@@ -265,10 +265,16 @@ def test_a_wrong_rank_or_threshold_is_noticed(name, shrink, monkeypatch):
     assert FITS[name]().certificate_.holds is not True
 
 
+def changed_weights(model):
+    model._state.network.weights.left.__imul__(1.01)
+    model._state.changed()
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda model: model._state.network.weights.left.__imul__(1.01),
+        changed_weights,
+        lambda model: model.left_.__imul__(1.01),
         lambda model: model.coef_.__imul__(5.0),
         lambda model: model.intercept_.__iadd__(1.0),
         lambda model: model.singular_values_.__imul__(1.001),

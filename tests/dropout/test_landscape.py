@@ -203,7 +203,7 @@ def test_verdicts_on_torch_tensors():
         (lambda: classify(np.ones((3, 2)), np.eye(2), 0.5), "rows"),
         (lambda: classify(np.ones((2, 2)), np.eye(2), -1.0), "strength"),
         (lambda: classify(np.full((2, 2), np.nan), np.eye(2), 0.5), "NaN"),
-        (lambda: equalized_critical_points(np.eye(40), 0.5, 20), "smaller matrix"),
+        (lambda: equalized_critical_points(np.eye(40), 0.5, 20), "Give a smaller M"),
         (lambda: equalized_critical_points(np.eye(2), 0.5, 0), "width"),
         (lambda: scalar_surface(np.nan), "target"),
         (lambda: scalar_surface(1.0, points=1), "points"),

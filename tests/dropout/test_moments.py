@@ -27,7 +27,7 @@ def test_joint_moment_equals_the_moment_of_joined_rows_in_blocks(monkeypatch, sp
 
 
 def test_rows_and_targets_of_different_number_are_refused():
-    with pytest.raises(ValueError, match="one y per row"):
+    with pytest.raises(ValueError, match="one row of y per row"):
         joint_moment(np.ones((3, 2)), np.ones(4))
 
 

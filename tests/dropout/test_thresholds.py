@@ -137,7 +137,7 @@ def test_factorised_rows_agree_with_the_moment(shift, holds):
 def test_a_gap_below_minus_the_tolerance_fails():
     figures = figures_of()
     for shift, holds in ((-3e-6, False), (-3e-7, True), (3e-7, True), (3e-6, False)):
-        moved = replace(figures, value=figures.value + shift * figures.energy)
+        moved = replace(figures, excess=figures.excess + shift * figures.explainable)
         assert judged(moved, "gap").holds is holds
         assert judged(moved, "gap").value == pytest.approx(shift, rel=1e-3)
 
@@ -148,7 +148,7 @@ def test_a_figure_within_its_error_has_no_verdict():
     assert judged(replace(figures, gap_error=3e-6), "conditioning").holds is None
     assert judged(replace(figures, gap_error=3e-7), "conditioning").holds is True
     assert judged(replace(figures, gap_error=3e-6), "equalized").holds is None
-    near = replace(figures, value=figures.value + 1.1e-6 * figures.energy, gap_error=3e-7)
+    near = replace(figures, excess=1.1e-6 * figures.explainable, gap_error=3e-7)
     assert judged(near, "gap").holds is None
     assert "float64" in judged(near, "gap").advice
 
@@ -280,3 +280,10 @@ def test_weights_outside_the_range_are_noticed_where_the_range_is_clear(closenes
     )
     judged_attributes = measure(problem, weights, STRENGTH, reported=exact).attributes
     assert (judged_attributes > 0.1) is measured
+
+
+def test_the_remedy_for_lost_digits_is_centring_where_the_outputs_are_mostly_unexplained():
+    figures = replace(figures_of(), gap_error=3e-6)
+    for factor, centring in ((0.9e6, False), (1.1e6, True)):
+        lost = replace(figures, energy=factor * figures.explainable)
+        assert ("fit_intercept=True" in judged(lost, "conditioning").advice) is centring

@@ -203,8 +203,14 @@ def test_compiles_under_autocast():
         (lambda: DropoutPenalty(1.0), "dropout"),
         (lambda: DropoutPenalty(-0.1), "dropout"),
         (lambda: DropoutPenalty(0.5, reduction="none"), "reduction"),
-        (lambda: DropoutPenalty()(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)), "bottleneck"),
-        (lambda: equalize_layers(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)), "bottleneck"),
+        (
+            lambda: DropoutPenalty()(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)),
+            "same hidden units",
+        ),
+        (
+            lambda: equalize_layers(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)),
+            "same hidden units",
+        ),
         (lambda: equalize_layers(torch.nn.Conv2d(1, 1, 1), torch.nn.Linear(2, 3)), "Conv2d"),
         (lambda: certify_dropout(*layers(), torch.ones(9, 3).double()), r"expected \(n, 4\)"),
         (lambda: certify_dropout(*layers(), torch.ones(9, 4).double()), "give the target"),

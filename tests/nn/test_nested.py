@@ -262,7 +262,10 @@ def test_batches_and_the_whole_agree_and_single_precision_is_kept():
     ("arguments", "words"),
     [
         ((torch.nn.ReLU(), torch.nn.Linear(2, 3), torch.ones(4, 3)), "ReLU"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(4, 3), torch.ones(4, 3)), "bottleneck"),
+        (
+            (torch.nn.Linear(3, 2), torch.nn.Linear(4, 3), torch.ones(4, 3)),
+            "same hidden units",
+        ),
         ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.ones(4, 5)), r"\(batch, 3\)"),
         ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.ones(1, 3)), "at least two"),
         ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.full((4, 3), torch.nan)), "NaN"),

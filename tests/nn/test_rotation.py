@@ -255,7 +255,7 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="different settings"):
         RotationAugmented(uneven, encoder, decoder, tied=True)
     wide = torch.nn.Linear(3, 9, dtype=torch.float64)
-    with pytest.raises(ValueError, match="transposes"):
+    with pytest.raises(ValueError, match="transposed"):
         RotationAugmented(sgd(encoder, wide), encoder, wide, tied=True)
     optimizer = RotationAugmented(good, encoder, decoder)
     encoder(torch.tensor(rows()))

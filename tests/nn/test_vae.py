@@ -313,7 +313,7 @@ def test_gradcheck_compile_and_state():
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda: DictionaryVAE(torch.ones(3), 0.1), r"\(d, κ\)"),
+        (lambda: DictionaryVAE(torch.ones(3), 0.1), "one column per latent"),
         (lambda: DictionaryVAE(torch.full((2, 2), torch.nan), 0.1), "finite"),
         (lambda: DictionaryVAE(torch.eye(2), 0.0), "noise_variance"),
         (lambda: DictionaryVAE(torch.eye(2), 0.1, covariance="low_rank"), "covariance"),

@@ -229,7 +229,7 @@ def test_the_sets_that_are_checked_have_as_many_columns_as_the_rank_leaves_free(
     Phi[:, 5] = Phi[:, :3] @ U[:, 0] - Phi[:, 3] - Phi[:, 4]
     one, two = position(Phi, [0, 1, 2], U[:, :1]), position(Phi, [0, 1, 2], U)
     assert one.unique is False
-    assert one.reason.startswith("Some 3 columns may allow others")
+    assert one.reason.startswith("All sets of 3 columns were checked: with some")
     assert two.unique is True
     assert "no set of 2 columns" in two.reason
 

@@ -1,8 +1,9 @@
 """Dropout in linear networks: the exact optimum of dropout training.
 
 The package contains the expected loss of dropout training, its global minimum in closed form,
-equalizers, the loss landscape, training by SGD, certificates and estimators of Mianjy et al. 2018,
-for inputs of any covariance.
+equalizers (rotations of the hidden layer that give all hidden units equal norms), the loss
+landscape, training by stochastic gradient descent (SGD), certificates and estimators. They follow
+Mianjy et al. 2018, but allow inputs of any covariance.
 """
 
 from lucidae.dropout.certificate import certify_weights

@@ -14,26 +14,28 @@ from lucidae.dropout.reduction import RANGE_FACTOR, Case, host, relative_distanc
 Matrix = np.ndarray[Any, Any]
 
 CLEAR = 1e3
-"""The range of the inputs is clear where its smallest pivot exceeds the level of rounding errors
-by this factor."""
+"""The range of the inputs (the directions in which they vary) counts as known if the smallest pivot
+of its triangular factorisation exceeds the rounding errors by this factor."""
 
 
 def worst_attribute(
     reported: ReportedAttributes | None, value: float, value_error: float, case: Case
 ) -> tuple[float, float] | None:
-    """Return the difference and its error for the attribute that agrees least with the data.
+    """Return the relative error of the least accurate fitted attribute, and its own uncertainty.
 
-    Differences are relative. An attribute that certainly differs takes precedence over one that
-    differs within its error.
+    Every reported attribute is compared with the value computed from the weights and the data. An
+    attribute whose difference certainly exceeds its rounding error takes precedence over one whose
+    difference may be a rounding error. The result is None if no attributes were reported.
 
     Parameters
     ----------
     reported : ReportedAttributes or None
-        The attributes, in the units of the data; None if there are none.
+        Attributes of the estimator, in the units of the data; None if there are none.
     value, value_error : float
-        The loss of the weights in the units of `case`, and a bound on its rounding error.
+        The expected dropout loss of the weights in the units of `case`, and a bound on its rounding
+        error.
     case : Case
-        The weights and the data.
+        The weights and the data, scaled to the order of one.
     """
     if reported is None:
         return None
@@ -43,7 +45,7 @@ def worst_attribute(
         *_function_differences(given, case),
         *((abs(a - b) / max(abs(b), EPSILON), 0.0) for a, b in given.settings),
         (abs(given.objective - value) / case.scale, value_error / case.scale),
-        (_outside_range(case, given.precision), 0.0),
+        _outside_range(case, given.precision),
     ]
     if given.rows is not None:
         error = (given.rows[1] + value_error) / case.scale
@@ -54,10 +56,11 @@ def worst_attribute(
 
 
 def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
-    """Compare ``singular_values_``, ``threshold_`` and ``rank_`` with the data.
+    """Return relative errors of ``singular_values_``, ``threshold_`` and ``rank_``, with bounds.
 
-    The reported threshold α and rank ρ must also fit the singular values of the data:
-    s_{ρ+1} ≤ α < s_ρ, or ρ = r.
+    Each pair is a difference from the data, relative to the largest singular value, and a bound on
+    its rounding error. The reported threshold α and rank ρ must also fit the singular values s of
+    the data: s_{ρ+1} ≤ α < s_ρ, or ρ equals the number r of hidden units.
     """
     optimum, width = case.bound, case.width
     values, reported = optimum.singular_values, host(given.singular_values)
@@ -84,7 +87,11 @@ def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 
 
 def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
-    """Compare ``coef_``, the mean prediction and ``mean_`` with the weights and the data."""
+    """Return relative errors of ``coef_``, mean prediction and ``mean_``, with error bounds.
+
+    They are compared with the weights and the data. Each pair is a relative difference and a bound
+    on its rounding error; attributes that the estimator does not have are left out.
+    """
     inputs, size = case.data.inputs, math.sqrt(case.scale)
     features = case.right.shape[0]
     deviations = np.ones(features) if inputs is None else np.sqrt(np.diag(inputs))
@@ -103,10 +110,12 @@ def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 def _coefficient_differences(
     given: ReportedAttributes, case: Case, deviations: Matrix
 ) -> list[tuple[float, float]]:
-    """Compare ``coef_`` with UVᵀ, beyond the rounding of its dtype.
+    """Return two relative errors of ``coef_``, which should be UVᵀ, with rounding-error bounds.
 
-    The effect on predictions is compared too, because a large coefficient may belong to a feature
-    of small scale.
+    U and V are the weights ``left_`` and ``right_``. The rounding of the dtype of ``coef_`` is
+    subtracted. The first difference is that of the coefficients. The second is that of the
+    predictions: a coefficient of a feature of small scale may be large without effect, and the
+    other way round. `deviations` are the standard deviations of the features.
     """
     product = case.left @ case.right.T
     wrong = np.abs(host(given.coef).reshape(product.shape) - product)
@@ -120,20 +129,23 @@ def _coefficient_differences(
     ]
 
 
-def _outside_range(case: Case, precision: float) -> float:
-    """Return the share of V outside the range of the inputs, on which the loss does not depend.
+def _outside_range(case: Case, precision: float) -> tuple[float, float]:
+    """Return the relative norm of the part of V outside the range of the inputs, and its error.
 
-    The estimators return the weights of smallest norm, which have no such share. Where the range
-    is not clearly separated from what was dropped, it is not measured.
+    V are the incoming weights ``right_``; the range is spanned by the directions in which the
+    inputs vary. The loss does not depend on that part, and the estimators return the weights of
+    smallest norm, for which it is zero. It is reduced by `precision`, the rounding unit of the
+    weights. Its error is infinite, so that the claim is undecided, if the directions of smallest
+    variance cannot be told from rounding errors.
     """
     lower, right, inputs = case.reduced.lower, case.right, case.data.inputs
     if lower is None or inputs is None or lower.shape[0] in (0, lower.shape[1]):
-        return 0.0
+        return 0.0, 0.0
     condition, variances = case.reduced.condition, np.diag(inputs)[np.diag(inputs) > 0]
     # In features of very different scales the range is known to the precision of the largest.
     grading = math.sqrt(float(variances.max() / variances.min()))
     spread = (condition if case.data.root is None else math.sqrt(condition)) * grading
     if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
-        return 0.0
+        return 0.0, math.inf
     basis, _ = scipy.linalg.qr(lower.T, mode="economic")
-    return max(relative_distance(basis @ (basis.T @ right), right) - precision, 0.0)
+    return max(relative_distance(basis @ (basis.T @ right), right) - precision, 0.0), 0.0

@@ -1,4 +1,4 @@
-"""Claims about dropout networks, from the figures that `lucidae.dropout.verifier` measures."""
+"""Claims about dropout networks, from the values that `lucidae.dropout.verifier` measures."""
 
 from __future__ import annotations
 
@@ -33,42 +33,57 @@ from lucidae.validation import check_flag, check_number, check_rows, check_weigh
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
 LARGEST_GAP = 2e-2
-"""Largest gap, relative to E‖y‖², that the certificate of a fit by SGD allows, whatever its `tol`:
-weights with a larger gap are not called a global minimum."""
+"""Largest gap that the certificate of a fit by SGD allows, whatever its `tol`. The gap is the loss
+minus its global minimum, relative to what least squares explains of E‖y‖²; weights with a larger
+gap are not called optimal."""
 
 CONSISTENT = 1e-9
-"""Largest difference between the second moment of the rows and that of their triangular factor, in
-units of standard deviations: more than the rounding errors of 10⁶ rows, less than any error that
-changes a certified gap."""
+"""Largest difference between the second moment of the rows and that of their triangular factor (of
+a QR factorisation), in units of standard deviations. It exceeds the rounding errors of 10⁶ rows
+and is smaller than any error that changes a certified gap to the minimum."""
 
 UNCERTAIN_CURVATURE = 4.0
-"""Where the relative norm of the gradient is g, the Hessian differs from that of the nearest
-critical point by about UNCERTAIN_CURVATURE · g."""
+"""If the relative norm of the gradient is g, the Hessian differs from that of the nearest critical
+point by about UNCERTAIN_CURVATURE · g."""
+
+UNEXPLAINED = 1e6
+"""If E‖y‖² exceeds what least squares explains of it by this factor, the digits are lost in the
+outputs, which then have large means or consist of noise."""
 
 SINGLE = 1e-10
-"""Rounding units above this are those of single precision."""
+"""A rounding unit above this value means that the weights are stored in single precision."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
-_NO_DROPOUT = "Without dropout the loss depends on the product U Vᵀ alone."
+_NO_DROPOUT = (
+    "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of single units."
+)
 _CORRELATED = (
     "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
-    "white inputs. With tied layers and correlated inputs the optimum is in general not equalized."
+    "white inputs. With tied layers and correlated inputs the hidden units of the optimum have in "
+    "general unequal norms."
 )
-_REMEDY = "Call fit, or lucidae.certify, with all rows at once: they have more digits than moments."
-_SEE = "float64 does not determine the gap: see the claim on conditioning."
-_NOT_KNOWN = "No closed form is known for tied weights with inputs that are not white."
+_REMEDY = (
+    "Call fit, or lucidae.certify, with all rows at once: the rows lose fewer digits to rounding "
+    "than their second moment."
+)
+_SEE = (
+    "Rounding errors of float64 leave the distance to the optimum open: see the claim "
+    "'conditioning'."
+)
+_NOT_KNOWN = "For tied weights and inputs that are not white no formula of the optimum is known."
 
 
 def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-    """Return the claims that the figures support, most important first.
+    """Return the claims that the measured values support, most important first.
 
     Parameters
     ----------
     figures : DropoutFigures
-        The result of `measure`.
+        The values that `lucidae.dropout.verifier.measure` returned.
     tolerance : float
-        Relative gap up to which weights count as optimal. Relative distances are compared with
-        its square root, since the gap is quadratic in them.
+        Weights count as optimal if their loss minus the global minimum is at most this multiple of
+        what least squares explains of E‖y‖². Relative distances are compared with its square root,
+        since the loss is quadratic in them.
 
     Returns
     -------
@@ -100,7 +115,12 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Claim a gap between −tolerance and tolerance: below, the value or the bound is wrong."""
+    """Return the claim that the loss minus its global minimum is zero within the tolerance.
+
+    The difference is relative to ‖M‖², what least squares explains of E‖y‖². A difference below
+    −tolerance is refuted too: then the loss or the lower bound was computed wrongly. The claim is
+    undecided if rounding errors are too large.
+    """
     if figures.gap is None:
         return _bounded_gap(figures, tolerance)
     reference = f"Mianjy et al. 2018, Theorem {'2.4' if figures.tied else '3.6'}"
@@ -120,63 +140,74 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     return at_most("gap", _MINIMUM, reference, gap, tolerance, advice, error=error)
 
 
-_MINIMUM = "the expected dropout loss is its global minimum"
+_PART = "the part of E‖y‖² that least squares explains"
+_MINIMUM = "the expected dropout loss equals its global minimum"
 
 
 def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Claim a small gap where the minimum is not known, from a lower and an upper bound of it.
+    """Return the claim that tied weights are optimal, from bounds on the unknown minimum.
 
-    The minimum for separate layers bounds the loss of tied layers from below; a loss that a
-    descent reached bounds the minimum from above.
+    The claim is about the gap, the loss minus its minimum. The minimum for separate layers bounds
+    the loss of tied layers from below; a loss that a descent reached bounds the minimum from above.
+    If these two bounds do not decide the claim, it is undecided.
     """
     reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
-    assert figures.lower_bound is not None
     error = figures.gap_error
-    most = figures.share(figures.value - figures.lower_bound)
+    most = figures.share(figures.excess)
     if most + error < -tolerance or abs(most) + error <= tolerance:
         why = "The loss is below its lower bound, so one of them was computed wrongly."
         return at_most("gap", _MINIMUM, reference, abs(most), tolerance, why, error=error)
-    reached = figures.value if figures.reached is None else figures.reached
-    least = figures.share(figures.value - reached)
+    least = figures.share(figures.decrease or 0.0)
     if least - error > tolerance:
-        why = f"L-BFGS from these weights reaches a loss that is smaller by {least:.2g} of E‖y‖²."
+        why = (
+            f"L-BFGS from these weights finds a loss that is smaller by {least:.2g} times {_PART}."
+        )
         return Claim("gap", _MINIMUM, reference, least, tolerance, False, why, error)
     why = (
-        f"{_NOT_KNOWN} The gap lies between 0 and {most:.2g}, the distance to the minimum for "
-        "separate layers; L-BFGS from these weights found no smaller loss."
+        f"{_NOT_KNOWN} The loss minus the optimum lies between 0 and {most:.2g} times {_PART}: the "
+        "optimum of separate layers is smaller by that much, but L-BFGS from these weights found "
+        "no smaller loss of tied layers."
     )
     return undecided("gap", _MINIMUM, reference, why, most, tolerance, error=error)
 
 
 def _training(figures: DropoutFigures) -> str:
-    """Return the advice for weights that are not optimal."""
+    """Return the advice for weights that are not optimal: train longer or use the exact solver."""
     rounded = figures.precision > SINGLE
-    hint = " The weights are rounded to float32: fit to rows in float64." if rounded else ""
+    hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
     return f"Train longer with a decreasing learning rate; {_EXACT}{hint}"
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Return a sentence that says why rounding errors leave the gap undecided."""
+    """Return a sentence that says why rounding errors leave the gap to the minimum undecided."""
     dropped = (
-        f" The number of directions of the inputs that cannot be told from constants is "
+        f" Number of directions in which the inputs are constant up to rounding errors: "
         f"{figures.dropped}."
         if figures.dropped
         else ""
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
+    if figures.share(figures.energy) > UNEXPLAINED:
+        remedy = " Subtract the means of inputs and outputs first, or use fit_intercept=True."
     return (
-        f"float64 does not decide it: rounding errors may change the gap by "
-        f"{figures.gap_error:.1g} of E‖y‖², because the second moment of the standardised inputs "
-        f"has the condition number {figures.condition:.1g}.{dropped}{remedy}"
+        f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
+        f"{figures.gap_error:.1g} times {_PART} ({figures.share(figures.energy):.1g} times smaller "
+        "than E‖y‖² itself), and the second moment of the standardised inputs has the condition "
+        f"number {figures.condition:.1g}.{dropped}{remedy}"
     )
 
 
 def _saddle_advice(figures: DropoutFigures) -> str:
+    """Return the advice for weights at a strict saddle, with the reason found by `classify`."""
     return f"The weights are at a strict saddle. {figures.reason}"
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the product U Vᵀ satisfies the optimality conditions of the convex relaxation"
+    """Return the claim that the product U Vᵀ of the weights satisfies conditions of optimality.
+
+    They are the first-order conditions of a global minimum of the convex relaxation of the loss.
+    """
+    statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
     if figures.subgradient is None:
         return does_not_apply("subgradient", statement, reference, _NOT_KNOWN)
@@ -186,13 +217,14 @@ def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
         reference,
         figures.subgradient,
         math.sqrt(tolerance),
-        f"Some singular value of the product differs from the optimal one. {_EXACT}",
+        f"Some singular value of the product U Vᵀ differs from the optimal one. {_EXACT}",
         error=figures.error,
     )
 
 
 def _product(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the network computes the optimal function: the least-squares map, shrunk"
+    """Return the claim that the product U Vᵀ of the weights equals the optimal product."""
+    statement = "the weights' product U Vᵀ is optimal: least squares with reduced singular values"
     reference = "Mianjy et al. 2018, Theorem 3.6"
     if figures.product_distance is None:
         why = (
@@ -208,53 +240,66 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
         reference,
         figures.product_distance,
         math.sqrt(tolerance),
-        f"The network computes a function that differs from the optimal one. {_EXACT}",
+        f"The product U Vᵀ differs from the optimal one. {_EXACT}",
         error=figures.error + figures.optimum_error,
     )
 
 
 def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "all hidden units have equal importance: variance over squared mean of the scores"
+    """Return the claim that all hidden units have equal importance scores ‖uᵢ‖ √(vᵢᵀC vᵢ).
+
+    uᵢ and vᵢ are the outgoing and incoming weights of unit i, and C is the second moment of the
+    inputs.
+    """
+    statement = "all hidden units have equal importance scores: their relative variance is zero"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     why = _why_not_equalized(figures)
     if why:
         return does_not_apply("equalized", statement, reference, why)
-    advice = "lucidae.equalize_pair equalizes the units without changing the product."
+    advice = "lucidae.equalize_pair makes the scores equal without changing the product U Vᵀ."
     variance = figures.relative_variance
     error = _error_of_square(variance, figures.error)
     return at_most("equalized", statement, reference, variance, tolerance, advice, error=error)
 
 
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
-    statement = "the path norm is the smallest one of all weights with this product U Vᵀ"
+    """Return the claim that no weights with the same product U Vᵀ have a smaller path norm.
+
+    The squared path norm is the sum of the squared importance scores of the hidden units, which are
+    defined in `_equalized`.
+    """
+    statement = "no weights with the same product U Vᵀ have a smaller path norm"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
     why = _why_not_equalized(figures)
     if why:
         return does_not_apply("path_norm", statement, reference, why)
-    advice = "lucidae.equalize_pair minimises the path norm without changing the product."
+    advice = "lucidae.equalize_pair minimises the path norm without changing the product U Vᵀ."
     excess = figures.path_excess
     error = _error_of_square(excess, figures.error)
     return at_most("path_norm", statement, reference, excess, tolerance, advice, error=error)
 
 
 def _error_of_square(figure: float, error: float) -> float:
-    """Return the error of a figure that is quadratic about its minimum zero.
+    """Return a bound on the error of a measured value that is quadratic in the importance scores.
 
-    Importance scores with relative errors e change a figure v by at most 2e√v + e².
+    If the importance scores of the hidden units have relative errors of at most e (`error`), a
+    value v (`figure`) that is zero at its minimum, such as their relative variance, changes by at
+    most 2e√v + e².
     """
     return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Return the reason why the optimum need not be equalized; empty where it is equalized."""
+    """Return why the optimal hidden units may have unequal norms; "" if they have equal norms."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
 
 
 def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
+    """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
     statement = (
-        f"the product U Vᵀ has the rank of the optimal one with {figures.width} hidden units"
+        f"the weights' product U Vᵀ has the rank of the optimum with {figures.width} hidden units"
     )
     reference = "Mianjy et al. 2018, Theorem 3.6"
     rank, optimal = figures.rank, figures.optimal_rank
@@ -264,8 +309,8 @@ def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
     if rank != optimal and lowest <= rank <= highest:
         why = (
             "The numerical rank of the optimal product is not defined: one of its singular values "
-            f"is about {math.sqrt(tolerance):.1g} of the largest, at which zero is told from "
-            "nonzero, or is smaller than its rounding error."
+            f"is about {math.sqrt(tolerance):.1g} times the largest, the limit below which it "
+            "counts as zero, or is smaller than its rounding error."
         )
         return undecided("rank", statement, reference, why, float(rank), float(optimal))
     advice = "" if rank == optimal else _rank_advice(rank > optimal)
@@ -273,15 +318,17 @@ def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _rank_advice(too_large: bool) -> str:
+    """Return the advice for a product of the weights whose rank is too large, or too small."""
     if too_large:
-        return f"The network uses directions that dropout removes at the optimum. {_EXACT}"
-    return f"The network lacks directions that are present at the optimum. {_EXACT}"
+        return f"The product U Vᵀ has singular directions that the optimum does not have. {_EXACT}"
+    return f"The product U Vᵀ lacks singular directions that the optimum has. {_EXACT}"
 
 
 def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
+    """Return the claim that the gradient of the expected dropout loss is zero at the weights."""
     return at_most(
         "stationarity",
-        "the gradient of the expected dropout loss vanishes",
+        "the gradient of the expected dropout loss is zero",
         "Mianjy et al. 2018, eq. 2",
         figures.stationarity,
         math.sqrt(tolerance),
@@ -291,8 +338,12 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
-    """Claim that no curvature is negative; needed only where the gap is not decided."""
-    statement = "the Hessian has no negative eigenvalue, so the point is not a strict saddle"
+    """Return the claim that the Hessian of the loss has no negative eigenvalue at the weights.
+
+    If the curvature was not measured, the claim does not apply if the gap already decides whether
+    the weights are optimal (`decided`); otherwise it is undecided.
+    """
+    statement = "the Hessian of the loss has no negative eigenvalue, so this is no strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
         state = does_not_apply if decided else undecided
@@ -304,29 +355,43 @@ def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> C
     )
 
 
+ATTRIBUTES_CLAIM = (
+    "attributes",
+    "the fitted attributes agree with the weights and the data",
+    "Mianjy et al. 2018, Theorem 3.6",
+)
+"""Name, statement and reference of the claim about the fitted attributes."""
+
+
 def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Claim that the attributes of the estimator are those of the data."""
+    """Return the claim that the estimator's attributes agree with the weights and the data.
+
+    The result is empty if no attributes were compared.
+    """
     if figures.attributes is None:
         return ()
     return (
         at_most(
-            "attributes",
-            "the fitted attributes agree with the weights and the data",
-            "Mianjy et al. 2018, Theorem 3.6",
+            *ATTRIBUTES_CLAIM,
             figures.attributes,
             ATTRIBUTES,
-            "The attributes do not belong to these weights and data, or they were changed.",
+            "The fitted attributes belong to other weights or data, or were assigned after the "
+            "fit. Call fit again.",
             error=figures.attributes_error,
         ),
     )
 
 
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Claim that the gap is known within the tolerance."""
-    statement = "rounding errors change the gap, relative to E‖y‖², by at most the tolerance"
+    """Return the claim that rounding errors change the gap by less than the tolerance.
+
+    The gap is the loss minus its global minimum, relative to ‖M‖². The claim fails if the rows and
+    their second moment contradict each other.
+    """
+    statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
-        why = "The rows and their second moment differ, so one of them is wrong."
+        why = "The second moment of the rows differs from the stored one, so one of them is wrong."
         value = figures.inconsistency
         return Claim("conditioning", statement, reference, value, CONSISTENT, False, why)
     share = figures.gap_error
@@ -334,8 +399,8 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
         why = _lost(figures)
         return undecided("conditioning", statement, reference, why, share, tolerance)
     note = (
-        f"The number of directions of the inputs that count as constant is {figures.dropped}: "
-        "their standard deviation, relative to the features, is at the level of rounding errors."
+        f"Number of directions in which the inputs count as constant: {figures.dropped}. Their "
+        "standard deviation in these directions is as small as rounding errors."
         if figures.dropped
         else ""
     )
@@ -343,19 +408,23 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Report the strength below which Mianjy et al. 2018, Theorem 4.3 applies, for tied weights."""
+    """Return the reported strength of dropout below which the tied optimum has full rank.
+
+    For tied weights this is the condition of Mianjy et al. 2018, Theorem 4.3; otherwise the result
+    is empty.
+    """
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound
     advice = (
         f"The strength of this dropout, {figures.strength:.3g}, is "
-        f"{'below' if inside else 'above'} it. Every local minimum is global in both cases (proof "
-        "in the docstring of lucidae.dropout.theory)."
+        f"{'below' if inside else 'above'} this limit. In both cases every local minimum of the "
+        "loss is global (proof in the docstring of lucidae.dropout.theory)."
     )
     return (
         reported(
             "small_dropout",
-            "the optimum has full rank if dropout/(1 − dropout) is below this strength",
+            "value of dropout/(1 − dropout) below which the optimal product U Uᵀ has full rank",
             "Mianjy et al. 2018, Theorem 4.3",
             figures.paper_bound,
             advice,
@@ -364,8 +433,8 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _sampling(figures: DropoutFigures) -> Claim:
-    """Report how many components another sample of the same size would show again."""
-    statement = "number of leading components that are separated from sampling noise"
+    """Return the reported number of components that stand out from the sampling noise."""
+    statement = "number of leading singular directions of the data that exceed sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
         return does_not_apply("sampling", statement, reference, figures.sampling)
@@ -383,7 +452,7 @@ def certificate_of(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on a problem; `title` says what is certified.
+    """Return the certificate of weights on a problem; `title` is the heading of the certificate.
 
     The other arguments are those of `lucidae.dropout.verifier.measure`.
     """
@@ -397,24 +466,28 @@ def certificate_of(
 def _explained(
     figures: DropoutFigures, problem: LinearProblem, weights: Weights, tolerance: float
 ) -> DropoutFigures:
-    """Add the sentence of `classify` if tied weights are at a saddle; no figure changes."""
+    """Return the measured values with a reason added if tied weights are at a strict saddle.
+
+    The reason is the sentence of `classify` on how to leave the saddle. No number changes.
+    """
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):
         return figures
     verdict = classify(
         weights.left, problem.cross, figures.strength, tolerance=tolerance, critical=math.inf
     )
-    reason = f"{verdict.reason} lucidae.dropout.landscape.classify returns the direction."
+    reason = f"{verdict.reason} lucidae.dropout.classify returns the direction of descent."
     return replace(figures, reason=reason)
 
 
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Refuse weights that do not fit the numbers of outputs and inputs of a problem."""
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the problem."""
     given = (weights.left.shape[0], weights.right.shape[0])
     if tuple(problem.cross.shape) != given:
         raise ValueError(
             f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
-            f"but U and V have {given[0]} and {given[1]} rows."
+            f"but the outgoing weights U have {given[0]} rows and the incoming weights V have "
+            f"{given[1]}: give the data to which these weights belong."
         )
 
 
@@ -434,35 +507,42 @@ def certify_weights(
 ) -> Certificate:
     """Certify the weights of a linear network x ↦ U Vᵀx that was trained with dropout.
 
+    The weights are compared with the known global minimum of the expected dropout loss (Mianjy et
+    al. 2018, Theorems 2.4 and 3.6).
+
     Parameters
     ----------
     U : array of shape (d1, r)
-        Outgoing weights of the r hidden units; of a torch model, the weight of the second linear
-        layer.
+        Outgoing weights of the r hidden units, one column per unit; of a torch model, the weight of
+        the second linear layer.
     V : array of shape (d2, r) or None
-        Incoming weights; of a torch model, the transposed weight of the first linear layer.
-        None for tied weights.
+        Incoming weights, one column per hidden unit; of a torch model, the transposed weight of
+        the first linear layer. None for tied weights.
     X : array-like of shape (n, d2), optional
-        Inputs.
+        Inputs, one row per sample.
     Y : array-like of shape (n, d1) or (n,), optional
-        Outputs; None for an autoencoder, whose outputs are its inputs.
+        Targets; None for an autoencoder, whose outputs are its inputs.
     dropout : float
         Probability of dropping a hidden unit, in [0, 1).
     tied : bool, default=False
-        Whether both layers share U.
+        Whether both layers share their weights, V = U.
     matrix : array-like of shape (d1, d2), optional
-        Instead of data, the matrix M of white inputs x with targets y = Mx, or the matrix that
-        UVᵀ factorises.
+        Given instead of data: the matrix M that U Vᵀ approximates. This is equivalent to inputs x
+        whose second moment is the identity, with targets y = Mx.
     fit_intercept : bool, default=True
-        Whether the network has biases, so that it is judged on centred data.
+        Whether the network has biases. Optimal biases centre the data, so that the weights are then
+        judged on centred data.
     sample_weight : array-like of shape (n,), optional
-        Frequencies of the rows.
+        Frequencies of the rows: a row of weight 2 counts as two equal rows.
     tolerance : float, default=1e-6
-        Gap to the optimum, relative to E‖y‖², up to which the weights count as optimal.
+        The weights count as optimal if their loss minus the global minimum is at most this
+        multiple of what least squares explains of E‖y‖².
 
     Returns
     -------
     Certificate
+        Claims about the weights: distance to the global minimum, equal importance of the hidden
+        units, rank, zero gradient.
 
     Examples
     --------
@@ -480,7 +560,8 @@ def certify_weights(
     check_hidden_units(*weights)
     if (X is None) == (matrix is None):
         raise ValueError(
-            "give either data (X, and Y unless the network is an autoencoder) or matrix=M."
+            "X and matrix were both given, or neither of them. Give either data (X, and Y unless "
+            "the network is an autoencoder) or matrix=M."
         )
     problem = (
         data_problem(X, Y, fit_intercept, sample_weight)
@@ -493,19 +574,19 @@ def certify_weights(
 
 
 def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return weights as a float64 NumPy array, detached from automatic differentiation."""
+    """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
     host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the problem of factorising a matrix, which is checked, in double precision."""
+    """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64."""
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
 
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
-    """Return the problem of predicting Y from X, or X itself if Y is None."""
+    """Return the moments for predicting Y from X, or for reconstructing X if Y is None."""
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
         if isinstance(found, BlockProblem):

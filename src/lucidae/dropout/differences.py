@@ -1,7 +1,7 @@
 """The expected dropout loss by plain formulas, its Hessian by differences, and a descent on it.
 
-The verifier uses them in place of `lucidae.dropout.objectives` and `lucidae.dropout.landscape`,
-with which they share no code.
+The verifier, which checks the results of the solver, uses these functions in place of
+`lucidae.dropout.objectives` and `lucidae.dropout.landscape`, with which they share no code.
 """
 
 from __future__ import annotations
@@ -17,33 +17,40 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 Matrix = np.ndarray[Any, Any]
 
 DENSE = 400
-"""The Hessian is formed as a matrix, and always measured, up to this number of weights."""
+"""Up to this number of weights the Hessian is formed as a matrix and its smallest eigenvalue is
+always computed."""
 
 MOST_WEIGHTS = 20_000
-"""Between `DENSE` and this number of weights the curvature is measured by Lanczos, where the gap
-does not already show that the weights are optimal."""
+"""Between `DENSE` and this number of weights the smallest eigenvalue of the Hessian is computed by
+Lanczos iteration, unless the loss already shows that the weights are optimal. For more weights it
+is not computed."""
 
 PERTURBATION = 1e-2
-"""Size of the random step with which a descent leaves the given weights, relative to that of the
-optimal weights: a saddle has no gradient to follow."""
+"""Size of the random step with which a descent leaves the given weights, relative to the size of
+the optimal weights. The step is needed because the gradient is zero at a saddle."""
 
 DESCENT_WORK = 4e9
-"""Floating point operations after which a descent is given up: a few seconds."""
+"""Number of floating point operations after which a descent stops, a few seconds' work."""
 
 FEW_WEIGHTS = 2000
-"""Up to this number of weights a descent is also tried from random starts."""
+"""Up to this number of weights `decrease` also descends from random weights."""
 
 
 class Slope(NamedTuple):
-    """Value and gradient of the expected dropout loss as functions of flat weights, and a point.
+    """The expected dropout loss and its gradient as functions of a vector of weights, and a point.
 
     Attributes
     ----------
-    cross, inputs, strength, tied
-        E[yxᵀ], E[xxᵀ] (None for the identity), the strength λ of dropout, and whether both layers
-        share their weights.
+    cross : array of shape (d₁, d₂)
+        Second moment E[yxᵀ] of outputs y and inputs x.
+    inputs : array of shape (d₂, d₂) or None
+        Second moment E[xxᵀ] of the inputs; None for the identity.
+    strength : float
+        Strength λ = dropout / (1 − dropout) of dropout.
+    tied : bool
+        Whether both layers share their weights.
     point : array
-        The weights U and V (tied: U alone), flattened and joined.
+        The weights that are examined: U and V (tied: U alone), flattened and joined.
     shapes : tuple
         (d₁, d₂, r), the numbers of outputs, inputs and hidden units.
     """
@@ -57,11 +64,11 @@ class Slope(NamedTuple):
 
     @property
     def size(self) -> float:
-        """‖E[yxᵀ]‖, the scale of the Hessian."""
+        """Frobenius norm of E[yxᵀ], or 1 if it is zero: the typical size of the Hessian."""
         return float(np.linalg.norm(self.cross)) or 1.0
 
     def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:
-        """Return U and V of flat weights; leading axes are allowed."""
+        """Return the weights U and V from one vector of weights; leading batch axes are allowed."""
         outputs, features, width = self.shapes
         stack = flat.shape[:-1]
         U = flat[..., : outputs * width].reshape(*stack, outputs, width)
@@ -70,14 +77,17 @@ class Slope(NamedTuple):
         return U, flat[..., outputs * width :].reshape(*stack, features, width)
 
     def value(self, flat: Matrix) -> float:
-        """Return the loss at flat weights, less E‖y‖²."""
+        """Return the expected dropout loss minus E‖y‖², for weights given as one vector."""
         U, V = self._layers(flat)
         seen = V if self.inputs is None else self.inputs @ V
         fitted = ((U.T @ U) * (V.T @ seen)).sum() - 2 * (U * (self.cross @ V)).sum()
         return float(fitted + self.strength * (U**2).sum(axis=0) @ (V * seen).sum(axis=0))
 
     def __call__(self, flat: Matrix) -> Matrix:
-        """Return the gradient at flat weights; leading axes are allowed."""
+        """Return the gradient of the loss as a vector, for weights given as one vector.
+
+        Leading batch axes are allowed.
+        """
         U, V = self._layers(flat)
         stack = flat.shape[:-1]
         seen = V if self.inputs is None else self.inputs @ V
@@ -95,11 +105,11 @@ class Slope(NamedTuple):
         return np.concatenate(flats, axis=-1)
 
     def curvature_along(self, directions: Matrix) -> Matrix:
-        """Return the Hessian applied to directions (last axis).
+        """Return the products of the Hessian of the loss at `point` with directions (last axis).
 
-        The gradient is a polynomial of degree three, for which the difference of fourth order
-        (8(g(h) − g(−h)) − (g(2h) − g(−2h)))/12h is exact for every step h; a step of the size of
-        the optimal weights has the smallest rounding errors.
+        The gradient g is a polynomial of degree three in the weights. Its difference of fourth
+        order, (8(g(h) − g(−h)) − (g(2h) − g(−2h)))/12h, is therefore exact for every step h; a step
+        of the size of the optimal weights has the smallest rounding errors.
         """
         lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
         step = math.sqrt(self.size) / np.where(lengths > 0, lengths, 1.0)
@@ -112,46 +122,52 @@ class Slope(NamedTuple):
 def smallest_curvature(
     slope: Slope, stationarity: float, level: float, optimal: bool
 ) -> tuple[float | None, str]:
-    """Return the smallest eigenvalue of the Hessian relative to its scale, and a sentence.
+    """Return the smallest eigenvalue of the Hessian of the loss at a point, and a sentence on it.
+
+    The eigenvalue is relative to the typical size of the Hessian. It is measured at critical points
+    only.
 
     Parameters
     ----------
     slope : Slope
-        The loss and the point.
+        The loss, and the weights at which its curvature is measured (`slope.point`).
     stationarity, level : float
-        Relative norm of the gradient, and the largest one at which a point counts as critical.
+        Relative norm of the gradient at that point, and the largest one at which a point counts
+        as critical.
     optimal : bool
-        Whether the gap already shows that the point is a global minimum.
+        Whether the loss already equals the global minimum within the tolerance.
 
     Returns
     -------
     curvature : float or None
-        None if it was not measured.
+        Smallest eigenvalue relative to the typical size of the Hessian; None if it was not
+        measured.
     reason : str
-        Why it was not measured, or where to find the eigenvector.
+        Why it was not measured, or which function returns the eigenvector.
     """
     size = len(slope.point)
     if stationarity > level:
-        return None, "Not measured: the gradient does not vanish, so this is not a critical point."
+        return None, "Not measured: the gradient is not zero, so this is not a critical point."
     if size > MOST_WEIGHTS:
-        return None, f"Not measured for networks of more than {MOST_WEIGHTS} weights."
+        return None, f"Not measured: the network has more than {MOST_WEIGHTS} weights."
     if size <= DENSE:
         hessian = slope.curvature_along(np.eye(size))
         smallest = float(scipy.linalg.eigvalsh((hessian + hessian.T) / 2)[0])
     elif optimal:
-        return None, f"Not measured: the gap is zero and there are more than {DENSE} weights."
+        return None, f"Not measured: the loss is minimal and there are more than {DENSE} weights."
     else:
         smallest = _lanczos(slope)
         if math.isnan(smallest):
             return None, "Not measured: the Lanczos iteration did not converge."
-    return smallest / slope.size, "lucidae.dropout.landscape.smallest_curvature has its direction."
+    return smallest / slope.size, "lucidae.dropout.smallest_curvature returns its direction."
 
 
 def _lanczos(slope: Slope) -> float:
-    """Return the smallest eigenvalue of the Hessian, NaN where the iteration does not converge.
+    """Return the smallest eigenvalue of the Hessian by Lanczos iteration; NaN if it fails.
 
-    The Hessian is shifted by its scale, to which the tolerance of the iteration then refers;
-    unshifted, the eigenvalue zero of the rotations of the hidden layer would never converge.
+    The Hessian is shifted by twice its typical size, so that the relative tolerance of the
+    iteration refers to that size. Without the shift the eigenvalues zero, which belong to rotations
+    of the hidden layer, would not converge.
     """
     size, shift = len(slope.point), 2 * slope.size
 
@@ -177,11 +193,11 @@ def _lanczos(slope: Slope) -> float:
 
 
 def decrease(slope: Slope) -> float:
-    """Return by how much L-BFGS from the point decreases the loss: zero or more.
+    """Return the loss at `point` minus the smallest loss that L-BFGS finds: zero or more.
 
-    The first start is the point itself, moved by a small random step, from which a descent leaves
-    a saddle; small networks are also started at random weights. Whatever it finds is a proof that
-    the point is not a minimum; if it finds nothing, nothing is proved.
+    The first start is the point itself, moved by a small random step, from which a descent leaves a
+    saddle; small networks are also started at random weights. A positive result proves that the
+    point is not a global minimum; zero proves nothing.
     """
     outputs, features, width = slope.shapes
     rng, size = np.random.default_rng(0), len(slope.point)

@@ -1,8 +1,9 @@
 """Equalizers: rotations of the hidden layer that give all hidden units equal norms.
 
-An equalizer of U is an orthogonal matrix T for which all columns of UT have the same norm, that is,
-for which Tᵀ(UᵀU)T has a constant diagonal. Three methods: Givens rotations in O(r²), the paper's
-recursion over eigenvectors in O(r⁴), and the Hadamard matrix if the width is a power of two.
+An equalizer of the weights U (one column per hidden unit, r columns) is an orthogonal matrix T for
+which all columns of UT have the same norm, that is, for which Tᵀ(UᵀU)T has a constant diagonal.
+There are three methods: Givens rotations in O(r²), the recursion over eigenvectors of Mianjy et al.
+2018, Algorithm 2, in O(r⁴), and a Hadamard matrix if r is a power of two.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "prod
 Matrix = np.ndarray[Any, Any]
 
 SPREAD = 4 * np.finfo(np.float64).eps
-"""Squared column norms whose relative spread is at most this count as equal."""
+"""Squared column norms count as equal if their difference is at most this times their mean."""
 
 
 WIDEST = 2**14
@@ -54,11 +55,11 @@ def equalize(U: Any, *, method: str = "givens") -> Array:
     Parameters
     ----------
     U : array of shape (d, r)
-        Weights of a hidden layer of width r.
+        Weights of a hidden layer, one column for each of the r hidden units.
     method : {"givens", "eigenvectors", "hadamard"}, default="givens"
-        ``"givens"`` takes r − 1 plane rotations, O(r²) in all. ``"eigenvectors"`` is
-        Mianjy et al. 2018, Algorithm 2, O(r⁴). ``"hadamard"`` is their Remark 5.2, for r a
-        power of two.
+        ``"givens"`` applies r − 1 plane rotations, in O(r²) operations. ``"eigenvectors"`` is
+        Mianjy et al. 2018, Algorithm 2, in O(r⁴) operations. ``"hadamard"`` is their Remark 5.2;
+        r must be a power of two.
 
     Returns
     -------
@@ -81,20 +82,23 @@ def equalize(U: Any, *, method: str = "givens") -> Array:
 def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
     """Return weights with the same product U Vᵀ whose hidden units have equal norms.
 
-    Each column of both results has squared norm ‖UVᵀ‖_* / r. This minimises the path norm over
-    all weights with this product (Mianjy et al. 2018, Theorem 3.3).
+    Each column of both results has the squared norm ‖UVᵀ‖_* / r, where ‖·‖_* is the nuclear norm
+    and r the number of hidden units. This minimises the path norm, √Σ‖uᵢ‖²‖vᵢ‖², over all weights
+    with this product (Mianjy et al. 2018, Theorem 3.3).
 
     Parameters
     ----------
     U : array of shape (d1, r)
-        Outgoing weights.
+        Outgoing weights, one column for each of the r hidden units.
     V : array of shape (d2, r)
-        Incoming weights.
+        Incoming weights, one column for each hidden unit.
 
     Returns
     -------
     left : array of shape (d1, r)
+        New outgoing weights.
     right : array of shape (d2, r)
+        New incoming weights.
 
     Examples
     --------
@@ -117,10 +121,11 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
 
 
 def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Array, Array]:
-    """Return (U, V) of `width` columns with UVᵀ = P diag(values) Qᵀ, jointly equalized.
+    """Return factors U and V of P diag(values) Qᵀ with `width` columns, all of equal norm.
 
-    U = P diag(values)^½ T and V = Q diag(values)^½ T, padded with zero columns before the rotation.
-    Both have the Gram matrix Tᵀ diag(values) T, so one equalizer T of the diagonal serves both.
+    With an orthogonal matrix T they are U = P diag(values)^½ T and V = Q diag(values)^½ T, padded
+    with zero columns before the multiplication by T. Both have the Gram matrix Tᵀ diag(values) T,
+    so that one T that makes its diagonal constant gives equal column norms to both.
     """
     xp = namespace(values)
     count = min(values.shape[0], width)
@@ -133,13 +138,13 @@ def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Ar
 
 
 def level_diagonal(gram: Matrix) -> Matrix:
-    """Return an orthogonal T for which TᵀGT has a constant diagonal, by Givens rotations in O(r²).
+    """Return an orthogonal T for which TᵀGT has a constant diagonal, for a Gram matrix G.
 
-    The trace is invariant, so the constant is the mean of the diagonal. As long as the diagonal
-    is not constant its smallest entry lies below the mean and its largest above it; by continuity
-    some rotation in their plane sets one of them to the mean. That index is then finished and is
-    not rotated again, so r − 1 rotations suffice, and only the rows of the unfinished indices need
-    to be updated: O(r) each.
+    T is a product of Givens rotations. The trace is invariant, so the constant is the mean of the
+    diagonal. As long as the diagonal is not constant, its smallest entry lies below the mean and
+    its largest above it; by continuity some rotation in their plane sets one of them to the mean.
+    That index is then finished and is not rotated again, so r − 1 rotations of O(r) operations
+    suffice for a matrix of size r: only the rows of unfinished indices are updated.
     """
     work, turned = gram.copy(), np.eye(gram.shape[0])
     entries = np.diag(gram).copy()
@@ -166,9 +171,12 @@ def level_diagonal(gram: Matrix) -> Matrix:
 def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float, float]:
     """Return (cos θ, sin θ) for which cos²·first + 2 cos sin·coupling + sin²·second = 0.
 
-    Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root of smaller
-    magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of coupling, which
-    avoids cancellation. It is real because first and second have opposite signs, up to rounding.
+    `first` and `second` are two diagonal entries of a symmetric matrix minus the mean of its
+    diagonal, and `coupling` is the entry that couples them; the rotation by θ sets the first entry
+    to the mean. Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root
+    of smaller magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of
+    coupling, which avoids cancellation. It is real because first and second have opposite signs, up
+    to rounding.
     """
     root = math.sqrt(max(coupling * coupling - first * second, 0.0))
     denominator = coupling + math.copysign(root, coupling)
@@ -180,15 +188,18 @@ def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float
 
 
 def _rotated(first: Matrix, second: Matrix, cosine: float, sine: float) -> tuple[Matrix, Matrix]:
+    """Return two vectors after the plane rotation with the given cosine and sine."""
     return cosine * first + sine * second, cosine * second - sine * first
 
 
 def level_by_eigenvectors(gram: Matrix) -> Matrix:
-    """Return T of Mianjy et al. 2018, Algorithm 2, by one eigendecomposition for each column.
+    """Return an orthogonal T for which TᵀGT has a constant diagonal, from eigenvectors of G.
 
-    The normalised sum of the n orthonormal eigenvectors of G has the Rayleigh quotient Σλᵢ/n, the
-    mean of the diagonal. It becomes the next column of T, and the recursion continues with G
-    restricted to its orthogonal complement, whose mean eigenvalue is the same.
+    This is Mianjy et al. 2018, Algorithm 2, with one eigendecomposition for each column of T. The
+    normalised sum of the n orthonormal eigenvectors of the Gram matrix G has the Rayleigh quotient
+    Σλᵢ/n, the mean of the eigenvalues λᵢ and of the diagonal. It becomes the next column of T, and
+    the recursion continues with G restricted to its orthogonal complement, whose mean eigenvalue is
+    the same.
     """
     size = gram.shape[0]
     rotation = np.eye(size)
@@ -211,23 +222,27 @@ def _basis_from(unit: Matrix) -> Matrix:
 
 
 def level_by_hadamard(gram: Matrix) -> Matrix:
-    """Return T = V_G Z for the eigenvectors V_G of a Gram matrix G and a Hadamard matrix Z.
+    """Return an orthogonal T for which TᵀGT has a constant diagonal, from a Hadamard matrix.
 
-    All entries of Z have magnitude 1/√r, so ZᵀΛZ has the diagonal Σλᵢ/r for every diagonal Λ
-    (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).
+    T = V_G Z for the eigenvectors V_G of the Gram matrix G of size r and a Hadamard matrix Z whose
+    entries all have the magnitude 1/√r. Then ZᵀΛZ has the diagonal Σλᵢ/r for every diagonal matrix
+    Λ with entries λᵢ (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).
     """
     size = gram.shape[0]
     if size & (size - 1):
         raise ValueError(
-            f"method='hadamard' was given for {size} columns, expected a power of two; "
-            "method='givens' works for any number."
+            f"method='hadamard' was given for weights of {size} columns, expected a power of two. "
+            "Use method='givens', which works for any number of columns."
         )
     _, vectors = np.linalg.eigh(gram)
     return np.asarray(vectors @ hadamard(size))
 
 
 def hadamard(size: int) -> Matrix:
-    """Return the orthogonal matrix of entries ±1/√size that doubling [[Z, Z], [−Z, Z]] builds."""
+    """Return the orthogonal Hadamard matrix of a size that is a power of two, entries ±1/√size.
+
+    It is built by doubling a matrix Z to [[Z, Z], [−Z, Z]]/√2, starting from [[1]].
+    """
     matrix = np.ones((1, 1))
     while matrix.shape[0] < size:
         matrix = np.block([[matrix, matrix], [-matrix, matrix]]) / math.sqrt(2.0)
@@ -242,7 +257,10 @@ EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
 
 
 def _weights(U: Any, name: str) -> Array:
-    """Return finite two-dimensional weights with at least one column."""
+    """Return `U` as a floating matrix if it is finite and has a column; otherwise raise an error.
+
+    `name` is its name in the message.
+    """
     if scipy.sparse.issparse(U):
         raise ValueError(
             f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
@@ -254,12 +272,16 @@ def _weights(U: Any, name: str) -> Array:
         )
     xp = namespace(matrix)
     if not bool(xp.all(xp.isfinite(matrix))):
-        raise ValueError(f"{name} contains NaN or infinity.")
+        raise ValueError(f"{name} contains NaN or infinity, expected finite weights.")
     return matrix
 
 
 def _scaled_gram(matrix: Array) -> Matrix:
-    """Return the Gram matrix of the columns, scaled to avoid overflow, as a NumPy array."""
+    """Return the Gram matrix of the columns of a matrix divided by its largest entry, as NumPy.
+
+    Dividing by the largest absolute entry avoids overflow and does not change the rotation that
+    equalizes the columns.
+    """
     double = as_double(matrix)
     top = largest(double)
     double = double / top if top > 0 else double
@@ -267,9 +289,10 @@ def _scaled_gram(matrix: Array) -> Matrix:
 
 
 def product_svd(left: Array, right: Array) -> tuple[Array, Array, Array]:
-    """Return the compact singular value decomposition (P, s, Q) of left · rightᵀ.
+    """Return P, s, Q of the thin singular value decomposition left · rightᵀ = P diag(s) Qᵀ.
 
-    With left = Q₁R₁ and right = Q₂R₂ only the small matrix R₁R₂ᵀ is decomposed.
+    With the QR factorisations left = Q₁R₁ and right = Q₂R₂ only the small matrix R₁R₂ᵀ is
+    decomposed.
     """
     xp = namespace(left)
     basis_left, triangle_left = xp.linalg.qr(left)

@@ -1,4 +1,4 @@
-"""Figures of dropout weights that a certificate is made of, and the attributes it checks."""
+"""The values measured for a certificate of dropout weights, and the attributes it checks."""
 
 from __future__ import annotations
 
@@ -12,38 +12,44 @@ from lucidae.io.models import saved_as
 EPSILON = float(np.finfo(np.float64).eps)
 
 ATTRIBUTES = 1e-6
-"""Largest relative difference of a reported attribute from the data, beyond the rounding of its
-dtype. The exact solver and the verifier agree to about 1e-12 on well-conditioned data."""
+"""Largest relative difference between a fitted attribute and its value computed from the data,
+beyond the rounding of its dtype. On well-conditioned data the exact solver and the verifier agree
+to about 1e-12."""
 
 
 MEAN_ERROR = 64 * EPSILON
-"""Relative rounding error of a mean, in units of standard deviations."""
+"""Rounding error of a mean, in units of the standard deviation."""
 
 
 class ReportedAttributes(NamedTuple):
-    """Attributes of an estimator that its certificate compares with the data.
+    """Attributes of a fitted estimator that its certificate compares with the data.
+
+    x are the inputs (d2 features) and y the targets (d1 columns).
 
     Attributes
     ----------
     objective : float
-        ``objective_``.
+        ``objective_``, the expected dropout loss of the weights.
     rank : int
-        ``rank_``.
+        ``rank_``, the rank of the optimal product U Vᵀ of the weights.
     threshold : float
-        ``threshold_``.
+        ``threshold_``, the amount by which dropout reduces each singular value.
     singular_values : array
-        ``singular_values_``.
+        ``singular_values_``, those of the least-squares map before they are reduced.
     coef : array of shape (d1, d2), optional
-        ``coef_``.
+        ``coef_``, the product U Vᵀ.
     output_bias, output_bias_error : arrays of shape (d1,), optional
-        Mean prediction over the given rows minus the mean of their targets, less the rounding of
-        the prediction, and a bound on the error of this difference.
+        Absolute difference between the mean prediction and the mean target of the given rows, minus
+        the rounding of the prediction, and a bound on the error of this difference.
     mean_shift : array of shape (d2,), optional
-        ``mean_`` minus the mean of the given rows, less the rounding of ``mean_``.
+        Absolute difference between ``mean_`` and the mean of the given rows, minus the rounding of
+        ``mean_``.
     settings : tuple of pairs of float
-        Attributes that repeat a setting, such as ``dropout_``, each with the value in use.
+        Pairs of an attribute that repeats a setting, such as ``dropout_``, and the setting that
+        was used.
     rows : tuple of float, optional
-        The objective measured on the rows themselves, and a bound on its rounding error.
+        The expected dropout loss measured on the rows themselves instead of their moments, and a
+        bound on its rounding error.
     precision : float
         Rounding unit of the dtype in which the attributes are returned.
     """
@@ -62,8 +68,12 @@ class ReportedAttributes(NamedTuple):
 
 
 def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of figures from those that an earlier version saved."""
+    """Return the fields of `DropoutFigures` from those that an earlier version of lucidae saved."""
+    fields = {name: value for name, value in fields.items() if name != "reached"}
+    optimum = fields["optimum"]
     return {
+        "excess": 0.0 if optimum is None else fields["value"] - optimum,
+        "explainable": fields["energy"],
         "white": True,
         "rank_band": (fields["optimal_rank"], fields["optimal_rank"]),
         "subgradient": None,
@@ -78,7 +88,7 @@ def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
         "from_rows": False,
         "inconsistency": 0.0,
         "lower_bound": None,
-        "reached": None,
+        "decrease": None,
         "separated": None,
         "precision": EPSILON,
         "sampling": "This certificate was saved before sampling noise was measured.",
@@ -87,20 +97,23 @@ def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @saved_as(
-    "lucidae.dropout.figures/3",
+    "lucidae.dropout.figures/4",
     formerly=(
         "lucidae.dropout.measurement:Measurement",
         "lucidae.dropout.figures/1",
         "lucidae.dropout.figures/2",
+        "lucidae.dropout.figures/3",
     ),
     upgrade=_upgraded_figures,
 )
 @dataclass(frozen=True, slots=True)
 class DropoutFigures:
-    """Figures that `measure` found for given weights.
+    """Values that `lucidae.dropout.verifier.measure` found for given weights U and V.
 
-    In the notation of `lucidae.dropout.verifier`, x' are the inputs in white coordinates,
-    M = E[yx'ᵀ] is the least-squares map, and V' are the incoming weights for x'.
+    U are the outgoing and V the incoming weights of the hidden units, x the inputs and y the
+    outputs. x' are the inputs in white coordinates (their second moment is the identity), M =
+    E[yx'ᵀ] is the least-squares map, and V' are the incoming weights for x'. "Gap" means the loss
+    minus its global minimum.
 
     Parameters
     ----------
@@ -114,63 +127,80 @@ class DropoutFigures:
     optimum : float or None
         The global minimum of f; None if no closed form is known.
     energy : float
-        E‖y‖².
+        E‖y‖², the mean squared norm of the outputs.
+    excess : float
+        f minus its global minimum or, if that is not known, minus `lower_bound`.
+    explainable : float
+        ‖M‖², the part of E‖y‖² that least squares explains, to which the gap is relative.
     stationarity : float
         Norm of the gradient in white coordinates, relative to 2‖M‖ ‖(U, V')‖.
     relative_variance : float
-        Variance of the importance scores over their squared mean.
+        Variance of the importance scores ‖uᵢ‖ ‖v'ᵢ‖ of the hidden units, divided by their squared
+        mean.
     path_excess : float
-        Relative excess of the squared path norm over its minimum for the same product.
+        Squared path norm, the sum of the squared importance scores, divided by its minimum over all
+        weights with the same product U V'ᵀ, minus 1.
     rank, optimal_rank : int
-        Numerical rank of the product, and that of the optimal one; None if it is not known.
+        Numerical rank of the product U V'ᵀ, and that of the optimal product; `optimal_rank` is None
+        if the optimum is not known.
     rank_band : tuple of int
-        Smallest and largest rank of the optimal product that `BAND` and rounding leave possible.
+        Smallest and largest rank that the optimal product may have, given rounding errors and the
+        constant `lucidae.dropout.verifier.BAND`; (None, None) if the optimum is not known.
     product_distance : float or None
-        Relative distance to the optimal product; None if that is not known or not unique.
+        Distance of the product U V'ᵀ from the optimal one, divided by the norm of the latter; None
+        if the optimal product is not known or not unique.
     subgradient : float or None
-        Violation of the optimality conditions of the product, relative to √E‖y‖².
+        Amount by which the product U V'ᵀ violates the first-order optimality conditions, divided by
+        ‖M‖; None if the optimum is not known.
     attributes, attributes_error : float or None
-        Relative difference of the reported attribute that agrees least with the data, and its
-        error.
+        Relative difference of the fitted attribute that agrees least with the data (None if no
+        attributes were given), and a bound on its rounding error.
     curvature : float or None
         Smallest eigenvalue of the Hessian in white coordinates, relative to ‖M‖; None if it was
         not measured.
     reason : str
-        A sentence about the curvature: why it was not measured, or what its direction is.
+        A sentence about the curvature: why it was not measured, or which function returns its
+        direction.
     paper_bound : float or None
-        The strength below which Mianjy et al. 2018, Theorem 4.3 applies; None where that theorem
-        makes no statement.
+        The strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies; None if the
+        layers are not tied or the optimum is not known.
     gap_error : float
-        Bound on the error of the gap by rounding and by the conditioning of the inputs.
+        Bound on the error of the gap, divided by ‖M‖², that is caused by rounding and by
+        ill-conditioned inputs.
     error : float
-        Bound on the relative rounding error of the figures that involve V' alone.
+        Bound on the relative rounding error of the values that are computed from U, V' and M alone,
+        without the optimum.
     optimum_error : float
         Bound on the relative rounding error of the optimal product. It grows with λ, since the
-        optimal singular values are differences sᵢ − α that tend to zero.
+        optimal singular values are differences sᵢ − α of the singular values of M and the
+        threshold α, which tend to zero.
     undecided : float
-        Share of E‖y‖² by which the minimum is uncertain because of the inputs' conditioning.
+        Bound on the error of the minimum that is caused by ill-conditioned inputs, divided by
+        ‖M‖².
     condition : float
         Condition number of the second moment of the standardised inputs, on their range.
     dropped : int
-        Number of directions that count as constant, besides features that are constant: their
-        standard deviation is at the level of rounding errors.
+        Number of directions in which the inputs count as constant because their standard deviation
+        is as small as rounding errors. Constant features are not counted.
     from_rows : bool
-        Whether a factorisation of the rows was available, instead of the moment alone.
+        Whether a QR factorisation of the rows was available, instead of their second moment alone.
     inconsistency : float
-        Relative difference of that factorisation from the moment of the rows.
+        Relative difference between the moment that this factorisation implies and the given one.
     lower_bound : float or None
-        A lower bound of f where its minimum is not known: the minimum for separate layers.
-    reached : float or None
-        The smallest loss that a descent from the weights reached, where the minimum is not known.
+        The minimum of f for separate layers, which bounds it from below, if the minimum for tied
+        layers is not known; otherwise None.
+    decrease : float or None
+        The largest decrease of the loss by a descent from the weights, if the minimum is not known
+        and the loss exceeds `lower_bound`; otherwise None.
     separated : int or None
-        Number of leading components that are separated from sampling noise; None if the data are
-        not a sample, or too few.
+        Number of leading singular values of M that exceed sampling noise; None if a matrix was
+        given instead of rows, or if there are too few rows.
     sampling : str
         A sentence that says how `separated` was found, or why it was not.
     precision : float
         Rounding unit of the dtype of the weights.
     evidence : dict
-        The numbers from which the figures can be computed again.
+        The numbers from which these values can be computed again, by name.
     """
 
     strength: float
@@ -179,6 +209,8 @@ class DropoutFigures:
     value: float
     optimum: float | None
     energy: float
+    excess: float
+    explainable: float
     stationarity: float
     relative_variance: float
     path_excess: float
@@ -202,7 +234,7 @@ class DropoutFigures:
     from_rows: bool
     inconsistency: float
     lower_bound: float | None
-    reached: float | None
+    decrease: float | None
     separated: int | None
     sampling: str
     precision: float
@@ -210,9 +242,9 @@ class DropoutFigures:
 
     @property
     def gap(self) -> float | None:
-        """(f − min f) / E‖y‖²; without targets that vary, f − min f."""
-        return None if self.optimum is None else self.share(self.value - self.optimum)
+        """Loss minus its global minimum, divided by ‖M‖²; None if the minimum is not known."""
+        return None if self.optimum is None else self.share(self.excess)
 
     def share(self, loss: float) -> float:
-        """Return a difference of losses relative to E‖y‖², as it is if the targets are constant."""
-        return loss / (self.energy if self.energy > 0 else 1.0)
+        """Return a difference of losses divided by ‖M‖²; not divided if that is zero."""
+        return loss / (self.explainable if self.explainable > 0 else 1.0)

@@ -1,9 +1,9 @@
 """The loss landscape of dropout: critical points, strict saddles and negative curvature.
 
-The tied problem is to minimise f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ for a symmetric target M and the
-strength λ of dropout (Mianjy et al. 2018, Problem 4).
-The docstring of `lucidae.dropout.theory` proves that all its local minima are global; the three
-directions of negative curvature of that proof are the functions in `ESCAPES`.
+The tied problem (both layers share their weights U) is to minimise f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ for
+a symmetric target M and the strength λ of dropout (Mianjy et al. 2018, Problem 4). The docstring of
+`lucidae.dropout.theory` proves that all its local minima are global; the three directions of
+negative curvature of that proof are the functions in `ESCAPES`.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ MOST_POINTS = 100_000
 """Largest number of sets of eigenvectors that `equalized_critical_points` enumerates."""
 
 DENSE = 300
-"""The Hessian is formed as a matrix up to this number of weights."""
+"""Up to this number of weights the Hessian is formed as a dense matrix."""
 
 
 class Kind(StrEnum):
-    """The kind of a point of the tied landscape."""
+    """Kinds of points of the tied dropout loss: global minimum, strict saddle, not critical."""
 
     GLOBAL_MINIMUM = "global minimum"
     UNEQUALIZED_SADDLE = "strict saddle: not equalized"
@@ -72,29 +72,32 @@ class Kind(StrEnum):
 
     @property
     def is_saddle(self) -> bool:
-        """Whether the point is a strict saddle."""
+        """Whether the point is a strict saddle: critical, with a negative Hessian eigenvalue."""
         return self in (Kind.UNEQUALIZED_SADDLE, Kind.EQUALIZED_SADDLE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """The kind of a point of the tied landscape, and how to leave it.
+    """The kind of a point U of the tied dropout loss f, and a direction in which f decreases.
+
+    f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for the target M, the strength λ of dropout and the columns uᵢ of U.
 
     Parameters
     ----------
     kind : Kind
         Global minimum, strict saddle (equalized or not) or not critical.
     gap : float
-        Loss f(U) minus the global minimum.
+        Loss f(U) minus the global minimum of f.
     stationarity : float
-        Norm of the gradient, relative to its scale.
+        Norm of the gradient divided by 4‖M‖ ‖U‖: about 1 at a small random start, 0 at a
+        critical point.
     curvature : float
         Second derivative of f along `direction`; negative at a strict saddle, 0 at a minimum.
     direction : array of shape (d, r)
-        Direction of unit norm along which f decreases: the negative gradient where it is not
-        zero, a direction of negative curvature at a saddle; zero at a minimum.
+        Direction of unit norm along which f decreases: the negative gradient if it is not zero,
+        and at a saddle a direction of negative curvature. Zero at a minimum.
     reason : str
-        One sentence that says why, in terms of the proof.
+        One sentence that says why f decreases along `direction`, or why it cannot decrease.
     """
 
     kind: Kind
@@ -106,10 +109,15 @@ class Classification:
 
 
 def tied_objective(M: Any, strength: float) -> DropoutObjective:
-    """Return the objective with white inputs and target M, checked to be square."""
+    """Return the expected dropout loss for white inputs and the symmetric part of the target M.
+
+    An M that is not square is an error.
+    """
     matrix = as_double(check_rows(M, accept_sparse=False, name="M"))
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"M has shape {tuple(matrix.shape)}: tied weights need a square M.")
+        raise ValueError(
+            f"M has shape {tuple(matrix.shape)}, expected a square matrix for tied weights."
+        )
     strength = check_number(strength, "strength", low=0.0)
     return DropoutObjective(LinearProblem.from_matrix((matrix + matrix.mT) / 2), strength)
 
@@ -117,21 +125,25 @@ def tied_objective(M: Any, strength: float) -> DropoutObjective:
 def classify(
     U: Any, M: Any, strength: float, *, tolerance: float = 1e-6, critical: float | None = None
 ) -> Classification:
-    """Return the kind of the point `U` in the tied landscape and a direction of descent.
+    """Return the kind of the point `U` of the tied dropout loss and a direction of descent.
+
+    The loss is f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴, with the columns uᵢ of U, one for each hidden unit.
+    Every point is a global minimum, a strict saddle or not critical.
 
     Parameters
     ----------
     U : array of shape (d, r)
-        Tied weights.
+        Weights that both layers share, one column for each of the r hidden units.
     M : array of shape (d, d)
         The target; only its symmetric part matters.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout.
     tolerance : float, default=1e-6
-        Gap relative to E‖y‖² up to which the point counts as a global minimum.
+        The point counts as a global minimum if its loss minus the minimum is at most this multiple
+        of ‖M‖².
     critical : float, optional
-        Relative norm of the gradient below which the point counts as critical; `tolerance` by
-        default.
+        The point counts as critical if the norm of its gradient, divided by 4‖M‖ ‖U‖, is at most
+        this; `tolerance` by default.
 
     Returns
     -------
@@ -148,7 +160,8 @@ def classify(
     factor = as_double(check_rows(U, accept_sparse=False, name="U"))
     if factor.shape[0] != objective.problem.cross.shape[0]:
         raise ValueError(
-            f"U has {factor.shape[0]} rows and M has {objective.problem.cross.shape[0]}."
+            f"U has {factor.shape[0]} rows and M has {objective.problem.cross.shape[0]}, expected "
+            "equal numbers."
         )
     optimum = solve_tied(objective.problem.cross, objective.strength, factor.shape[1])
     gap = scalar(objective.tied_value(factor)) - optimum.value
@@ -160,7 +173,7 @@ def classify(
     if stationarity > (tolerance if critical is None else critical):
         downhill = _unit(-objective.tied_gradient(factor))
         curvature = _curvature_along(objective, factor, downhill)
-        reason = "The gradient does not vanish: its negative is a direction of descent."
+        reason = "The gradient is not zero: its negative is a direction of descent."
         return Classification(Kind.NOT_CRITICAL, gap, stationarity, curvature, downhill, reason)
     return _saddle(objective, factor, gap, stationarity)
 
@@ -168,7 +181,10 @@ def classify(
 def _saddle(
     objective: DropoutObjective, factor: Array, gap: float, stationarity: float
 ) -> Classification:
-    """Return the classification with the escape direction of most negative curvature."""
+    """Return the classification of a strict saddle, with its direction of most negative curvature.
+
+    `factor` are the weights U. The direction is the best of those in `ESCAPES`.
+    """
     found = {
         name: (_curvature_along(objective, factor, direction), direction)
         for name, direction in escape_directions(objective, factor).items()
@@ -181,13 +197,21 @@ def _saddle(
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return the directions of the proof in `lucidae.dropout.theory` that exist at U, by name."""
+    """Return the unit directions of possible negative curvature at U (`factor`), by name.
+
+    They are the directions of the proof in `lucidae.dropout.theory`; those that do not exist at U
+    are left out.
+    """
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
 
 
 def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the rotation of the longest column towards the shortest (step 1 of the proof)."""
+    """Return the direction that rotates the longest column of U towards the shortest one.
+
+    This is step 1 of the proof in `lucidae.dropout.theory`; U is `factor`. The direction is zero
+    without dropout.
+    """
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
     longest, shortest = int(xp.argmax(lengths)), int(xp.argmin(lengths))
@@ -197,7 +221,12 @@ def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
 
 
 def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return w aᵀ: a missing eigenvector w, and a orthogonal to the rows of U (step 2a)."""
+    """Return the direction w aᵀ that adds a missing eigenvector w of the target M to U.
+
+    w is the leading eigenvector outside the range of U (`factor`), and a is orthogonal to the rows
+    of U: an unused direction of the hidden layer. This is step 2a of the proof in
+    `lucidae.dropout.theory`. The direction is zero if nothing is unused.
+    """
     basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
     rank = _rank(singular_values, factor)
     if rank >= min(Qt.shape[0], basis.shape[0]):
@@ -206,7 +235,12 @@ def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
 
 
 def exchange_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return w wⱼᵀU, which turns the eigenvector wⱼ in use towards a missing one (step 2b)."""
+    """Return the direction w wⱼᵀU that rotates an eigenvector wⱼ in the range of U towards w.
+
+    w is the leading eigenvector of the target M outside the range of U (`factor`). This is step 2b
+    of the proof in `lucidae.dropout.theory`. The direction is zero if U is zero or has full row
+    rank.
+    """
     basis, singular_values, Qt = svd_thin(factor)
     rank = _rank(singular_values, factor)
     if rank == 0 or rank == factor.shape[0]:
@@ -224,15 +258,18 @@ ESCAPES: dict[str, Callable[[DropoutObjective, Array], Array]] = {
 _REASONS = {
     "rotation": "Two columns of U have different norms: rotating the longer one towards the "
     "shorter one decreases the loss.",
-    "growth": "An eigenvector of M with a large eigenvalue is missing in the range of U: adding "
-    "it in an unused direction of the hidden layer decreases the loss.",
+    "growth": "An eigenvector of M with a large eigenvalue is not in the range of U: adding it "
+    "in an unused direction of the hidden layer decreases the loss.",
     "exchange": "An eigenvector of M outside the range of U has a larger eigenvalue than one "
     "inside: rotating the range towards it decreases the loss.",
 }
 
 
 def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
-    """Return the leading eigenvector of M on the complement of the range of U."""
+    """Return the leading eigenvector of the target M in the complement of the range of U.
+
+    The columns of `basis` are an orthonormal basis of the range of U.
+    """
     matrix = objective.problem.cross
     outside = matrix - basis @ (basis.mT @ matrix)
     outside = outside - (outside @ basis) @ basis.mT
@@ -244,25 +281,33 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
 
 
 def _rank(singular_values: Array, factor: Array) -> int:
-    """Return how many singular values of U exceed √ε: square roots of the eigenvalues of UUᵀ."""
+    """Return the numerical rank of the weights U (`factor`) from its singular values.
+
+    A singular value counts if it exceeds √(size · ε) times the largest one: its square, an
+    eigenvalue of UUᵀ, is then larger than rounding errors.
+    """
     xp = namespace(singular_values)
     level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
     return int(xp.sum(xp.astype(singular_values > level, xp.int64)))
 
 
 def is_equalized(factor: Array, tolerance: float = 1e-6) -> bool:
-    """Tell whether all columns have the same norm, up to a relative tolerance."""
+    """Tell whether the squared norms of all columns of `factor` are equal, up to `tolerance`.
+
+    The tolerance is relative to the largest squared norm.
+    """
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
     return scalar(xp.max(lengths) - xp.min(lengths)) <= tolerance * scalar(xp.max(lengths))
 
 
 def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:
-    """Return the second derivative of f along a unit direction."""
+    """Return the second derivative of the tied loss at U (`factor`) along a unit direction."""
     return scalar(trace(direction.mT @ objective.tied_hessian_product(factor, direction)))
 
 
 def _unit(direction: Array) -> Array:
+    """Return a direction divided by its norm; a zero direction as it is."""
     xp = namespace(direction)
     length = scalar(xp.sqrt(squared_norm(direction)))
     return direction / length if length > 0 else direction
@@ -270,7 +315,10 @@ def _unit(direction: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPoint:
-    """An equalized critical point of f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴, up to rotations of the units.
+    """A critical point of the tied dropout loss whose hidden units have equal norms.
+
+    The loss is f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for the target M, the strength λ of dropout and the
+    columns uᵢ of U. Points that differ by a rotation of the hidden units are counted once.
 
     Parameters
     ----------
@@ -281,7 +329,7 @@ class CriticalPoint:
     index : int
         Number of negative eigenvalues of the Hessian; 0 for a minimum.
     factor : array of shape (d, r)
-        A representative U.
+        One such U; the others are U times an orthogonal matrix that keeps the column norms equal.
     """
 
     eigenvectors: tuple[int, ...]
@@ -291,14 +339,15 @@ class CriticalPoint:
 
 
 def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[CriticalPoint, ...]:
-    """Return every equalized critical point of a small tied problem, sorted by value.
+    """Return all critical points of a small tied dropout loss whose columns have equal norms.
 
-    An index set E of eigenvalues m gives a critical point with squared singular values m_E − α,
-    α = λ Σ_E m / (r + λ|E|), if all of them are positive (Mianjy et al. 2018, eq. 17). For every k
-    outside E the Hessian has the eigenvalues 4(mⱼ − mₖ) for all j in E (directions wₖwⱼᵀU) and
-    4(α − mₖ) with multiplicity r − |E| (directions wₖaᵀ with Ua = 0). On the remaining directions,
-    those inside the range of U, it has no negative eigenvalue, since U is the global minimum of
-    the problem restricted to its range.
+    The loss is f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴; points that differ by a rotation of the r hidden units
+    are counted once. A set E of eigenvalues m of M gives a critical point with squared singular
+    values m_E − α, α = λ Σ_E m / (r + λ|E|), if all of them are positive (Mianjy et al. 2018, eq.
+    17). For every k outside E the Hessian has the eigenvalues 4(mⱼ − mₖ) for all j in E (directions
+    wₖwⱼᵀU with the eigenvectors w of M) and 4(α − mₖ) with multiplicity r − |E| (directions wₖaᵀ
+    with Ua = 0). On the remaining directions, those inside the range of U, it has no negative
+    eigenvalue, since U is the global minimum of the problem restricted to its range.
 
     Parameters
     ----------
@@ -312,6 +361,7 @@ def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[Crit
     Returns
     -------
     tuple of CriticalPoint
+        Sorted by their loss, the global minimum first.
 
     Examples
     --------
@@ -329,8 +379,8 @@ def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[Crit
     count = sum(comb(positive, size) for size in range(largest + 1))
     if count > MOST_POINTS:
         raise ValueError(
-            f"M has {positive} positive eigenvalues and so {count} index sets, more than "
-            f"{MOST_POINTS}: enumerate a smaller matrix."
+            f"M has {positive} positive eigenvalues and therefore {count} sets of eigenvectors to "
+            f"examine, expected at most {MOST_POINTS}. Give a smaller M or a smaller width."
         )
     sets = (E for size in range(largest + 1) for E in combinations(range(positive), size))
     points = (_point(E, eigenvalues, vectors, objective.strength, width) for E in sets)
@@ -340,7 +390,11 @@ def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[Crit
 def _point(
     chosen: tuple[int, ...], eigenvalues: Matrix, vectors: Matrix, strength: float, width: int
 ) -> CriticalPoint | None:
-    """Return the critical point on an index set, or None where it does not exist."""
+    """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
+
+    `eigenvalues` (descending) and `vectors` are those of the target M; `chosen` are indices of
+    them.
+    """
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)
     threshold = strength * used.sum() / (width + strength * len(used))
@@ -359,21 +413,23 @@ def _point(
 def smallest_curvature(
     objective: DropoutObjective, weights: Weights, *, tied: bool = False
 ) -> tuple[float, Weights]:
-    """Return the smallest eigenvalue of the Hessian at `weights` and its unit eigenvector.
+    """Return the smallest eigenvalue of the Hessian of the loss, and its unit eigenvector.
 
     Parameters
     ----------
     objective : DropoutObjective
-        The loss.
+        The expected dropout loss.
     weights : Weights
-        The point.
+        The weights U and V at which the Hessian is taken.
     tied : bool, default=False
         Whether both layers share ``weights.left``.
 
     Returns
     -------
     curvature : float
+        The smallest eigenvalue; NaN if the iteration for it did not converge.
     direction : Weights
+        Its eigenvector, in the shape of `weights`.
 
     Examples
     --------
@@ -390,6 +446,7 @@ def smallest_curvature(
 
 
 def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
+    """Return the Hessian of the loss at `weights` as a linear operator on flattened weights."""
     size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
 
     def product(vector: Matrix) -> Matrix:
@@ -405,6 +462,7 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
+    """Return a flat vector as weights of the shapes of `weights`; tied layers are equal."""
     flat = np.asarray(vector).reshape(-1)
     split = int(np.prod(weights.left.shape))
     left = like(flat[:split].reshape(weights.left.shape), weights.left)
@@ -414,7 +472,11 @@ def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
 
 
 def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
-    """Return the smallest eigenpair: dense for small sizes, else by Lanczos from a fixed start."""
+    """Return the smallest eigenvalue of a symmetric operator and its unit eigenvector.
+
+    Small operators are decomposed as a dense matrix, larger ones by Lanczos iteration from a fixed
+    start. If the iteration does not converge, the result is NaN and a zero vector.
+    """
     size = operator.shape[0]
     if size <= DENSE:
         values, vectors = np.linalg.eigh(operator @ np.eye(size))
@@ -428,18 +490,19 @@ def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
 
 
 class Surface(NamedTuple):
-    """The loss over two tied weights (u₁, u₂) of a scalar network.
+    """The dropout loss of a scalar network as a function of its two tied weights (u₁, u₂).
 
     Attributes
     ----------
     axis : array of shape (n,)
-        Values of either weight.
+        Values of u₁, which are also those of u₂.
     values : array of shape (n, n)
-        The loss; the first axis is u₂, the second u₁, as plotting libraries expect.
+        The loss at each pair; rows belong to values of u₂, columns to values of u₁, as plotting
+        libraries expect.
     minima : array of shape (n_minima, 2)
-        The global minima; empty for λ = 0, where they form a circle.
+        The global minima (u₁, u₂); empty without dropout, where they form a circle.
     levels : array
-        Levels for contours, equally spaced in the square root of the loss.
+        Values of the loss at which to draw contours, equally spaced in its square root.
     """
 
     axis: Matrix
@@ -451,7 +514,9 @@ class Surface(NamedTuple):
 def scalar_surface(
     target: float = 2.0, strength: float = 0.5, *, extent: float | None = None, points: int = 101
 ) -> Surface:
-    """Return the surface of (m − u₁² − u₂²)² + λ(u₁⁴ + u₂⁴) (Mianjy et al. 2018, Figure 1).
+    """Return the dropout loss of a scalar network with two tied weights on a grid.
+
+    The loss is (m − u₁² − u₂²)² + λ(u₁⁴ + u₂⁴), as in Mianjy et al. 2018, Figure 1.
 
     Parameters
     ----------
@@ -462,7 +527,7 @@ def scalar_surface(
     extent : float, optional
         The weights run from −extent to extent; 1.5 √|m| by default.
     points : int, default=101
-        Points along either axis.
+        Number of grid points along either axis.
 
     Returns
     -------
@@ -486,7 +551,11 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return the minima (±u, ±u) with u² = m/(2 + λ), for target m and strength λ of dropout."""
+    """Return the global minima of the scalar dropout loss, an array of shape (n_minima, 2).
+
+    For a target m > 0 and the strength λ > 0 of dropout they are (±u, ±u) with u² = m/(2 + λ). For
+    m ≤ 0 the minimum is the origin; for λ = 0 the minima form a circle, and the array is empty.
+    """
     if target <= 0:
         return np.zeros((1, 2))
     if strength == 0:

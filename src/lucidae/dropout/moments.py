@@ -1,13 +1,16 @@
 """Moments of rows [x | y], and the exact reduction of correlated inputs to white inputs.
 
-Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M = E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square
-in E‖y − UVᵀx‖² gives the expected dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant
-E‖y‖² − ‖M‖². Where C is singular the reduction works on its range.
+x are the inputs, y the outputs, U and V the outgoing and incoming weights of the hidden units, with
+columns uᵢ and vᵢ, and λ is the strength of dropout. Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M =
+E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square in E‖y − UVᵀx‖² gives the expected
+dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant E‖y‖² − ‖M‖². If C is singular, the
+reduction works on its range.
 
-From C the matrix M has errors of the order ε·cond(C). Where that is too much and the rows are
-there, they are factorised instead of their moment: `row_root` returns F with
-FᵀF = E[(x, y)(x, y)ᵀ], and from the singular value decomposition F_x = PSWᵀ follow M = F_yᵀP and
-B = WS⁻¹, with errors of the order ε·√cond(C).
+If M is computed from C, its errors are of the order ε·cond(C), with the rounding unit ε. If that is
+too much and the rows are available, they are factorised instead of their moment: `row_root` returns
+F with FᵀF = E[(x, y)(x, y)ᵀ], whose columns are F_x and F_y. From the singular value decomposition
+F_x = PSWᵀ follow M = F_yᵀP and the whitening matrix B = WS⁻¹ (x' = Bᵀx), with errors of the order
+ε·√cond(C).
 """
 
 from __future__ import annotations
@@ -45,26 +48,29 @@ from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
 BLOCK_ROWS = 16_384
-"""Number of rows [x | y] that are joined at a time, so that a large X is never copied whole."""
+"""Number of rows of which X and Y are joined at a time, so that a large X is never copied whole."""
 
 RANGE_FACTOR = 10.0
-"""Eigenvalues of the second moment C below RANGE_FACTOR · d₂ · ε times the largest count as zero:
-its rounding errors have this size in directions outside the range of the d₂ inputs."""
+"""Eigenvalues of the second moment C of the d₂ inputs count as zero below RANGE_FACTOR · d₂ · ε
+times the largest: in directions in which the inputs are constant, rounding errors are as large."""
 
 
 CONDITION = 1e6
-"""Condition number of C above which its eigendecomposition is not accurate enough. The error of
-M is about CONDITION · ε = 2e-10 there, far below the gap of 1e-6 that certificates allow."""
+"""Condition number of the second moment C of the inputs above which its eigendecomposition is not
+accurate enough. At this number the relative error of the least-squares map is about
+CONDITION · ε = 2e-10, far below the relative error of 1e-6 in the loss that certificates allow."""
 
 LARGEST_ENTRY = 1e150
-"""Entries of y above this overflow when they are squared and summed."""
+"""Largest entry of y that is accepted: the sum of the squares of larger entries may overflow."""
 
 ROOT_ROWS = 4096
-"""Rows that are factorised at a time; at least twice as many as there are columns are taken."""
+"""Number of rows that are factorised at a time, or twice the number of columns if that is more."""
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the moment of the rows of [X | Y], X and Y side by side; a sparse X stays sparse.
+    """Return the second moment of the rows of [X | Y], X and Y side by side.
+
+    A sparse X stays sparse. The rows are weighted with `weights` if given.
 
     Examples
     --------
@@ -74,12 +80,14 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     """
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
-        raise ValueError(f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one y per row.")
+        raise ValueError(
+            f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
+        )
     if largest(Y) > LARGEST_ENTRY:
         check_rows(Y, name="y")  # infinity is not an overflow
         raise ValueError(
-            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}. "
-            "Divide y by a constant first."
+            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
+            f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
         )
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)
@@ -91,7 +99,8 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
 def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
     """Raise an error if a column varies, but its squares are too small for double precision.
 
-    `SecondMoment` tests the sum over all columns, beside which one column may vanish.
+    `SecondMoment` itself tests only the sum over all columns, in which one column may be
+    negligible.
     """
     tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
     mean = to_numpy(moment.mean)
@@ -109,12 +118,13 @@ def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
 
 
 def as_columns(Y: Any) -> Array:
-    """Return targets as a floating matrix with one column per target."""
+    """Return targets of shape (n,) or (n, d) as a floating matrix with one column per target."""
     Y = as_float(Y if is_array(Y) else np.asarray(Y))
     return Y[:, None] if Y.ndim == 1 else Y
 
 
 def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
+    """Return the second moment of `BLOCK_ROWS` rows of [X | Y], from row `start` on."""
     rows = slice(start, start + BLOCK_ROWS)
     part = None if weights is None else weights[rows]
     if scipy.sparse.issparse(X):
@@ -135,18 +145,25 @@ def row_problem(
     *,
     centered: bool,
 ) -> LinearProblem:
-    """Return the problem of rows [x | y], with their triangular factor if it is ill-conditioned.
+    """Return the moments of rows [x | y], with a triangular factor if they are ill-conditioned.
+
+    The factor is that of a QR factorisation of the rows. It is added (as `root`) if the condition
+    number of the second moment of x exceeds `CONDITION`.
 
     Parameters
     ----------
     X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
         Inputs and outputs.
     weights : array of shape (n,) or None
-        Frequencies of the rows.
+        Frequencies of the rows; None if all count once.
     moment : SecondMoment
-        Moment of the rows [x | y].
+        Second moment of the rows [x | y], as `joint_moment` returns it.
     centered : bool
-        Whether the rows are centred at their mean.
+        Whether the mean is subtracted from the rows.
+
+    Returns
+    -------
+    LinearProblem
 
     Examples
     --------
@@ -166,11 +183,13 @@ def row_problem(
 def row_root(
     X: Any, Y: Array, weights: Array | None, moment: SecondMoment, *, centered: bool
 ) -> Array:
-    """Return the triangular factor F of centred rows [x | y], FᵀF = E[(x, y)(x, y)ᵀ].
+    """Return the triangular factor F of the rows [x | y], for which FᵀF is their second moment.
 
+    A row contains inputs x and outputs y side by side; F is the factor R of a QR factorisation.
     Blocks of rows are joined to the factor of the rows before them and factorised again, so that
-    only one block is dense at a time. The mean is subtracted in its two parts, which preserves
-    deviations that are far smaller than the mean.
+    only one block is dense at a time. If `centered`, the mean is subtracted; it is stored as a sum
+    of two vectors, which are subtracted one after the other to preserve deviations that are far
+    smaller than the mean.
     """
     size = moment.n_features
     step = max(ROOT_ROWS, 2 * size)
@@ -187,33 +206,36 @@ def row_root(
 
 
 def _joined(X: Any, Y: Array, rows: slice, moment: SecondMoment) -> Array:
-    """Return some rows [x | y], dense and in double precision, beside the moment."""
+    """Return the given rows of [X | Y] as one dense float64 array, in the library of `moment`."""
     inputs = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows, :]
     parts = [like(inputs, moment.center), like(Y[rows, :], moment.center)]
     return namespace(moment.center).concat(parts, axis=1)
 
 
 def _weighted(rows: Array, weights: Array) -> Array:
-    """Return rows times the square roots of their weights."""
+    """Return each row multiplied by the square root of its weight."""
     return rows * namespace(rows).sqrt(weights)[:, None]
 
 
 def _triangle(rows: Array) -> Array:
-    """Return the triangular factor of a QR factorisation; the orthogonal one is not needed."""
+    """Return the triangular factor R of the QR factorisation of `rows`."""
     if is_numpy(rows):
         return np.linalg.qr(rows, mode="r")
     return namespace(rows).linalg.qr(rows)[1]
 
 
 def _has_weight(weights: Array | None, start: int) -> bool:
-    """Tell whether the block of rows has positive total weight; otherwise its mean is undefined."""
+    """Tell whether the `BLOCK_ROWS` rows from `start` on have a positive total weight.
+
+    Without positive weight the mean of these rows is not defined.
+    """
     if weights is None:
         return True
     return bool(namespace(weights).any(weights[start : start + BLOCK_ROWS] > 0))
 
 
 def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
-    """Return some rows of an array of any library, or of a sparse matrix."""
+    """Return the rows with the given numbers of an array of any library, or of a sparse matrix."""
     if scipy.sparse.issparse(values):
         return values[rows]
     xp = namespace(values)
@@ -222,18 +244,19 @@ def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
-    """A problem reduced to white inputs, and the maps between both sets of weights.
+    """A problem reduced to white inputs x', and the maps between weights for x and for x'.
 
     Parameters
     ----------
     matrix : array of shape (d1, q)
-        The least-squares map M in white coordinates, where q is the rank of C = E[xxᵀ].
+        The least-squares map M from x' to y, where q is the rank of C = E[xxᵀ].
     lift : array of shape (d2, q) or None
-        B with x' = Bᵀx white and V = BV'; None where the inputs are white already.
+        The whitening matrix B: x' = Bᵀx has the identity as second moment, and incoming weights V'
+        for x' are V = BV' for x. None if the inputs are white already.
     lower : array of shape (d2, q) or None
-        L with C = LLᵀ, so that V' = LᵀV.
+        L with C = LLᵀ, so that V' = LᵀV; None if the inputs are white already.
     floor : float
-        E‖y‖² − ‖M‖²: the loss of least squares, a lower bound for all weights.
+        E‖y‖² − ‖M‖²: the loss of least squares, a lower bound of the loss of all weights.
     """
 
     matrix: Array
@@ -242,20 +265,22 @@ class Whitened:
     floor: float
 
     def raise_weights(self, weights: Weights) -> Weights:
-        """Return weights for white inputs as weights for the original inputs."""
+        """Return weights for the white inputs as weights for the original inputs."""
         if self.lift is None:
             return weights
         return Weights(weights.left, self.lift @ weights.right)
 
     def lower_weights(self, weights: Weights) -> Weights:
-        """Return weights for the original inputs as weights for white inputs."""
+        """Return weights for the original inputs as weights for the white inputs."""
         if self.lower is None:
             return weights
         return Weights(weights.left, self.lower.mT @ weights.right)
 
 
 def whiten(problem: LinearProblem) -> Whitened:
-    """Reduce a problem to white inputs.
+    """Return a problem with its inputs transformed so that their second moment is the identity.
+
+    If the inputs do not vary in some direction, that direction is left out.
 
     Examples
     --------
@@ -280,7 +305,7 @@ def whiten(problem: LinearProblem) -> Whitened:
 
 
 def _is_graded(inputs: Array) -> bool:
-    """Tell whether the variances of the features that vary differ by more than `CONDITION`."""
+    """Tell whether the variances of nonconstant features differ by more than `CONDITION`."""
     variances = diagonal(inputs)
     top = largest(variances)
     smallest = scalar(namespace(variances).min(where_set(variances, variances <= 0, top)))
@@ -288,10 +313,11 @@ def _is_graded(inputs: Array) -> bool:
 
 
 def _whiten_standardised(problem: LinearProblem) -> Whitened:
-    """Whiten inputs divided by their standard deviations.
+    """Return the problem for white inputs, from features divided by their standard deviations.
 
-    An entry cᵢⱼ of the moment has an error of the order ε√(cᵢᵢcⱼⱼ). In these units all errors have
-    the same size, and no feature is lost beside one of larger scale.
+    An entry cᵢⱼ of the second moment has an error of the order ε√(cᵢᵢcⱼⱼ), with the rounding unit
+    ε. For standardised features all errors have the same size, and no feature is lost beside one of
+    larger scale.
     """
     xp, inputs = namespace(problem.inputs), problem.inputs
     deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
@@ -304,9 +330,10 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
 
 def _in_range(lift: Array, lower: Array) -> Array:
-    """Return B projected on the range of C = LLᵀ, outside of which the weights are then zero.
+    """Return the whitening matrix B projected on the range of C = LLᵀ, L being `lower`.
 
-    Dividing by standard deviations moves the range of a singular C; CB stays as it is.
+    Weights that are multiplied by B are then zero outside the range. The projection is needed
+    because dividing by standard deviations moves the range of a singular C; CB does not change.
     """
     if lower.shape[0] == lower.shape[1]:
         return lift
@@ -315,9 +342,11 @@ def _in_range(lift: Array, lower: Array) -> Array:
 
 
 def _whiten_rows(problem: LinearProblem) -> Whitened:
-    """Whiten by the singular value decomposition of the standardised columns F_x of the factor.
+    """Return the problem for white inputs, from the triangular factor F of the rows [x | y].
 
-    With F_x = PSWᵀD and D the standard deviations, C = DWS²WᵀD, so that L = DWS and B = D⁻¹WS⁻¹.
+    Let D be the diagonal matrix of standard deviations of x. With the singular value decomposition
+    F_x = PSWᵀD of the columns F_x of the inputs, C = E[xxᵀ] = DWS²WᵀD, so that C = LLᵀ with L =
+    DWS, and the whitening matrix is B = D⁻¹WS⁻¹.
     """
     root, size = problem.root, problem.cross.shape[1]
     assert root is not None
@@ -341,8 +370,9 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
 def input_range(inputs: Array) -> tuple[Array, Array]:
     """Return the standard deviations of x along the principal axes of its range, and these axes.
 
-    The deviations are descending. The range of constant inputs is empty; it is represented by one
-    axis of standard deviation zero, so that all shapes stay positive.
+    The range is spanned by the directions in which x varies. The deviations are descending. The
+    range of constant inputs is empty; it is represented by one axis of standard deviation zero, so
+    that all shapes stay positive.
     """
     xp = namespace(inputs)
     variances, directions = eigh_descending(inputs)
@@ -354,10 +384,12 @@ def input_range(inputs: Array) -> tuple[Array, Array]:
 
 
 def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return the autoencoder's problem in white coordinates, with the decomposition of its map M.
+    """Return an autoencoder's problem for white inputs, and the SVD of its least-squares map M.
 
-    With C = E[xxᵀ] = QΛQᵀ the map is M = QΛ^½: its left singular vectors are the eigenvectors of
-    C, its singular values the standard deviations, so that one eigendecomposition is enough.
+    The SVD is returned as a triple: left singular vectors, singular values, and right singular
+    vectors transposed. With the eigendecomposition C = E[xxᵀ] = QΛQᵀ the map is M = QΛ^½: its left
+    singular vectors are the eigenvectors of C, its singular values the standard deviations, so that
+    one eigendecomposition is enough.
     """
     scales, directions = input_range(inputs)
     matrix = directions * scales
@@ -366,10 +398,10 @@ def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Arra
 
 
 def _nonzero(scales: Array) -> Array:
-    """Return standard deviations by which one can divide: 1 in place of 0."""
+    """Return standard deviations with zeros replaced by 1, so that one can divide by them."""
     return where_set(scales, scales == 0, 1.0)
 
 
 def _floor(problem: LinearProblem, matrix: Array) -> float:
-    """Return E‖y‖² − ‖M‖², the loss of least squares."""
+    """Return E‖y‖² − ‖M‖², the loss of least squares, for the least-squares map M (`matrix`)."""
     return max(problem.energy - scalar(squared_norm(matrix)), 0.0)

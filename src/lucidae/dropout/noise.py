@@ -1,4 +1,4 @@
-"""How many components of a network are separated from the sampling noise of its data."""
+"""How many components of a network exceed the sampling noise of its data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lucidae.sampling import separated_components
 Matrix = np.ndarray[Any, Any]
 
 EXCEEDED = 1e-3
-"""Largest probability with which a singular value of pure noise exceeds the level of the noise."""
+"""Largest probability with which a singular value of pure noise exceeds `noise_level`."""
 
 UNDERESTIMATED = 1e-2
-"""Largest probability with which the noise variance is larger than the one that is assumed."""
+"""Largest probability with which the noise variance exceeds the one that `noise_level` uses."""
 
 NOT_A_SAMPLE = (
     "The matrix itself is given, not rows that were drawn from a population, so there is no "
@@ -26,7 +26,15 @@ NOT_A_SAMPLE = (
 
 
 class Separation(NamedTuple):
-    """How many leading components exceed sampling noise (None if unknown), and a sentence."""
+    """How many leading components exceed sampling noise, and a sentence that explains it.
+
+    Attributes
+    ----------
+    number : int or None
+        Number of leading singular values that exceed sampling noise; None if this is not known.
+    sentence : str
+        The number in words, or why it is not known.
+    """
 
     number: int | None
     sentence: str
@@ -35,7 +43,7 @@ class Separation(NamedTuple):
 def separated_from_noise(
     spectrum: Matrix, residual: Matrix | None, n_inputs: int, n_rows: float | None, width: int
 ) -> Separation:
-    """Return how many of the components of a network are separated from sampling noise.
+    """Return how many leading singular values of the data exceed sampling noise.
 
     Parameters
     ----------
@@ -48,9 +56,10 @@ def separated_from_noise(
     n_inputs : int
         Number of linearly independent inputs.
     n_rows : float or None
-        Number of rows, less one if means were estimated; None if the data are not a sample.
+        Number of rows, minus one if means were subtracted; None if a matrix was given instead of
+        rows.
     width : int
-        Number r of hidden units; the first r components are judged.
+        Number r of hidden units; the r largest singular values are judged.
 
     Returns
     -------
@@ -70,7 +79,7 @@ def separated_from_noise(
     elif n_rows > n_inputs:
         count = int((spectrum[:judged] > noise_level(residual, n_inputs, n_rows)).sum())
     else:
-        why = f"{n_rows:g} degrees of freedom for {n_inputs} inputs leave none for the noise."
+        why = f"{n_rows:g} degrees of freedom are too few for {n_inputs} inputs and the noise."
         return Separation(None, why)
     return Separation(
         count, f"{count} of the {judged} leading components exceed the noise of {n_rows:g} rows."
@@ -78,16 +87,17 @@ def separated_from_noise(
 
 
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
-    """Return the level that singular values of M reach by sampling noise alone.
+    """Return the size that singular values of the least-squares map M reach by noise alone.
 
-    If the targets do not depend on the inputs, M consists of q independent columns of noise with
-    covariance S/n, where S is the covariance of the residuals. Its largest singular value exceeds
-    (√s (√q + t) + √tr S)/√n, with the largest eigenvalue s of S, with a probability of at most
-    exp(−t²/2) (Davidson & Szarek 2001, Theorem II.13; for S = σ²I and t = 0 this is the noise
-    level σ(√q + √m)/√n of reduced-rank regression with m targets, Bunea, She & Wegkamp 2011).
+    If the m targets of the n rows do not depend on the q inputs (in white coordinates), M consists
+    of q independent columns of noise with covariance S/n, where S is the covariance of the
+    residuals. Its largest singular value exceeds (√s (√q + t) + √tr S)/√n, with the largest
+    eigenvalue s of S, with a probability of at most exp(−t²/2) (Davidson & Szarek 2001, Theorem
+    II.13; for S = σ²I and t = 0 this is the noise level σ(√q + √m)/√n of reduced-rank regression,
+    Bunea, She & Wegkamp 2011).
 
-    S is estimated from the residuals with n − q degrees of freedom for each independent target,
-    and enlarged to an upper confidence limit of the χ² distribution.
+    S is estimated from the residuals with n − q degrees of freedom for each independent target, and
+    enlarged to an upper confidence limit of the χ² distribution.
 
     Parameters
     ----------

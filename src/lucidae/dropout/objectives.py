@@ -35,18 +35,22 @@ from lucidae.validation import check_rows
 
 @saved_as("lucidae.dropout.weights/1", formerly="lucidae.dropout.objectives:Weights")
 class Weights(NamedTuple):
-    """Outgoing weights U (`left`) and incoming weights V (`right`) of the hidden layer."""
+    """Outgoing weights U (`left`) and incoming weights V (`right`) of the hidden units.
+
+    U has shape (d1, r) for d1 outputs and V has shape (d2, r) for d2 inputs: one column per hidden
+    unit.
+    """
 
     left: Array
     right: Array
 
 
 def check_hidden_units(left: Array, right: Array) -> None:
-    """Refuse U and V that do not have the same number of hidden units."""
+    """Raise an error unless U (`left`) and V (`right`) have the same number of hidden units."""
     if left.shape[1] != right.shape[1]:
         raise ValueError(
-            f"U has {left.shape[1]} columns and V has {right.shape[1]}: both need one column per "
-            "hidden unit."
+            f"U has {left.shape[1]} columns and V has {right.shape[1]}, expected equal numbers, "
+            "one column per hidden unit."
         )
 
 
@@ -54,28 +58,31 @@ SMALLEST_ENERGY = 1e-280
 """A sum of squares below this has lost digits to underflow."""
 
 WHITE = 1e-8
-"""Inputs are white where no entry of their second moment differs more from the identity."""
+"""Inputs count as white if no entry of their second moment differs from the identity by more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearProblem:
-    """The moments of inputs x and outputs y on which the expected loss depends.
+    """The second moments of inputs x and outputs y on which the expected dropout loss depends.
+
+    The expectation E is a mean over rows or a population.
 
     Parameters
     ----------
     cross : array of shape (d1, d2)
-        E[y xᵀ].
+        E[y xᵀ], the second moment of outputs and inputs.
     inputs : array of shape (d2, d2) or None
         C = E[x xᵀ]; None means the identity, the white inputs of Mianjy et al. 2018.
     energy : float
-        E‖y‖².
+        E‖y‖², the mean squared norm of the outputs.
     root : array of shape (k, d2 + d1), optional
-        F with FᵀF = E[(x, y)(x, y)ᵀ], a triangular factor of the rows. The condition number of F
-        is the square root of that of the moment, so it is given where C is ill-conditioned.
+        Triangular factor F of a QR factorisation of the rows, with FᵀF = E[(x, y)(x, y)ᵀ]. Its
+        condition number is the square root of that of the moment, so it is given if C is
+        ill-conditioned.
     outputs : array of shape (d1, d1), optional
-        E[y yᵀ]; None where y is x itself or a matrix was given.
+        E[y yᵀ]; None if y is x itself or a matrix was given.
     n_rows : float, optional
-        Number of rows, less one if they were centred at their mean; None if a matrix was given.
+        Number of rows, minus one if their mean was subtracted; None if a matrix was given.
 
     Examples
     --------
@@ -94,7 +101,9 @@ class LinearProblem:
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
-        """Return the problem of white inputs x with outputs Mx, or of factorising the matrix M.
+        """Return the moments of white inputs x with outputs y = Mx, M being `matrix`.
+
+        The loss of this problem without dropout is ‖M − UVᵀ‖², that of factorising M.
 
         Parameters
         ----------
@@ -110,7 +119,10 @@ class LinearProblem:
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
-        """Return the problem of rows [x | y] from the matrix of their second moments."""
+        """Return the problem of rows [x | y] from their second moment.
+
+        The first `n_features` columns of a row are the inputs x.
+        """
         outputs = second[n_features:, n_features:]
         return cls(
             second[n_features:, :n_features],
@@ -130,32 +142,33 @@ class LinearProblem:
     ) -> Self:
         """Return the problem of rows [x | y] from their joint moment.
 
-        Centred rows correspond to a network with a bias in both layers: the optimal biases
-        remove the means of the hidden units and of the outputs.
+        The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
+        subtracted from the rows. This corresponds to a network with a bias in both layers: the
+        optimal biases remove the means of the hidden units and of the outputs.
         """
         problem = cls.from_second(_second(moment, centered), n_features)
         return replace(problem, root=root, n_rows=moment.weight - centered)
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the problem whose target is the input itself."""
+        """Return the problem whose target y is the input x itself, from the moment of x."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
     @property
     def is_white(self) -> bool:
-        """Whether the second moment of the inputs is the identity."""
+        """Whether the second moment of the inputs is the identity, up to `WHITE`."""
         if self.inputs is None:
             return True
         return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
-        """Return C V for incoming weights V."""
+        """Return C V for the second moment C of the inputs and incoming weights V (`right`)."""
         return right if self.inputs is None else self.inputs @ right
 
 
 def _checked_energy(matrix: Array) -> float:
-    """Return ‖M‖²; a matrix whose squares leave the range of double precision is an error."""
+    """Return the squared Frobenius norm of a matrix; an overflow or underflow is an error."""
     with np.errstate(over="ignore", under="ignore"):
         energy = scalar(squared_norm(matrix))
     size = largest(matrix)
@@ -170,12 +183,15 @@ def _checked_energy(matrix: Array) -> float:
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:
-    """Return the second moment about the mean, or about zero."""
+    """Return the second moment about the mean if `centered`, otherwise about zero."""
     return moment.covariance if centered else second_about(moment, 0.0)
 
 
 def second_about(moment: SecondMoment, center: Any) -> Array:
-    """Return E[(z − c)(z − c)ᵀ] = Cov z + (z̄ − c)(z̄ − c)ᵀ, the second moment about a point c."""
+    """Return the second moment E[(z − c)(z − c)ᵀ] of rows z about a point c (`center`).
+
+    It is computed as Cov z + (z̄ − c)(z̄ − c)ᵀ from the mean z̄.
+    """
     shift = moment.mean - center
     with np.errstate(over="ignore"):
         second = moment.covariance + shift[:, None] * shift[None, :]
@@ -191,16 +207,18 @@ def second_about(moment: SecondMoment, center: Any) -> Array:
 class DropoutObjective:
     """Expected dropout loss f(U, V) = E‖y − UVᵀx‖² + λ Σᵢ ‖uᵢ‖² · vᵢᵀC vᵢ.
 
-    Mianjy et al. 2018, eq. 2 and Lemma A.1, for any second moment C of the inputs. The methods
-    for tied weights evaluate the same formulas at V = U; by the chain rule the derivatives with
-    respect to both layers add up.
+    U and V are the outgoing and incoming weights with columns uᵢ and vᵢ, λ is the strength of
+    dropout and C = E[xxᵀ] the second moment of the inputs. This is Mianjy et al. 2018, eq. 2 and
+    Lemma A.1, for any C. The methods for tied weights evaluate the same formulas at V = U; by the
+    chain rule the derivatives with respect to both layers add up.
 
     Parameters
     ----------
     problem : LinearProblem
-        The moments of the data.
+        The second moments of the data.
     strength : float or array
-        λ = dropout / (1 − dropout); an array has one entry for each network of a stack.
+        Strength λ = dropout / (1 − dropout). An array has one entry for each network if the
+        weights of several networks are given at once, along a first axis.
 
     Examples
     --------
@@ -215,7 +233,7 @@ class DropoutObjective:
     strength: Any
 
     def loss(self, weights: Weights) -> Array:
-        """Return E‖y − UVᵀx‖², the loss without dropout."""
+        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
         left, right = weights
         if self.problem.root is not None:
             outward = self.problem.root[:, right.shape[-2] :]
@@ -227,7 +245,11 @@ class DropoutObjective:
         return self.problem.energy - 2 * agreement + fitted
 
     def importance(self, weights: Weights) -> Array:
-        """Return ‖uᵢ‖ √(vᵢᵀC vᵢ) per hidden unit (Mianjy et al. 2018, section 6)."""
+        """Return the importance score ‖uᵢ‖ √(vᵢᵀC vᵢ) of every hidden unit i.
+
+        uᵢ and vᵢ are its outgoing and incoming weights, and C is the second moment of the inputs
+        (Mianjy et al. 2018, section 6).
+        """
         xp = namespace(weights.left)
         if self.problem.root is None:
             inward = self.problem.through_inputs(weights.right)
@@ -238,16 +260,20 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ = λψ₂², with the path norm ψ₂ of the network."""
+        """Return the penalty that dropout adds to the loss: λ times the squared path norm.
+
+        The squared path norm is Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ, with the outgoing and incoming weights uᵢ and vᵢ
+        of the hidden units and the second moment C of the inputs.
+        """
         scores = self.importance(weights)
         return self.strength * namespace(scores).sum(scores * scores, axis=-1)
 
     def value(self, weights: Weights) -> Array:
-        """Return the expected dropout loss."""
+        """Return the expected dropout loss: the loss without dropout plus dropout's penalty."""
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return the gradient with respect to U and V."""
+        """Return the gradient of the expected dropout loss with respect to the weights U and V."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
@@ -259,7 +285,7 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def hessian_product(self, weights: Weights, direction: Weights) -> Weights:
-        """Return the Hessian of f applied to a direction."""
+        """Return the Hessian of the expected dropout loss at `weights`, applied to a direction."""
         # The derivative of the gradient U·D(VᵀCV) − E[yxᵀ]V along (Z_U, Z_V), by the product
         # rule; D(G) = G + λ diag(G) is linear, so the change of a Gram matrix VᵀCV, which is
         # VᵀCZ_V + (VᵀCZ_V)ᵀ, passes through D like the matrix itself. The other part is the same
@@ -282,33 +308,47 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def tied_value(self, factor: Array) -> Array:
-        """Return the loss f(U, U) of tied weights (Mianjy et al. 2018, Problem 4)."""
+        """Return the expected dropout loss f(U, U) of tied weights U (`factor`).
+
+        For white inputs this is Mianjy et al. 2018, Problem 4.
+        """
         return self.value(Weights(factor, factor))
 
     def tied_gradient(self, factor: Array) -> Array:
-        """Return the gradient of U ↦ f(U, U)."""
+        """Return the gradient of the loss f(U, U) of tied weights with respect to U (`factor`)."""
         on_left, on_right = self.gradient(Weights(factor, factor))
         return on_left + on_right
 
     def tied_hessian_product(self, factor: Array, direction: Array) -> Array:
-        """Return the Hessian of U ↦ f(U, U) applied to a direction."""
+        """Return the Hessian of the loss f(U, U) of tied weights, applied to a direction."""
         on_left, on_right = self.hessian_product(
             Weights(factor, factor), Weights(direction, direction)
         )
         return on_left + on_right
 
     def stationarity(self, weights: Weights) -> Array:
-        """Return ‖∇f‖ / (2‖E[yxᵀ]‖ ‖(U, V)‖): dimensionless, about 1 at a small random start."""
+        """Return the norm of the gradient of the loss, divided by 2‖E[yxᵀ]‖ ‖(U, V)‖.
+
+        x are the inputs, y the outputs, U and V the weights. The result is dimensionless: about 1
+        at a small random start, 0 at a critical point.
+        """
         return self._relative(self.gradient(weights), weights, 2.0)
 
     def tied_stationarity(self, factor: Array) -> Array:
-        """Return ‖∇f‖ / (4‖E[yxᵀ]‖ ‖U‖) for tied weights; both layers add to the gradient."""
+        """Return the norm of the gradient of the tied loss, divided by 4‖E[yxᵀ]‖ ‖U‖.
+
+        x are the inputs, y the outputs and U (`factor`) the weights that both layers share. The
+        factor is 4 instead of 2, as in `stationarity`, because both layers contribute to the
+        gradient.
+        """
         return self._relative((self.tied_gradient(factor),), (factor,), 4.0)
 
     def _relative(self, slope: Sequence[Array], point: Sequence[Array], factor: float) -> Array:
-        """Return the norm of a gradient relative to `factor` times ‖E[yxᵀ]‖ times that of a point.
+        """Return the norm of a gradient, relative to the size of data and weights.
 
-        The gradient is divided first: its square would overflow for outputs beyond 1e100.
+        The norm of `slope` is divided by factor · ‖E[yxᵀ]‖ · norm of the weights `point`, with
+        inputs x and outputs y. The gradient is divided first: its square would overflow for outputs
+        beyond 1e100.
         """
         top = largest(self.problem.cross)
         size = top * scalar(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0
@@ -319,28 +359,37 @@ class DropoutObjective:
         return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
     def _through_root(self, right: Array) -> Array:
-        """Return F_x V, whose squared columns are vᵢᵀC vᵢ without the square of F."""
+        """Return F_x V, with the columns F_x of the inputs in the triangular factor F of the rows.
+
+        The squared norm of column i is vᵢᵀC vᵢ, with the incoming weights vᵢ and C = F_xᵀF_x. It is
+        more accurate than from C, because F is not squared.
+        """
         root = self.problem.root
         assert root is not None
         return root[:, : right.shape[-2]] @ right
 
     def _loaded(self, gram: Array) -> Array:
-        """Return G + λ diag(G): the expectation of the Gram matrix of masked, rescaled units."""
+        """Return G + λ diag(G) for a Gram matrix G of the hidden units and the strength λ.
+
+        This is the expectation of the Gram matrix of units that are masked at random and rescaled.
+        """
         strength = self.strength[..., None] if is_array(self.strength) else self.strength
         return add_diagonal(gram, strength * diagonal(gram))
 
 
 def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) -> Array:
-    """Draw masks of zeros and ones by NumPy; `keep` broadcasts and is the probability of a one."""
+    """Return random masks of zeros and ones; `keep` is the probability of a one and broadcasts."""
     uniform = like(rng.random_sample(shape), keep)
     return namespace(keep).astype(uniform < keep, keep.dtype)
 
 
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the gradient of the mean over rows of ‖y − U diag(b) Vᵀx / θ‖² with the masks b.
+    """Return the gradient of the dropout loss of a batch for given masks of the hidden units.
 
-    Mianjy et al. 2018, eq. 1. Their Algorithm 1 steps along θ/2 times this gradient, because its
-    update does not rescale the factor that is propagated back; see `paper_direction`.
+    The loss is the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², with the mask b of a row and the
+    probability θ (`keep`) of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps
+    along θ/2 times this gradient, because its update does not rescale the factor that is propagated
+    back; see `paper_direction`.
     """
     gates = masks / keep
     hidden = (X @ weights.right) * gates
@@ -352,13 +401,20 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
 
 
 def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts, mean over the batch."""
+    """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts from the weights.
+
+    It is the mean over the batch, and equals θ/2 times `sampled_gradient` with the probability θ
+    (`keep`) of keeping a unit.
+    """
     exact = sampled_gradient(weights, X, Y, masks, keep)
     return Weights(exact.left * (keep / 2), exact.right * (keep / 2))
 
 
 def shared_direction(direction: Callable[..., Weights]) -> Callable[..., Weights]:
-    """Return the direction of tied weights: the sum of the directions of both layers."""
+    """Return a function for tied weights that adds the directions of both layers.
+
+    `direction` is a function like `sampled_gradient`; the result has the same arguments.
+    """
 
     def shared(*arguments: Any) -> Weights:
         both = sum(direction(*arguments))

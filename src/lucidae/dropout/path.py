@@ -1,7 +1,7 @@
 """The optimum as a function of the dropout rate, and the choice of the rate by cross-validation.
 
-The singular value decomposition of M does not depend on the rate, so a whole path costs one
-decomposition, and cross-validation one for each fold.
+The least-squares map and its singular value decomposition do not depend on the rate. A path over
+many rates therefore costs one decomposition, and cross-validation one for each fold.
 """
 
 from __future__ import annotations
@@ -44,27 +44,28 @@ __all__ = [
 Vector = np.ndarray[Any, Any]
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
-"""Strengths dropout/(1 − dropout) that cross-validation compares: zero, then twenty per decade."""
+"""Strengths dropout/(1 − dropout) that cross-validation compares: 0, and twenty per decade from
+1e-4 to 1e4."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegularizationPath:
-    """The optimum as a function of the dropout rate.
+    """The optimal network as a function of the dropout rate, for a fixed number r of hidden units.
 
     Parameters
     ----------
     dropout : ndarray of shape (n,)
-        Probabilities of dropping a unit.
+        Dropout rates: probabilities of dropping a hidden unit.
     rank : ndarray of int, shape (n,)
-        Rank of the optimal product U Vᵀ.
+        Rank of the optimal product U Vᵀ of the weights at each rate.
     threshold : ndarray of shape (n,)
-        Amount by which each singular value is reduced.
+        Amount by which dropout reduces each singular value of the least-squares map.
     error : ndarray of shape (n,)
-        E‖y − UVᵀx‖² of the optimal network, without dropout.
+        Mean squared error E‖y − UVᵀx‖² of the optimal network, predicting without dropout.
     objective : ndarray of shape (n,)
         The minimum of the expected dropout loss.
     breaks : ndarray of shape (min(r, rank),)
-        The dropout rates from which on the rank is below 1, 2, …; 1 where it never is.
+        Entry j is the dropout rate from which on the rank is below j + 1; 1 if it never is.
     """
 
     dropout: Vector
@@ -78,12 +79,14 @@ class RegularizationPath:
 def regularization_path(
     problem: LinearProblem, width: int, dropouts: Sequence[float] | Vector | None = None
 ) -> RegularizationPath:
-    """Return rank, error and objective for many dropout rates from one decomposition.
+    """Return rank, error and loss of the optimal network for many dropout rates.
+
+    All rates share one singular value decomposition.
 
     Parameters
     ----------
     problem : LinearProblem
-        Moments of the data.
+        Second moments of the data.
     width : int
         Number r of hidden units.
     dropouts : sequence of float, optional
@@ -123,14 +126,18 @@ def regularization_path(
 
 
 def _loss_of(values: Array, shrunk: Array, total: float) -> float:
-    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)² for shrunk singular values ŝ of M."""
+    """Return ‖M − P diag(ŝ) Qᵀ‖² for a matrix M whose singular values s are replaced by ŝ.
+
+    It is ‖M‖² − Σ s² + Σ (s − ŝ)². `values` are the leading singular values s, `shrunk` are ŝ, and
+    `total` is ‖M‖².
+    """
     xp = namespace(values)
     remainder = max(total - scalar(xp.sum(values * values)), 0.0)
     return remainder + scalar(xp.sum((values - shrunk) ** 2))
 
 
 class MomentFold(NamedTuple):
-    """Moments of [x | y] over the rows that a fold trains on and those that it holds out."""
+    """Moments of the rows [x | y] that a fold trains on (`training`) and holds out (`held_out`)."""
 
     training: SecondMoment
     held_out: SecondMoment
@@ -139,16 +146,16 @@ class MomentFold(NamedTuple):
 @saved_as("lucidae.dropout.cross_validation/1", formerly="lucidae.dropout.path:CrossValidation")
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossValidation:
-    """Held-out error along the path of dropout rates.
+    """Prediction error on held-out rows for every dropout rate that was compared.
 
     Parameters
     ----------
     dropout : ndarray of shape (n,)
-        The rates that were compared.
+        The dropout rates that were compared.
     errors : ndarray of shape (n_folds, n)
-        Mean squared error over the held-out rows, summed over targets.
+        Mean squared error over the rows that each fold held out, summed over targets.
     weights : ndarray of shape (n_folds,)
-        Weight of the rows that each fold held out.
+        Total weight (or number) of the rows that each fold held out.
     """
 
     dropout: Vector
@@ -157,12 +164,12 @@ class CrossValidation:
 
     @property
     def mean(self) -> Vector:
-        """Mean held-out error at every rate."""
+        """Mean squared error on held-out rows at every rate, folds weighted by their rows."""
         return np.average(self.errors, axis=0, weights=self.weights)
 
     @property
     def best(self) -> float:
-        """The rate with the smallest mean held-out error; the largest of several such rates."""
+        """The rate with the smallest mean error on held-out rows; of equals, the largest rate."""
         mean = self.mean
         ties = np.flatnonzero(mean <= mean.min() + 1e-12 * np.abs(mean).max())
         return float(self.dropout[ties[-1]])
@@ -189,21 +196,22 @@ def cross_validate(
     strengths: Vector = GRID,
     callbacks: Sequence[Callable[..., Any]] = (),
 ) -> CrossValidation:
-    """Return the held-out error of every strength, from one decomposition per fold.
+    """Return the error on held-out rows for every strength of dropout.
 
-    Only the moments of the folds are needed, which take one pass over the rows; after that the
-    cost does not depend on the number of rows, and little on the number of strengths.
+    Only the second moments of the folds are needed, which take one pass over the rows. After that
+    each fold takes one decomposition, whose cost does not depend on the number of rows, and little
+    on the number of strengths.
 
     Parameters
     ----------
     folds : sequence of MomentFold
         Moments of the training and the held-out rows [x | y] of every fold.
     n_features, width : int
-        Number of features of x, and of hidden units.
+        Number of features of x, and number of hidden units.
     centered : bool, default=True
         Whether the network has an intercept.
     strengths : array, optional
-        Strengths of dropout that are compared.
+        Strengths dropout / (1 − dropout) that are compared.
     callbacks : sequence of callables
         As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
         folds that are left.
@@ -221,7 +229,7 @@ def cross_validate(
 def _of_each(
     function: Callable[[Any], Any], items: Sequence[Any], callbacks: Sequence[Callable[..., Any]]
 ) -> list[Any]:
-    """Return the function of every item; the callbacks show the progress."""
+    """Return the list of function values of all items, and call the callbacks after every item."""
     nothing: tuple[Any, ...] = ()
     solution = iterate(
         lambda done: (*done, function(items[len(done)])),
@@ -236,11 +244,13 @@ def _of_each(
 def _fold_errors(
     fold: MomentFold, n_features: int, width: int, centered: bool, strengths: Vector
 ) -> Vector:
-    """Return E‖y − P diag(ŝ) Q'ᵀx‖² over the held-out rows, for each strength.
+    """Return the mean squared error on a fold's held-out rows, for each strength of dropout.
 
-    With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows it equals
-    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
-    diagonal of Q'ᵀCQ' remains, and each strength costs O(r).
+    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
+    of the training rows (Q' for the original inputs) and its singular values ŝ, shrunk by dropout.
+    With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ +
+    Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the diagonal of Q'ᵀCQ' remains,
+    and each strength costs O(r) for r hidden units.
     """
     problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
     white = whiten(problem)
@@ -257,7 +267,10 @@ def _fold_errors(
 
 
 class Folds(NamedTuple):
-    """Moments of every fold, and of all rows if the held-out rows partition them (else None)."""
+    """Moments of every fold (`folds`), and the moment of all rows (`total`).
+
+    `total` is known only if every row is held out exactly once; otherwise it is None.
+    """
 
     folds: list[MomentFold]
     total: SecondMoment | None
@@ -270,16 +283,17 @@ def fold_moments(
     cv: Any,
     callbacks: Sequence[Callable[..., Any]] = (),
 ) -> Folds:
-    """Return the moments of every fold's training and held-out rows.
+    """Return the second moments of every fold's training rows and held-out rows.
 
-    If the held-out rows partition the data, as in k-fold cross-validation, one pass over the rows
-    is enough: the moment of the training rows of a fold is the merge of the other folds' moments.
+    If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
+    enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
+    is an argument as in scikit-learn.
     """
     n_rows = X.shape[0]
     splits = _checked_splits(cv, n_rows, weights)
     partition = _is_partition(splits, n_rows)
     if len(splits) < 2 and partition:
-        raise ValueError(f"cv={cv!r} was given, expected at least two folds.")
+        raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
 
     def moment(rows: Vector) -> SecondMoment:
         return _moment(X, Y, weights, rows)
@@ -293,7 +307,10 @@ def fold_moments(
 
 
 def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
-    """Return the folds of `cv` as pairs of row numbers; each part has rows of positive weight."""
+    """Return the folds of `cv` as pairs of row numbers (training, held out).
+
+    A part without rows of positive weight is an error.
+    """
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
     listed = isinstance(cv, Iterable) and not hasattr(cv, "split")
     if not listed and cv is not None and not hasattr(cv, "split"):
@@ -303,7 +320,7 @@ def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[V
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:
-        raise ValueError(f"cv={cv!r} was given, expected at least one fold.")
+        raise ValueError(f"cv={cv!r} was given, expected at least one fold, such as cv=5.")
     for number, (train, test) in enumerate(splits):
         for rows, use in ((train, "trains on"), (test, "holds out")):
             heavy = len(rows) if weights is None else to_numpy(weights)[rows].sum()
@@ -328,7 +345,10 @@ def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]
 
 
 def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
-    """Return the row numbers of a fold, which may be given as a mask."""
+    """Return the row numbers of one part of a fold, given as integers or as a boolean mask.
+
+    `number` is the number of the fold in the error message.
+    """
     rows = np.asarray(rows)
     if rows.dtype == bool and rows.shape == (n_rows,):
         return np.flatnonzero(rows)
@@ -337,30 +357,31 @@ def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
     whole = rows.ndim == 1 and rows.dtype.kind in "iu"
     if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
         raise ValueError(
-            f"fold {number} of cv contains {rows!r}, expected the numbers of rows, from 0 to "
-            f"{n_rows - 1}."
+            f"fold {number} of cv contains {rows!r}, expected row numbers (integers from 0 to "
+            f"{n_rows - 1})."
         )
     return np.asarray(rows % n_rows)
 
 
 def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
-    """Tell whether every row is held out exactly once, and all others are trained on."""
+    """Tell whether every row is held out in exactly one fold, which trains on all other rows."""
     tests = np.sort(np.concatenate([test for _, test in splits]))
     complete = all(len(train) + len(test) == n_rows for train, test in splits)
     return complete and np.array_equal(tests, np.arange(n_rows))
 
 
 def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
+    """Return the second moment of the given rows of [X | Y]."""
     part = None if weights is None else take_rows(weights, rows)
     return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
 
 
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
-    """Return folds over moments that partition the rows: each trains on the merge of the others.
+    """Return one fold for each moment, which trains on the merge of all the other moments.
 
-    Fold i trains on before[i − 1] merged with after[i + 1], the running merges from both ends, so
-    that the cost is linear in the number of folds. Subtracting a fold from the total would be as
-    cheap, but would cancel digits.
+    The moments belong to disjoint sets of rows. Fold i trains on before[i − 1] merged with after[i
+    + 1], the running merges from both ends, so that the cost is linear in the number of folds.
+    Subtracting a fold from the total would be as cheap, but would cancel digits.
     """
     before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
     after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]

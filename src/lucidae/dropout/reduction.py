@@ -1,7 +1,8 @@
 """The problem of the verifier in white coordinates, by pivoted triangular factorisations.
 
-The solver whitens by an eigendecomposition or a singular value decomposition
-(`lucidae.dropout.moments`); nothing of that is used here.
+The verifier checks the results of the solver and shares no code with it. The solver transforms the
+inputs to white ones (second moment I) by an eigendecomposition or a singular value decomposition
+(`lucidae.dropout.moments`); here Cholesky and QR factorisations are used instead.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from lucidae.dropout.objectives import LinearProblem, Weights
 Matrix = np.ndarray[Any, Any]
 
 WHITE = 1e-8
-"""Inputs are white where no entry of their second moment differs more from the identity."""
+"""Inputs count as white if no entry of their second moment differs from the identity by more."""
 
 RANGE_FACTOR = 10.0
-"""Standardised inputs have m features of variance one. A pivot of their Cholesky factorisation
-below RANGE_FACTOR · m · ε is a rounding error of the moment."""
+"""A pivot of the Cholesky factorisation of the second moment of m standardised features counts as a
+rounding error below RANGE_FACTOR · m · ε, with the rounding unit ε."""
 
 LARGEST_WEIGHT = 1e70
-"""Largest weight in units of the data: its fourth power, of which the loss consists, is finite."""
+"""Largest weight that is accepted, for data scaled to the order of one. The loss contains fourth
+powers of weights, which are finite up to this value."""
 
 ROWS = 4096
 """Number of rows that `row_objective` converts to double precision at a time."""
@@ -39,8 +41,8 @@ SPARSE_ROWS = 128
 class DataUnits(NamedTuple):
     """Units of inputs and outputs, which are powers of four.
 
-    Divided by them, the moments are of the order of one, so that no product of them overflows;
-    the division is exact, and so is that by their square roots.
+    The data are divided by them, so that their moments are of the order of one and no product of
+    them overflows. Division by a power of four is exact, and so is that by its square root.
     """
 
     inputs: float
@@ -53,7 +55,7 @@ class DataUnits(NamedTuple):
         return cls(_power_of_four(math.sqrt(variance)), _power_of_four(math.sqrt(data.energy)))
 
     def weights(self, left: Matrix, right: Matrix, *, tied: bool) -> tuple[Matrix, Matrix]:
-        """Return U and V in these units; tied layers stay equal."""
+        """Return the weights U and V for data divided by these units; tied layers stay equal."""
         if tied:
             factor = math.sqrt(self.inputs) / math.sqrt(self.outputs)
             left, right = left * factor, right * factor
@@ -63,13 +65,14 @@ class DataUnits(NamedTuple):
         size = max(float(np.abs(part).max(initial=0.0)) for part in (left, right))
         if not size <= LARGEST_WEIGHT:
             raise ValueError(
-                f"the weights are {size:.1g} times as large as the data require, so that their "
-                "loss overflows double precision: they do not belong to these data."
+                f"the weights are about {size:.1g} times as large as weights that fit the data, so "
+                "that their loss overflows double precision. Give the weights that belong to the "
+                "data."
             )
         return left, right
 
     def reported(self, given: ReportedAttributes) -> ReportedAttributes:
-        """Return the attributes of an estimator in these units."""
+        """Return the attributes of an estimator for data divided by these units."""
 
         def divided(values: Any, *units: float) -> Any:
             if values is None:
@@ -94,12 +97,12 @@ class DataUnits(NamedTuple):
 
 
 def _power_of_four(size: float) -> float:
-    """Return the power of four next to a positive size; 1 for zero."""
+    """Return the power of four that is nearest to a positive number; 1 for zero."""
     return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
 
 
 class Moments(NamedTuple):
-    """The problem on the host: the fields of `LinearProblem` as NumPy arrays."""
+    """The second moments of a `LinearProblem` as NumPy arrays; the fields have the same meaning."""
 
     cross: Matrix
     inputs: Matrix | None
@@ -110,14 +113,14 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
-        """Return the moments of a problem, from any library and device."""
+        """Return the moments of a problem as NumPy arrays, from any array library and device."""
         arrays = (problem.inputs, problem.root, problem.outputs)
         inputs, root, outputs = (None if part is None else host(part) for part in arrays)
         energy = float(problem.energy)
         return cls(host(problem.cross), inputs, energy, root, outputs, problem.n_rows)
 
     def in_units(self, units: DataUnits) -> Moments:
-        """Return the moments of x and y divided by their units."""
+        """Return the moments of the inputs x and outputs y divided by their units."""
         a, b = units
         columns = np.repeat([a, b], self.cross.shape[::-1])
         return self._replace(
@@ -130,31 +133,34 @@ class Moments(NamedTuple):
 
     @property
     def white(self) -> bool:
-        """Whether E[xxᵀ] is the identity."""
+        """Whether the second moment E[xxᵀ] of the inputs is the identity, up to `WHITE`."""
         if self.inputs is None:
             return True
         return bool(np.abs(self.inputs - np.eye(len(self.inputs))).max() <= WHITE)
 
 
 class Reduced(NamedTuple):
-    """The problem in white coordinates x' with C = E[xxᵀ] = RᵀR, and bounds on its errors.
+    """The problem for white inputs x', with bounds on its rounding errors.
+
+    The second moment of the original inputs x is C = E[xxᵀ] = RᵀR; incoming weights V for x are V'
+    = RV for x', and x' has the identity as second moment.
 
     Attributes
     ----------
     matrix : array of shape (d1, q)
-        The least-squares map M = E[yx'ᵀ].
+        The least-squares map M = E[yx'ᵀ] from x' to the outputs y.
     lower : array of shape (q, d2) or None
-        R, so that V' = RV; None where the inputs are white.
+        R; None if the inputs are white already.
     floor : float
         E‖y‖² − ‖M‖², the loss of least squares.
     undecided : float
-        Bound on the error of the minimum.
+        Bound on the rounding error of the minimum of the dropout loss without `floor`.
     blur : float
-        Bound on the error of M, in Frobenius norm.
+        Bound on the rounding error of M, in Frobenius norm.
     doubts : array of shape (q,)
-        Relative errors of the rows of R.
+        Relative rounding errors of the rows of R.
     condition, dropped, inconsistency
-        As in `DropoutFigures`.
+        As in `lucidae.dropout.figures.DropoutFigures`.
     """
 
     matrix: Matrix
@@ -169,7 +175,10 @@ class Reduced(NamedTuple):
 
 
 class Product(NamedTuple):
-    """The singular value decomposition of UV'ᵀ."""
+    """The singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the product.
+
+    U are the outgoing weights and V' the incoming weights for white inputs.
+    """
 
     left: Matrix
     values: Matrix
@@ -177,21 +186,25 @@ class Product(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """The minimum of the loss over all products of rank at most r, and how it is attained.
+    """The minimum of the dropout loss over all products of rank at most r, and the optimal product.
+
+    r is the number of hidden units, M the least-squares map for white inputs.
 
     Attributes
     ----------
-    value, threshold, rank
-        The minimum, the threshold α by which singular values are reduced, and the rank of the
-        optimal product.
+    value, reducible, threshold, rank
+        The minimum of the loss, with and without the loss of least squares (`Reduced.floor`), which
+        no weights reduce; the amount by which dropout reduces each singular value of M, and
+        the rank of the optimal product.
     singular_values, tail, spectrum
-        The first r + 1 singular values of M, the sum of squares of those after the first r, and
-        all of them.
+        The first r + 1 singular values of M; the sum of the squares of all after the first r; all
+        singular values of M.
     product : array
-        The optimal product UV'ᵀ.
+        The optimal product UV'ᵀ of outgoing weights U and incoming weights V' for white inputs.
     """
 
     value: float
+    reducible: float
     threshold: float
     rank: int
     singular_values: Matrix
@@ -201,10 +214,12 @@ class Optimum(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Everything that the figures of one network are computed from.
+    """The weights of one network and the data on which they are judged, in units of order one.
 
-    `optimum` is the minimum of f; where it is not known, it is None, and `bound` is the minimum
-    for separate layers, which bounds f from below.
+    `left` are the outgoing weights U, `right` the incoming weights V, `inner` the incoming weights
+    V' for white inputs, `product` is the singular value decomposition of U V'ᵀ, and `target` the
+    matrix that this product approximates. `optimum` is the minimum of the dropout loss; None if it
+    is not known. `bound` is the minimum for separate layers, which bounds the loss from below.
     """
 
     units: DataUnits
@@ -228,23 +243,34 @@ class Case(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """E‖y‖², or 1 where the targets do not vary."""
+        """E‖y‖², to which fitted attributes are relative, or 1 if it is zero."""
         return self.data.energy if self.data.energy > 0 else 1.0
 
     @property
+    def explainable(self) -> float:
+        """‖M‖², the part of E‖y‖² that least squares explains; E‖y‖² if it is zero.
+
+        Gaps are relative to it: no weights change the rest of the loss, however large it is.
+        """
+        return float((self.reduced.matrix**2).sum()) or self.scale
+
+    @property
     def uncertainty(self) -> float:
-        """A bound on the error of a singular value sᵢ − α of the optimal product."""
+        """A bound on the rounding error of each singular value of the optimal product."""
         noise = (sum(self.target.shape) + 10) * EPSILON
         return noise * float(self.bound.singular_values.max(initial=0.0)) + self.reduced.blur
 
 
 def host(values: Any) -> Matrix:
-    """Return an array of any library as a NumPy array in double precision."""
+    """Return an array of any library as a float64 NumPy array."""
     return np.asarray(to_numpy(values), dtype=np.float64)
 
 
 def reduce_inputs(data: Moments) -> Reduced:
-    """Return the problem in white coordinates, from the rows' factor F where there is one."""
+    """Return the problem for white inputs, from a QR factorisation of the rows if there is one.
+
+    Its triangular factor is `data.root`. Otherwise the second moment of the inputs is factorised.
+    """
     if data.root is not None:
         return _reduce_rows(data, data.root)
     if data.inputs is None:
@@ -254,11 +280,14 @@ def reduce_inputs(data: Moments) -> Reduced:
 
 
 def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
-    """Reduce by the Cholesky factorisation of the standardised moment with diagonal pivoting.
+    """Return the problem for white inputs, from the second moment of the inputs.
 
-    The moment has errors of relative size η = O(ε), which the pivot pⱼ of a column magnifies by
-    1/pⱼ: relative to its length, a column of M is wrong by η/(2pⱼ), and by the error of E[yxᵀ] by
-    a further η√E‖y‖²/√pⱼ. Directions that were dropped can explain at most the floor.
+    The moment of the standardised inputs is factorised by Cholesky's method with diagonal pivoting.
+    It has errors of relative size η of the order of the rounding unit, which the pivot pⱼ of a
+    column magnifies by 1/pⱼ: relative to its length, a column of the least-squares map M is wrong
+    by η/(2pⱼ), and by the error of E[yxᵀ] by a further η√E‖y‖²/√pⱼ. Directions that were dropped
+    because their pivot is too small can reduce the loss at most by the loss of least squares
+    (`floor`).
     """
     size = len(inputs)
     deviations = np.sqrt(np.clip(np.diag(inputs), 0.0, None))
@@ -281,7 +310,7 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     lengths = np.sqrt((matrix**2).sum(axis=0))
     noise = (size + len(matrix) + 10) * EPSILON
     wrong = noise * (lengths / (2 * pivots) + math.sqrt(data.energy) / np.sqrt(pivots))
-    undecided = float((2 * lengths * wrong + wrong**2).sum()) + noise * data.energy
+    undecided = float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum())
     lost = max(floor, 0.0) if dropped else 0.0
     return Reduced(
         matrix,
@@ -297,11 +326,12 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
 
 
 def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
-    """Reduce by the QR factorisation of the standardised columns of F with pivoting.
+    """Return the problem for white inputs, from the triangular factor F (`root`) of the rows.
 
-    F has errors of relative size η = O(ε), which turn a column of the basis by η/Rⱼⱼ: the
-    condition number enters once, where in the moment it is squared. The rows themselves do not
-    resolve the directions that are dropped here, so that nothing was lost with them.
+    The standardised columns of the inputs in F are factorised by QR with pivoting. F has errors of
+    relative size η of the order of the rounding unit, which turn column j of the basis by η/Rⱼⱼ:
+    the condition number enters once, whereas in the moment it is squared. The rows themselves do
+    not resolve the directions that are dropped here, so that nothing is lost with them.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -325,7 +355,7 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
         matrix,
         lower * deviations,
         float((rest**2).sum()),
-        float((2 * lengths * wrong + wrong**2).sum()) + noise * data.energy,
+        float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()),
         float(np.linalg.norm(wrong)),
         noise / pivots,
         _condition(triangle) ** 2,
@@ -335,7 +365,7 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
 
 
 def _condition(triangle: Matrix) -> float:
-    """Return the condition number of a triangular factor of full row rank."""
+    """Return the condition number of a triangular factor of full row rank; 1 if it is empty."""
     if triangle.shape[0] == 0:
         return 1.0
     values = scipy.linalg.svdvals(triangle)
@@ -343,7 +373,12 @@ def _condition(triangle: Matrix) -> float:
 
 
 def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: Matrix) -> float:
-    """Return the largest difference between FᵀF and the moment, in units of standard deviations."""
+    """Return the largest difference between the two given second moments of the rows.
+
+    One is `data`, the other FᵀF for the triangular factor F of a QR factorisation of the rows, with
+    the columns `inward` of the inputs and `outward` of the outputs. Differences are in units of
+    standard deviations.
+    """
     assert data.inputs is not None
     size = math.sqrt(data.energy) if data.energy > 0 else 1.0
     on_inputs = (inward.T @ inward - data.inputs) / np.outer(deviations, deviations)
@@ -353,7 +388,10 @@ def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: M
 
 
 def relative_distance(given: Matrix, expected: Matrix) -> float:
-    """Return the relative distance of an array from the expected one."""
+    """Return ‖given − expected‖ / ‖expected‖; infinity if the shapes differ.
+
+    If `expected` is zero, the distance is not divided.
+    """
     if given.shape != expected.shape:
         return math.inf
     size = float(np.linalg.norm(expected)) or 1.0
@@ -365,25 +403,26 @@ def row_objective(
 ) -> tuple[float, float]:
     """Return the expected dropout loss measured on the rows, and a bound on its rounding error.
 
-    One pass finds the means, another the residuals and the hidden units of every row. No moment
-    is involved, so that a wrong moment is noticed.
+    One pass finds the means, another the residuals and the hidden units of every row. Moments are
+    not used, so that a wrong moment is noticed.
 
     Parameters
     ----------
     X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
         Inputs and outputs.
     sample_weight : array of shape (n,), optional
-        Frequencies of the rows.
+        Frequencies of the rows; None if all count once.
     weights : Weights
         Outgoing weights U and incoming weights V.
     strength : float
         The strength λ of dropout.
     centered : bool
-        Whether inputs and outputs are centred at their means.
+        Whether the means of inputs and outputs are subtracted.
 
     Returns
     -------
     value, error : float
+        The loss, and the bound on its rounding error.
     """
     ref = weights.left
     total = float(X.shape[0])
@@ -402,7 +441,10 @@ def _summed(
     centered: bool,
     total: float,
 ) -> tuple[float, float]:
-    """Return the loss and its error from two passes over the rows of the given total weight."""
+    """Return the dropout loss and a bound on its rounding error, from two passes over the rows.
+
+    `total` is the sum of the weights of the rows.
+    """
     left, right = weights
     xp = namespace(left)
     first, means = _centers(X, Y, sample_weight, weights, total, centered)
@@ -419,10 +461,10 @@ def _summed(
 def _centers(
     X: Any, Y: Any, sample_weight: Array | None, weights: Weights, total: float, centered: bool
 ) -> tuple[list[Array], list[Array]]:
-    """Return the first row (x, y), and the mean of all rows minus it; zeros without centring.
+    """Return the first row (x, y), and the mean of all rows minus the first row.
 
-    Both are subtracted one after the other: their sum would round the mean, which matters where
-    the mean is much larger than the standard deviation.
+    Both are zero unless `centered`. They are subtracted one after the other: their sum would round
+    the mean, which matters if the mean is much larger than the standard deviation.
     """
     left, right = weights
     xp, first = namespace(left), [0.0 * right[:, 0], 0.0 * left[:, 0]]
@@ -438,7 +480,10 @@ def _centers(
 
 
 def _row_blocks(X: Any, Y: Any, sample_weight: Array | None, ref: Array) -> Any:
-    """Yield inputs, outputs and weights (as a column), dense and in double precision."""
+    """Yield inputs, outputs and weights (a column) of successive rows, as dense float64 arrays.
+
+    `ref` is an array of the library and device in which they are returned.
+    """
     step = SPARSE_ROWS if scipy.sparse.issparse(X) else ROWS
     for start in range(0, X.shape[0], step):
         rows = slice(start, start + step)
@@ -461,9 +506,11 @@ def _with_error(
     right: Matrix,
     strength: float,
 ) -> tuple[float, float]:
-    """Return the loss and a bound on its error.
+    """Return the dropout loss and a bound on its rounding error, from sums over the rows.
 
-    The value of a hidden unit, vᵢᵀx with d₂ terms, is wrong by at most d₂ · ε · ‖x‖‖vᵢ‖.
+    `loss` is the mean squared error without dropout, `outputs` and `inputs` are E‖y‖² and E‖x‖²,
+    and `incoming` are the mean squares of the hidden units. The value of a hidden unit, vᵢᵀx with
+    d₂ terms, is wrong by at most d₂ · ε · ‖x‖‖vᵢ‖, with the rounding unit ε.
     """
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)

@@ -1,8 +1,9 @@
 """Dropout training by stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
 
-Many networks are trained at once, stacked along the first axis: one step draws examples and masks
-for all of them. Examples come from a population (`GaussianSource`) or from the rows of a data set
-(`SampleSource`), in both cases with white inputs.
+Many networks are trained at once, stacked along the first axis of the arrays of weights; each of
+them is called a run. One step draws examples and dropout masks for all of them. Examples come from
+a population (`GaussianSource`) or from the rows of a data set (`SampleSource`), in both cases with
+white inputs (their second moment is the identity).
 """
 
 from __future__ import annotations
@@ -35,27 +36,37 @@ Rng = np.random.RandomState
 Schedule = Callable[[Array, int], Array]
 
 TINY = 1e-150
-"""Replaces the norm of a target matrix that is zero, so that first weights and rate are defined."""
+"""Replaces the norm of a target matrix that is zero, so that the sizes of the first weights and of
+the learning rate are defined."""
 
 RATE = 0.25
-"""Fraction of the largest stable rate that "auto" takes."""
+"""Fraction of the largest stable learning rate that learning_rate="auto" uses."""
 
 
 class ExampleSource(Protocol):
-    """Draws examples (x, y) with white inputs."""
+    """A source of random examples (x, y) whose inputs are white (second moment I)."""
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return inputs (n_runs, batch_size, d2) and outputs (n_runs, batch_size, d1)."""
+        """Return random inputs (n_runs, batch_size, d2) and their outputs (n_runs, batch_size, d1).
+
+        The arrays have the library, dtype and device of `ref`.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianSource:
-    """White Gaussian inputs and y = Mx: the population of Mianjy et al. 2018, section 6."""
+    """Examples with white Gaussian inputs x and outputs y = Mx, M being `matrix`.
+
+    This is the population of Mianjy et al. 2018, section 6.
+    """
 
     matrix: Array
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Draw new examples for every run."""
+        """Return new random inputs and outputs for every run (network).
+
+        The shapes are those of `ExampleSource.draw`.
+        """
         inputs = normal(rng, (n_runs, batch_size, self.matrix.shape[1]), ref)
         return inputs, inputs @ self.matrix.mT
 
@@ -64,8 +75,9 @@ class GaussianSource:
 class SampleSource:
     """Rows drawn with replacement from a data set, in proportion to their weights.
 
-    Inputs are centred and whitened when they are drawn, x' = Bᵀ(x − μ); of a sparse data set only
-    the batch is made dense.
+    Inputs are centred and whitened when they are drawn, x' = Bᵀ(x − μ), with their mean μ and a
+    whitening matrix B for which x' has the identity as second moment. Of a sparse data set only the
+    batch is made dense.
 
     Parameters
     ----------
@@ -74,11 +86,11 @@ class SampleSource:
     outputs : array or sparse matrix of shape (n, d1)
         Outputs y.
     center : array of shape (d2,)
-        μ, subtracted from the inputs.
+        The mean μ, which is subtracted from the inputs.
     lift : array of shape (d2, q)
-        B.
+        The whitening matrix B, with the rank q of the inputs.
     output_center : array of shape (d1,)
-        Subtracted from the outputs.
+        The mean of the outputs, which is subtracted from them.
     cumulative : ndarray of shape (n,), optional
         Cumulative sums of the weights of the rows; None for equal weights.
     """
@@ -91,7 +103,10 @@ class SampleSource:
     cumulative: np.ndarray[Any, Any] | None = None
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Draw rows for every run."""
+        """Return whitened inputs and centred outputs of random rows, for every run (network).
+
+        The shapes are those of `ExampleSource.draw`.
+        """
         rows = self._rows(rng, n_runs * batch_size)
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
         targets = _dense_rows(self.outputs, rows, ref) - self.output_center
@@ -102,6 +117,7 @@ class SampleSource:
         )
 
     def _rows(self, rng: Rng, count: int) -> np.ndarray[Any, Any]:
+        """Return `count` random row numbers, drawn in proportion to the weights of the rows."""
         if self.cumulative is None:
             return np.asarray(rng.randint(self.inputs.shape[0], size=count))
         # Inverse transform sampling; side="right" skips rows of weight zero.
@@ -110,24 +126,30 @@ class SampleSource:
 
 
 def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
-    """Return some rows as a dense array; rows of an array library in the dtype of `ref`."""
+    """Return the rows with the given numbers as a dense array.
+
+    Rows of an array have the library, dtype and device of `ref`; rows of a sparse matrix are NumPy
+    arrays.
+    """
     taken = take_rows(values, rows)
     return taken.toarray() if scipy.sparse.issparse(taken) else like(taken, ref)
 
 
 class Runs(NamedTuple):
-    """The state of a stack of runs.
+    """The weights and settings of several networks (runs) that are trained at once.
+
+    r is the number of hidden units, d1 and d2 are the numbers of outputs and inputs.
 
     Attributes
     ----------
     left : array of shape (n_runs, d1, r)
-        U of every run.
+        Outgoing weights U of every run.
     right : array of shape (n_runs, d2, r)
-        V of every run.
+        Incoming weights V of every run.
     keep : array of shape (n_runs,)
-        Probability of keeping a hidden unit.
+        Probability of keeping a hidden unit in each run.
     time : array of shape (n_runs,)
-        Number of steps so far.
+        Number of steps that each run has made.
     """
 
     left: Array
@@ -137,19 +159,23 @@ class Runs(NamedTuple):
 
     @property
     def weights(self) -> Weights:
-        """The weights of all runs."""
+        """The weights of all runs, stacked along the first axis."""
         return Weights(self.left, self.right)
 
     @property
     def strength(self) -> Array:
-        """Strength of dropout of every run."""
+        """Strength (1 − keep) / keep of dropout of every run, shape (n_runs,)."""
         return (1.0 - self.keep) / self.keep
 
 
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return runs from the given weights, whose shapes are checked, or from random ones."""
+    """Return the runs at the start of training: from the weights `start`, or random if None.
+
+    Weights of wrong shapes are an error. `scale` is the size of random weights, relative to the
+    square root of the norm of `matrix`.
+    """
     if start is None:
         return _random_runs(rng, matrix, keep, width, scale)
     left, right = (like(part, matrix) for part in start)
@@ -164,7 +190,7 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return small random weights for every run, in proportion to those of the optimum."""
+    """Return runs with small random weights, whose size is `scale` times that of the optimum."""
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
     # the probability of keeping a unit; so does the start.
@@ -175,20 +201,20 @@ def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float)
 
 
 def _tied_runs(runs: Runs) -> Runs:
-    """Return runs whose right weights are their left ones."""
+    """Return runs whose incoming weights are their outgoing ones; unequal shapes are an error."""
     if runs.left.shape != runs.right.shape:
         raise ValueError(
-            f"tied weights need as many inputs as outputs, got {runs.right.shape[1]} and "
-            f"{runs.left.shape[1]}."
+            f"tied=True was given for {runs.right.shape[1]} inputs and {runs.left.shape[1]} "
+            "outputs, expected equal numbers."
         )
     return Runs(runs.left, runs.left, runs.keep, runs.time)
 
 
 def spectral_bound(matrix: Array) -> float:
-    """Return an upper bound of the spectral norm, at most rank^(1/8) times too large.
+    """Return an upper bound of the spectral norm of a matrix M, at most rank^(1/8) times too large.
 
-    It is the Schatten norm of order 8, (Σ sᵢ⁸)^(1/8) = ‖(MMᵀ)²‖^(1/4): two products with the
-    smaller Gram matrix and no decomposition.
+    It is the Schatten norm of order 8, (Σ sᵢ⁸)^(1/8) = ‖(MMᵀ)²‖^(1/4), with the singular values sᵢ
+    of M. It takes two products with the smaller Gram matrix and no decomposition.
     """
     top = largest(matrix)
     if top == 0:
@@ -200,7 +226,7 @@ def spectral_bound(matrix: Array) -> float:
 
 
 def checked_rate(learning_rate: float | str) -> float | None:
-    """Return a positive learning rate, or None for "auto"."""
+    """Return the learning rate as a positive float, or None for "auto"; others are an error."""
     if isinstance(learning_rate, str) and learning_rate == "auto":
         return None
     return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
@@ -209,14 +235,15 @@ def checked_rate(learning_rate: float | str) -> float | None:
 def stable_rates(
     matrix: Array, strengths: Array, width: int, batch_size: int, noise: float = 0.0
 ) -> Array:
-    """Return learning rates at which dropout SGD is stable, for white inputs and target M.
+    """Return a learning rate for each run at which dropout SGD is stable, for white inputs.
 
-    The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ), since the weights shrink as
-    the strength λ of dropout grows. The Hessian of the loss on a batch of b examples exceeds its
-    mean: the squared length of the d₂ inputs contributes d₂/b, and the masks of the r hidden units
-    contribute r(1 + λ)/b. The part of the outputs that no network explains adds gradient noise in
-    proportion to its size, so where it is larger than ‖M‖ it sets the scale. `RATE` was tuned on
-    inputs of 1 to 80 dimensions with λ from 0 to 100.
+    Let M be the target matrix. The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ),
+    since the weights shrink as the strength λ of dropout grows. The Hessian of the loss on a batch
+    of b examples exceeds its mean: the squared length of the d₂ inputs contributes d₂/b, and the
+    masks of the r hidden units contribute r(1 + λ)/b. The part of the outputs that no network
+    explains, of size `noise`, adds gradient noise in proportion to its size, so it sets the scale
+    if it is larger than ‖M‖. The constant `RATE` was tuned on inputs of 1 to 80 dimensions with λ
+    from 0 to 100.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -225,17 +252,23 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return 1 for every run: the rate does not decrease."""
+    """Return the factor 1 of the learning rate for every run: the rate does not decrease."""
     return 0.0 * time + 1.0
 
 
 def inverse_time(time: Array, limit: int) -> Array:
-    """Return 1/(1 + 10 t/T) at step t of T, a decay under which the gradient noise averages out."""
+    """Return the factor 1/(1 + 10 t/T) of the learning rate at step t (`time`) of T (`limit`).
+
+    Under this decay the noise of the gradient averages out.
+    """
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 
 def linear_decay(time: Array, limit: int) -> Array:
-    """Return 1 during the first half of the run, then a linear decay to zero."""
+    """Return the factor of the learning rate at step `time` of `limit`.
+
+    It is 1 during the first half of the training, then decreases linearly to zero.
+    """
     remaining = 2.0 * (1.0 - time / max(limit, 1))
     return namespace(time).clip(remaining, 0.0, 1.0)
 
@@ -249,7 +282,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutStep:
-    """One step of dropout SGD for every run.
+    """One step of stochastic gradient descent with dropout, for several runs at once.
 
     Parameters
     ----------
@@ -258,13 +291,13 @@ class DropoutStep:
     rates : array of shape (n_runs,)
         Learning rate of each run's first step.
     schedule : callable
-        Factor of the rate as a function of time and limit.
+        Function (time, limit) that returns the factor by which the rates are multiplied.
     limit : int
-        Number of steps over which the schedule extends.
+        Number of steps of the whole training, which the schedule needs.
     batch_size : int
-        Examples per step; the paper takes one.
+        Number of examples per step; Mianjy et al. 2018 use one.
     direction : callable
-        `sampled_gradient`, or `paper_direction` for the paper's own step.
+        `sampled_gradient`, or `paper_direction` for the step of Mianjy et al. 2018.
     rng : RandomState
         Draws examples and masks.
     """
@@ -278,7 +311,7 @@ class DropoutStep:
     rng: Rng
 
     def __call__(self, runs: Runs) -> Runs:
-        """Return the runs after one step."""
+        """Return the runs (the weights of all networks) after one step."""
         n_runs, _, width = runs.left.shape
         X, Y = self.source.draw(self.rng, n_runs, self.batch_size, runs.left)
         keep = runs.keep[:, None, None]
@@ -291,26 +324,33 @@ class DropoutStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Monitor:
-    """Figures of the expected loss along the runs; the steps do not use them."""
+    """Measures of convergence of several runs, from the expected dropout loss.
+
+    The steps of the training do not use them. `problem` contains the second moments of the data,
+    and `tied` says whether both layers share their weights.
+    """
 
     problem: LinearProblem
     tied: bool
 
     def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected loss, each run with its own strength."""
+        """Return the expected dropout loss, with the strength of dropout of each run."""
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:
-        """Return the expected dropout loss of every run."""
+        """Return the expected dropout loss of every run (network), shape (n_runs,)."""
         return self.expected(runs).value(runs.weights)
 
     def importance_variance(self, runs: Runs) -> Array:
-        """Return the variance of every run's importance scores over its hidden units."""
+        """Return the variance over hidden units of their importance scores, shape (n_runs,).
+
+        The scores are those of `DropoutObjective.importance`.
+        """
         scores = self.expected(runs).importance(runs.weights)
         return namespace(scores).var(scores, axis=-1)
 
     def distance(self, runs: Runs) -> float:
-        """Return the largest relative norm of the expected gradient over all runs."""
+        """Return the largest relative norm of the gradient of the expected loss over all runs."""
         expected = self.expected(runs)
         if self.tied:
             return largest(expected.tied_stationarity(runs.left))
@@ -346,21 +386,22 @@ def descend(
     source : ExampleSource
         Draws examples with white inputs.
     matrix : array of shape (d1, d2)
-        M = E[yxᵀ] of that source. It sets the scale of the rate and of the first weights, and
-        gives the expected gradient that the stopping rule measures; the steps do not use it.
+        M = E[yxᵀ] of that source. It sets the scale of the learning rate and of the first weights,
+        and determines the expected gradient that the stopping rule measures. The steps do not use
+        it.
     dropouts : sequence of float
-        Probability of dropping a unit, for each run.
+        Probability of dropping a hidden unit, for each run.
     width : int
         Number r of hidden units.
     rng : RandomState
-        Draws starts, examples and masks.
+        Draws the first weights, examples and masks.
     noise : float, default=0.0
         √E‖y − Mx‖², the size of the part of the outputs that no network explains.
     learning_rate : float or "auto"
-        Rate of the first step; "auto" takes `stable_rates`.
+        Learning rate of the first step; "auto" uses `stable_rates`.
     schedule : {"linear", "inverse", "constant"}
-        How the rate decreases. With a constant rate the weights fluctuate about the optimum; they
-        converge to it only if the rate decreases to zero.
+        How the learning rate decreases. With a constant rate the weights fluctuate about the
+        optimum; they converge to it only if the rate decreases to zero.
     direction : callable
         `lucidae.dropout.objectives.sampled_gradient`, or `paper_direction` for the step of
         Mianjy et al. 2018, Algorithm 1, which is θ/2 times as long, θ the probability of keeping a
@@ -368,11 +409,12 @@ def descend(
     tied : bool, default=False
         Whether both layers share their weights; M must be square.
     start : Weights, optional
-        First weights of every run, (n_runs, d, r) each, in place of random ones.
+        First weights of every run, of shapes (n_runs, d1, r) and (n_runs, d2, r); random by
+        default.
     record : mapping of str to callable, optional
-        Further quantities for the history, each a function of `Runs`.
+        Further quantities that the history records, by name; each is a function of `Runs`.
     batch_size, limit : int
-        Examples per step, and number of steps.
+        Number of examples per step, and largest number of steps.
     tolerance : float
         Relative norm of the expected gradient at which the training stops; all runs must reach it.
     init_scale : float
@@ -384,6 +426,7 @@ def descend(
     Returns
     -------
     Solution of Runs
+        The runs after the last step (`value`), with history, number of steps and status.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """The global minimum of the expected dropout loss, from one singular value decomposition.
 
-Mianjy et al. 2018, Theorem 3.6 for untied weights and inputs of any covariance, Theorem 2.4 for
-tied weights and white inputs.
+The formulas are Mianjy et al. 2018, Theorem 3.6 for separate layers and inputs of any covariance,
+and Theorem 2.4 for tied weights and white inputs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from lucidae.validation import check_number, check_rows
 Triple = tuple[Array, Array, Array]
 
 FEW = 4
-"""If fewer than 1/FEW of all singular values are needed, the Gram matrix is used."""
+"""`leading_svd` may use the Gram matrix if fewer than 1/FEW of all singular values are needed."""
 
 SMALLEST_FAST = 400
-"""Below this dimension the full decomposition is fast enough."""
+"""`leading_svd` decomposes the whole matrix if its smaller dimension is below this number."""
 
 TIE = 1e-9
 """Relative difference below which two singular values count as equal."""
@@ -44,7 +44,7 @@ its eigenvalues are squares, so a singular vector of relative size 1e-3 loses th
 
 
 def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a solution from those that lucidae 0.1.0 saved."""
+    """Return the fields of `ExactSolution` from those that lucidae 0.1.0 saved."""
     return {"next_singular_value" if name == "beyond" else name: v for name, v in fields.items()}
 
 
@@ -55,12 +55,15 @@ def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
-    """A global minimum of the expected dropout loss.
+    """Weights at a global minimum of the expected dropout loss, and its value.
+
+    r is the number of hidden units, d1 and d2 are the numbers of outputs and inputs.
 
     Parameters
     ----------
     weights : Weights
-        U and V for the original inputs, jointly equalized in the metric of the inputs.
+        U and V for the original inputs. All hidden units have the same importance score
+        ‖uᵢ‖ √(vᵢᵀC vᵢ), with the second moment C of the inputs.
     rank : int
         Rank ρ of the optimal product U Vᵀ.
     threshold : float
@@ -69,9 +72,10 @@ class ExactSolution:
         Leading singular values of the least-squares map in white coordinates, before shrinking;
         q is the rank of the inputs.
     value : float
-        The minimum.
+        The minimum of the expected dropout loss.
     next_singular_value : float
-        The first singular value that a network of this width cannot have; 0 if there is none.
+        Singular value r + 1, the largest one that r hidden units cannot represent; 0 if there is
+        none.
     """
 
     weights: Weights
@@ -83,9 +87,10 @@ class ExactSolution:
 
     @property
     def unique(self) -> bool:
-        """Whether the optimal product is unique.
+        """Whether the optimal product U Vᵀ is unique.
 
-        It is not if it has the full rank r and the singular values r and r + 1 are equal.
+        It is not if it has the full rank r, the number of hidden units, and the singular values r
+        and r + 1 of the least-squares map are equal.
         """
         width = self.weights.left.shape[1]
         if self.rank < width:
@@ -95,18 +100,21 @@ class ExactSolution:
 
 
 def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
-    """Return weights of the given width that minimise the expected dropout loss.
+    """Return weights U and V of the given width that minimise the expected dropout loss.
+
+    The loss is E‖y − UVᵀx‖² + λ Σᵢ ‖uᵢ‖² · vᵢᵀC vᵢ, with the strength λ of dropout and the second
+    moment C of the inputs (Mianjy et al. 2018, Theorem 3.6).
 
     Parameters
     ----------
     problem : LinearProblem
-        Moments of the data.
+        Second moments of the data.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout, zero or more; zero gives reduced-rank
         least squares.
     width : int
-        Number r of hidden units, at least one: below, equal to or above the rank; at most 16 384,
-        or the larger dimension of the problem.
+        Number r of hidden units, at least one. It may be smaller or larger than the rank of the
+        least-squares map, and is at most 16 384, or the larger dimension of the problem.
 
     Returns
     -------
@@ -126,9 +134,11 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
 
 
 def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> ExactSolution:
-    """Return the optimum from the leading singular triples (P, s, Qᵀ) of the whitened problem.
+    """Return the optimum from leading singular triples of the least-squares map for white inputs.
 
-    The singular values are shrunk, spread evenly over the hidden units, and the whitening undone.
+    `triple` contains left singular vectors P, descending singular values s and transposed right
+    singular vectors Qᵀ. The singular values are shrunk as dropout does and distributed evenly over
+    the hidden units; then the weights are transformed to the original inputs.
     """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
@@ -150,10 +160,11 @@ def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> Ex
 
 
 def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
-    """Return the weights U of the given width that minimise ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴, both layers tied.
+    """Return the tied weights U that minimise ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for white inputs.
 
-    UUᵀ is symmetric and positive semidefinite, so only the positive eigenvalues of the symmetric
-    part of M can be approximated; the rest of M adds a constant to the loss.
+    U has `width` columns uᵢ, and both layers share it. UUᵀ is symmetric and positive semidefinite,
+    so only the positive eigenvalues of the symmetric part of M can be approximated; the rest of M
+    adds a constant to the loss (Mianjy et al. 2018, Theorem 2.4).
 
     Parameters
     ----------
@@ -162,7 +173,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout, zero or more.
     width : int
-        Number of hidden units, at least one.
+        Number r of hidden units, at least one.
 
     Returns
     -------
@@ -178,7 +189,9 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     strength = check_number(strength, "strength", low=0.0)
     matrix = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"matrix has shape {tuple(matrix.shape)}: tied weights need a square one.")
+        raise ValueError(
+            f"matrix has shape {tuple(matrix.shape)}, expected a square one for tied weights."
+        )
     width = check_width(width, "width", matrix.shape[0])
     symmetric = (matrix + matrix.mT) / 2
     eigenvalues, vectors = eigh_descending(symmetric)
@@ -202,12 +215,12 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
-    """Return at least the first `width` singular triples (P, s, Qᵀ) of a matrix, s descending.
+    """Return at least the first `width` singular triples P, s, Qᵀ of a matrix, s descending.
 
     A few triples of a large matrix are computed from the leading eigenvectors of its smaller Gram
     matrix and one projection, at a fraction of the cost of the full decomposition. The latter is
-    used if many triples are needed, or if the smallest singular value that dropout does not remove
-    is too small for the Gram matrix (`FAINTEST`).
+    used if many triples are needed, or if the smallest singular value that dropout of this strength
+    does not remove is too small for the Gram matrix (`FAINTEST`).
     """
     smaller = min(matrix.shape)
     if smaller < SMALLEST_FAST or width * FEW > smaller:
@@ -220,16 +233,20 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
 
 
 def _faint(values: Array, strength: float, width: int) -> bool:
-    """Tell whether the smallest singular value of the optimum is too small for the Gram matrix."""
+    """Tell whether the Gram matrix is too inaccurate for the smallest singular value needed.
+
+    That is the last of the singular values `values` that dropout does not remove; see `FAINTEST`.
+    """
     rank = optimal_rank(values, strength, width)
     return rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
 
 
 def _gram_svd(matrix: Array, count: int) -> Triple:
-    """Return the leading triples of a tall matrix by one Rayleigh–Ritz step.
+    """Return the first `count` singular triples P, s, Qᵀ of a tall matrix A, from AᵀA.
 
-    The leading eigenvectors W of AᵀA span the leading right singular space. The decomposition of
-    the thin matrix AW = P s Qᵀ then gives A ≈ P s (WQ)ᵀ; these singular values were never squared.
+    The leading eigenvectors W of AᵀA span the space of the leading right singular vectors. The
+    decomposition of the thin matrix AW = P diag(s) Qᵀ then gives A ≈ P diag(s) (WQ)ᵀ (one
+    Rayleigh–Ritz step); these singular values were never squared.
     """
     _, directions = leading_eigenpairs(matrix.mT @ matrix, count)
     P, values, Qt = svd_thin(matrix @ directions)
@@ -237,7 +254,10 @@ def _gram_svd(matrix: Array, count: int) -> Triple:
 
 
 def _signs(vectors: Array) -> Array:
-    """Return the sign of the largest entry of each column, which makes results reproducible."""
+    """Return the sign of the largest entry of each column, by which columns are multiplied.
+
+    This makes the signs of singular vectors reproducible.
+    """
     xp = namespace(vectors)
     highest, lowest = xp.max(vectors, axis=0), xp.min(vectors, axis=0)
     return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))

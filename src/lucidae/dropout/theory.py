@@ -1,7 +1,9 @@
 """Closed form of the global optimum, and the proof that every local minimum is global.
 
-Notation: s₁ ≥ s₂ ≥ … are the singular values of M (for tied weights the positive eigenvalues of
-its symmetric part), r is the width of the hidden layer, λ the strength of dropout.
+Notation: the loss is ‖M − UVᵀ‖² + λ Σᵢ ‖uᵢ‖²‖vᵢ‖², where M is the target (the least-squares map for
+white inputs), U and V are the outgoing and incoming weights, λ is the strength of dropout and r the
+number of hidden units. s₁ ≥ s₂ ≥ … are the singular values of M (for tied weights, V = U, the
+positive eigenvalues of its symmetric part).
 
 **Every local minimum of the tied problem is global, for every λ ≥ 0.** Mianjy et al. 2018,
 Theorem 4.3 proves it for λ < r s_r / (Σ_{i≤r} sᵢ − r s_r), which says that the optimum has full
@@ -63,29 +65,34 @@ def strength_of(dropout: float) -> float:
 
 
 def checked_dropout(dropout: Any, others: str = "") -> float:
-    """Return a probability in [0, 1) as a float; anything else is an error.
+    """Return a dropout rate in [0, 1) as a float; anything else is an error.
 
-    `others` continues the error with what the caller accepts beside it: ``" or 'cv'"``.
+    `others` is added to the error message and says what else the caller accepts, such as ``" or
+    'cv'"``.
     """
     return check_number(dropout, "dropout", low=0.0, high=1.0, open_high=True, others=others)
 
 
 def dropout_of(strength: float) -> float:
-    """Return the probability λ / (1 + λ) of dropping a unit, the inverse of `strength_of`."""
+    """Return the probability λ / (1 + λ) of dropping a unit, for the strength λ of dropout.
+
+    This is the inverse of `strength_of`.
+    """
     return strength / (1.0 + strength)
 
 
 class Shrinkage(NamedTuple):
-    """Singular values of the optimal product.
+    """Singular values of the optimal product U Vᵀ of the weights, and how they are obtained.
 
     Attributes
     ----------
     rank : int
-        ρ, the rank of the optimal product.
+        The rank ρ of the optimal product.
     threshold : float
-        α, the amount by which the first ρ singular values are reduced.
+        The amount α by which the first ρ singular values of the least-squares map are reduced.
     values : array
-        ŝ: sᵢ − α for i ≤ ρ, zero for i > ρ.
+        Singular values of the optimal product: sᵢ − α for i ≤ ρ, with the singular values sᵢ of
+        the least-squares map, and zero for i > ρ.
     """
 
     rank: int
@@ -94,11 +101,14 @@ class Shrinkage(NamedTuple):
 
 
 def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
-    """Shrink descending singular values as dropout does (Mianjy et al. 2018, Algorithm 3).
+    """Return the singular values of the optimal product, from those of the least-squares map.
 
-    With strength λ and width r, the rank ρ of the optimum is the largest j ≤ r for which
-    r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the paper's condition written without cancellation, so that
-    it is accurate also as λ → ∞. Singular values below `rank_tolerance` count as zero.
+    `singular_values` s₁ ≥ s₂ ≥ … are those of the least-squares map, descending. Dropout reduces
+    all by one threshold, and those that would be negative become zero (Mianjy et al. 2018,
+    Algorithm 3). With strength λ and width r, the rank ρ of the optimum is the largest j ≤ r for
+    which r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the condition of Mianjy et al. 2018 written without
+    cancellation, so that it is accurate also as λ → ∞. Singular values below `rank_tolerance` count
+    as zero.
 
     Examples
     --------
@@ -124,7 +134,10 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
 
 
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
-    """Return the number of nonzero singular values of the optimal product."""
+    """Return the number of singular values that dropout does not remove, at most `width`.
+
+    `singular_values` are descending; see `shrink` for the condition.
+    """
     xp = namespace(singular_values)
     candidates = singular_values[:width]
     if candidates.shape[0] == 0:
@@ -136,26 +149,30 @@ def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
 
 
 def _excess(candidates: Array) -> Array:
-    """Return Σ_{i≤j} (sᵢ − sⱼ) for every j, as a sum of non-negative terms without cancellation."""
+    """Return Σ_{i≤j} (sᵢ − sⱼ) for every j, for descending singular values s (`candidates`).
+
+    It is computed as a sum of non-negative terms, without cancellation.
+    """
     xp = namespace(candidates)
     gaps = xp.concat([0.0 * candidates[:1], candidates[:-1] - candidates[1:]])
     return xp.cumulative_sum(arange_like(candidates) * gaps)
 
 
 def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
-    """Return the level size · ε · s₁ below which a singular value is a rounding error.
+    """Return the value below which a singular value counts as a rounding error.
 
-    s₁ is the largest singular value and ε the rounding unit of its dtype.
+    It is size · ε · s₁, with the largest singular value s₁ and the rounding unit ε of its dtype.
     """
     size = max(singular_values.shape[0], 10) if size is None else size
     return size * machine_epsilon(singular_values) * largest(singular_values[:1])
 
 
 def breakpoints(singular_values: Array, width: int) -> Array:
-    """Return the strengths from which on the rank of the optimum is below 1, 2, …, r.
+    """Return the strengths of dropout from which on the rank of the optimum is below 1, 2, …, r.
 
-    With r hidden units the rank is at least j if and only if the strength of dropout is below
-    r sⱼ / Σ_{i≤j} (sᵢ − sⱼ), which is infinite where the leading singular values are equal.
+    r is the number of hidden units (`width`) and s are the descending singular values of the
+    least-squares map. The rank is at least j if and only if the strength of dropout is below r sⱼ /
+    Σ_{i≤j} (sᵢ − sⱼ), which is infinite if the leading singular values are equal.
 
     Examples
     --------
@@ -176,7 +193,8 @@ def optimal_value(
 ) -> float:
     """Return the minimum of ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² over all U and V of the given width.
 
-    With the rank ρ of the optimum it is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
+    uᵢ and vᵢ are the columns of U and V. With the rank ρ of the optimum and the singular values sᵢ
+    of M the minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
 
     Parameters
     ----------
@@ -203,10 +221,12 @@ def optimal_value(
 
 
 def small_dropout_bound(eigenvalues: Array, width: int) -> float:
-    """Return the strength below which Mianjy et al. 2018, Theorem 4.3 applies.
+    """Return the strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies.
 
-    It equals the breakpoint at which the rank of the optimum falls below r. The conclusion of the
-    theorem holds above the bound too: see the proof in the docstring of this module.
+    The theorem says that every local minimum of tied weights is global. The bound is the strength
+    from which on the rank of the optimum is below the width. The conclusion of the theorem holds
+    above the bound too: see the proof in the docstring of this module. `eigenvalues` are those of
+    the target, descending.
 
     Examples
     --------
@@ -221,11 +241,12 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
 
 
 def code_map(right: Array, strength: float) -> Array:
-    """Return the matrix V(VᵀV + λ diag‖vᵢ‖²)⁺ that maps rows to their optimal codes under dropout.
+    """Return the matrix that maps rows to their optimal codes under dropout, for fixed weights V.
 
-    Let V = WD with unit columns W and D = diag‖vᵢ‖. Then the map is W(WᵀW + λI)⁺D⁻¹, and from the
-    singular values w of W it has the gains w/(w² + λ). This is accurate also for λ → 0 and for a V
-    of deficient rank.
+    The matrix is V(VᵀV + λ diag‖vᵢ‖²)⁺, with the columns vᵢ of V (`right`), the strength λ of
+    dropout and the pseudoinverse ⁺. Let V = WD with unit columns W and D = diag‖vᵢ‖. Then the
+    matrix is W(WᵀW + λI)⁺D⁻¹: a singular value w of W becomes w/(w² + λ). This is accurate also for
+    λ → 0 and for a V of deficient rank.
     """
     xp = namespace(right)
     lengths = xp.sqrt(xp.sum(right * right, axis=0))

@@ -1,4 +1,4 @@
-"""Figures of dropout weights, computed from the weights and the data alone.
+"""Measured values for certificates of dropout weights, from the weights and the data alone.
 
 Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
 implemented a second time, in another way. The solver whitens the inputs by an eigendecomposition
@@ -41,12 +41,13 @@ from lucidae.dropout.reduction import (
 Matrix = np.ndarray[Any, Any]
 
 CERTIFIED = 1e-6
-"""Gap to the optimum, relative to E‖y‖², up to which weights count as optimal. Distances are
-compared with its square root, since the gap is quadratic in them."""
+"""Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
+part of E‖y‖² that least squares explains. Relative distances are compared with its square root,
+since the loss is quadratic in them."""
 
 BAND = 3.0
-"""The rank is not judged where a singular value of the optimal product lies within this factor of
-the level that separates zero from nonzero."""
+"""The rank is not judged if a singular value of the optimal product lies within this factor of the
+limit below which singular values count as zero."""
 
 
 def measure(
@@ -58,12 +59,12 @@ def measure(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> DropoutFigures:
-    """Return the figures of weights on a problem.
+    """Return the values from which the certificate of weights on a problem is made.
 
     Parameters
     ----------
     problem : LinearProblem
-        Moments of the data, and the triangular factor of the rows where there is one.
+        Second moments of the data, and the triangular factor of the rows if it was computed.
     weights : Weights
         Outgoing weights U and incoming weights V, for the inputs of the problem.
     strength : float
@@ -71,9 +72,11 @@ def measure(
     tied : bool, default=False
         Whether both layers share their weights.
     tolerance : float, default=1e-6
-        Gap to the optimum, relative to E‖y‖², up to which weights count as optimal.
+        Weights count as optimal if their loss minus the global minimum is at most this multiple of
+        ‖M‖², the part of E‖y‖² that least squares explains.
     reported : ReportedAttributes, optional
-        Attributes of the estimator that found the weights.
+        Fitted attributes of the estimator that found the weights, which are compared with the
+        data.
 
     Returns
     -------
@@ -82,12 +85,17 @@ def measure(
     case = _case(problem, weights, strength, tied)
     optimum, level = case.optimum, math.sqrt(tolerance)
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
-    undecided = case.reduced.undecided / case.scale
+    excess, excess_error = _excess(case)
+    undecided = case.reduced.undecided / case.explainable
+    gap_error = excess_error / case.explainable + undecided
     stationarity, slope = _stationarity(case)
-    optimal = _is_optimal(value, case.bound, tolerance * case.scale, undecided <= tolerance)
+    # The answer is no if rounding errors leave it open.
+    optimal = abs(excess) / case.explainable + gap_error <= tolerance
     curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
     attributes = worst_attribute(reported, value, value_error, case)
-    rank, band = _count(case.product.values, level), _rank_band(case, level)
+    negligible = 0.0 if _is_learned(case) else level * math.sqrt(case.explainable)
+    rank = _count(case.product.values, level, negligible)
+    band = _rank_band(case, level)
     known, squared = optimum is not None, case.units.outputs**2
     separation = separated_from_noise(
         case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
@@ -99,12 +107,14 @@ def measure(
         value=value * squared,
         optimum=None if optimum is None else optimum.value * squared,
         energy=case.data.energy * squared,
+        excess=excess * squared,
+        explainable=case.explainable * squared,
         stationarity=stationarity,
-        relative_variance=_relative_variance(scores),
-        path_excess=_path_excess(scores, case.product.values),
+        relative_variance=_relative_variance(scores, negligible),
+        path_excess=_path_excess(scores, case.product.values, negligible),
         rank=rank,
-        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level),
-        product_distance=_distance(case, tolerance * case.scale),
+        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level, negligible),
+        product_distance=_distance(case, tolerance * case.explainable),
         curvature=curvature,
         reason=reason,
         paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
@@ -113,7 +123,7 @@ def measure(
         subgradient=_subgradient(case, rank) if known else None,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
-        gap_error=value_error / case.scale + undecided,
+        gap_error=gap_error,
         error=_inner_error(case),
         optimum_error=_optimum_error(case),
         undecided=undecided,
@@ -122,7 +132,7 @@ def measure(
         from_rows=case.data.root is not None,
         inconsistency=case.reduced.inconsistency,
         lower_bound=None if known else case.bound.value * squared,
-        reached=None if known or optimal else (value - _decrease(slope, case)) * squared,
+        decrease=None if known or optimal else _decrease(slope, case) * squared,
         separated=separation.number,
         sampling=separation.sentence,
         precision=EPSILON if reported is None else reported.precision,
@@ -131,7 +141,7 @@ def measure(
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Bring weights and moments to the host and to white coordinates, and compute the minimum."""
+    """Return the weights and moments as NumPy arrays, for white inputs, and the minimal loss."""
     given = Moments.of(problem)
     units = DataUnits.of(given)
     data, white = given.in_units(units), given.white
@@ -162,28 +172,54 @@ def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool)
 
 
 def _decrease(slope: Slope, case: Case) -> float:
-    """Return by how much a descent from the weights decreases f."""
+    """Return by how much a descent from the weights decreases the dropout loss."""
     # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
     return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
 
 
 def _residual(case: Case) -> Matrix | None:
-    """Return the second moment of the residuals of least squares; None for an autoencoder."""
+    """Return the second moment of the residuals of least squares; None for an autoencoder.
+
+    It is also None if a matrix was given instead of data.
+    """
     matrix, outputs = case.reduced.matrix, case.data.outputs
     return None if outputs is None else outputs - matrix @ matrix.T
 
 
-def _is_optimal(value: float, bound: Optimum, allowed: float, decided: bool) -> bool:
-    return decided and abs(value - bound.value) <= allowed
+def _excess(case: Case) -> tuple[float, float]:
+    """Return the loss minus its lower bound, and a bound on the rounding error of the loss.
+
+    Both losses are computed for white inputs, without the loss of least squares, which may be much
+    larger than both and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖². A factor R of the
+    rows is as accurate as the rows; one of their moment gives each product of the squared norm the
+    error of that moment, however small the norm is.
+    """
+    left, inner, matrix = case.left, case.inner, case.reduced.matrix
+    lower, sizes = case.reduced.lower, np.abs(case.right)
+    sizes = sizes if lower is None else np.abs(lower) @ sizes
+    noise = (sum(case.data.cross.shape) + case.width + 10) * EPSILON
+    rest, outgoing = matrix - left @ inner.T, (left**2).sum(axis=0)
+    value = float((rest**2).sum() + case.strength * outgoing @ (inner**2).sum(axis=0))
+    doubt = np.abs(left) @ sizes.T + np.abs(matrix)
+    exact = case.data.root is not None or lower is None
+    error = 2 * float(((np.abs(rest) if exact else doubt) * doubt).sum())
+    error += (
+        2
+        * case.strength
+        * float(outgoing @ (sizes * (np.abs(inner) if exact else sizes)).sum(axis=0))
+    )
+    error += value + noise * float((doubt**2).sum())
+    return value - case.bound.reducible, noise * error
 
 
 def _value(
     data: Moments, left: Matrix, right: Matrix, strength: float
 ) -> tuple[float, float, Matrix]:
-    """Return f, a bound on its rounding error, and the importance score of every unit.
+    """Return the dropout loss, a bound on its rounding error, and the score of every hidden unit.
 
-    The error is that of the sums with all terms taken positive, times the unit roundoff and their
-    number of terms.
+    The score is the importance ‖uᵢ‖ √(vᵢᵀC vᵢ), with the outgoing and incoming weights uᵢ and vᵢ of
+    the unit and the second moment C of the inputs. The error bound is the sum of the absolute
+    values of all terms, times the rounding unit and the number of terms.
     """
     noise = (sum(data.cross.shape) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
@@ -215,7 +251,10 @@ def _value(
 
 
 def _decomposed(left: Matrix, inner: Matrix) -> Product:
-    """Return the singular value decomposition of UV'ᵀ from those of two triangular factors."""
+    """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'.
+
+    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs.
+    """
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
     P, values, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False, lapack_driver="gesvd")
@@ -223,18 +262,24 @@ def _decomposed(left: Matrix, inner: Matrix) -> Product:
 
 
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
-    """Return eigenvalues, largest first, and eigenvectors by LAPACK's relatively robust route."""
+    """Return the eigenvalues of a symmetric matrix, largest first, and their eigenvectors.
+
+    LAPACK's driver "evr" is used, another one than in the solver.
+    """
     values, vectors = scipy.linalg.eigh(symmetric, driver="evr")
     return values[::-1], vectors[:, ::-1]
 
 
 def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
-    """Return the minimum of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus the floor.
+    """Return the minimum of the dropout loss and the optimal product X of rank at most r.
 
-    It bounds f from below, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r. With α = (λ/r)Σ(sᵢ − α)₊ over the r
-    largest singular values, X has the values (sᵢ − α)₊ and the minimum is
-    Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r} sᵢ² + rα²/λ. For tied weights M is symmetric and s are its
-    positive eigenvalues, since UUᵀ is positive semidefinite.
+    The dropout loss is bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares
+    (`reduced.floor`), with the least-squares map M (`target`), the strength λ of dropout, r hidden
+    units and the nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds for equalized
+    weights. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them. The
+    minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r}
+    sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since UUᵀ is
+    positive semidefinite.
     """
     if tied:
         values, vectors = _descending(target)
@@ -259,14 +304,19 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
         product = (towards[:, :rank] * share) @ vectors[:, :rank].T
     tail = float((rest**2).sum())
     missed = float((reduced.matrix**2).sum() - (values**2).sum()) if tied else 0.0
-    value = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed + reduced.floor
+    reducible = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed
     if strength > 0:
-        value += width * threshold**2 / strength
-    return Optimum(value, threshold, rank, values[: width + 1], tail, product, values)
+        reducible += width * threshold**2 / strength
+    value = reducible + reduced.floor
+    return Optimum(value, reducible, threshold, rank, values[: width + 1], tail, product, values)
 
 
 def _threshold(leading: Matrix, strength: float, width: int) -> float:
-    """Return α with α = (λ/r) Σ (sᵢ − α)₊ by bisection; the right side decreases in α."""
+    """Return the amount α by which dropout reduces the r largest singular values, by bisection.
+
+    α solves α = (λ/r) Σ (sᵢ − α)₊ for the r largest singular values sᵢ (`leading`) and the strength
+    λ of dropout; the right side decreases in α.
+    """
     low, high = 0.0, float(leading.max(initial=0.0))
     for _ in range(200):
         middle = (low + high) / 2
@@ -282,20 +332,36 @@ def _shrunk(optimum: Optimum) -> Matrix:
     return optimum.singular_values[: optimum.rank] - optimum.threshold
 
 
-def _count(values: Matrix, level: float) -> int:
-    """Return the number of singular values above a level relative to the largest."""
+def _count(values: Matrix, level: float, negligible: float) -> int:
+    """Return how many singular values exceed `level` times the largest one, and `negligible`."""
     largest = float(values.max(initial=0.0))
-    return int((values > level * largest).sum()) if largest > 0 else 0
+    return int((values > max(level * largest, negligible)).sum()) if largest > 0 else 0
+
+
+def _is_learned(case: Case) -> bool:
+    """Tell whether the optimal product is not zero, up to rounding errors.
+
+    If it is zero (tied weights, and a target without positive eigenvalues), small weights are
+    compared with the target instead of with their own size.
+    """
+    noise = (sum(case.target.shape) + 10) * EPSILON * float(np.linalg.norm(case.target))
+    top = float((case.bound.singular_values - case.bound.threshold).max(initial=0.0))
+    return top > noise or noise == 0.0
 
 
 def _optimum_error(case: Case) -> float:
-    """Return a bound on the relative error of the optimal product."""
+    """Return a bound on the rounding error of the optimal product, relative to its norm."""
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
 
 
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
-    """Return the smallest and the largest rank of the optimal product that are possible."""
+    """Return the smallest and the largest rank that the optimal product may have.
+
+    A singular value of the optimal product counts as nonzero above `level` times the largest; it is
+    doubtful within the factor `BAND` and its rounding error. The result is (None, None) if the
+    optimum is not known.
+    """
     optimum = case.optimum
     if optimum is None:
         return None, None
@@ -309,7 +375,13 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 
 
 def _distance(case: Case, allowed: float) -> float | None:
-    """Return ‖X − best‖ / ‖best‖; None where two products reach the minimum within tolerance."""
+    """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
+
+    If X* is zero, the distance is divided by ‖M‖.
+
+    The result is None if the optimum is not known, or if the r-th and the next singular value of
+    the target are so close that another product has the minimal loss up to `allowed`.
+    """
     optimum, width = case.optimum, case.width
     if optimum is None:
         return None
@@ -317,15 +389,20 @@ def _distance(case: Case, allowed: float) -> float | None:
         last, following = optimum.singular_values[width - 1 : width + 1]
         if last**2 - following**2 <= allowed:
             return None
-    return relative_distance(case.left @ case.inner.T, optimum.product)
+    product = case.left @ case.inner.T
+    if not _is_learned(case):
+        return float(np.linalg.norm(product - optimum.product)) / math.sqrt(case.explainable)
+    return relative_distance(product, optimum.product)
 
 
 def _subgradient(case: Case, rank: int) -> float:
-    """Return by how much the product violates its optimality conditions, relative to √E‖y‖².
+    """Return by how much the product violates its optimality conditions, divided by ‖M‖.
 
-    With X = PΣQᵀ, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0
-    and no singular value of N exceeds α or, where X has the full rank r, the smallest singular
-    value α + σᵣ of M that it contains. For tied weights only the largest eigenvalue of N counts.
+    The product of the weights is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ,
+    rank `rank`). With the target M, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if
+    PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α +
+    σᵣ, the smallest singular value of M that X contains. For tied weights only the largest
+    eigenvalue of N counts.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -341,10 +418,11 @@ def _subgradient(case: Case, rank: int) -> float:
         gram = outside.T @ outside if tall else outside @ outside.T
         largest = math.sqrt(max(_largest_eigenvalue(gram), 0.0))
     allowed = threshold + (float(product.values[rank - 1]) if 0 < rank == width else 0.0)
-    return max(inside, largest - allowed, 0.0) / math.sqrt(case.scale)
+    return max(inside, largest - allowed, 0.0) / math.sqrt(case.explainable)
 
 
 def _largest_eigenvalue(symmetric: Matrix) -> float:
+    """Return the largest eigenvalue of a symmetric matrix; 0 if it is empty."""
     if len(symmetric) == 0:
         return 0.0
     last = len(symmetric) - 1
@@ -352,12 +430,12 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 
 
 def _stationarity(case: Case) -> tuple[float, Slope]:
-    """Return the relative norm of the gradient, and the gradient itself.
+    """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    Separate layers are brought to white coordinates, and each unit to ‖uᵢ‖ = ‖v'ᵢ‖ where both are
-    nonzero. Both are changes of coordinates that leave f as it is, and they make the figures
-    independent of the units of the inputs. M is scaled to norm one, and the weights by the root
-    of that factor.
+    For separate layers the inputs are white, and each hidden unit is scaled so that its outgoing
+    and incoming weights have equal norms, if both are nonzero. Neither changes the loss; they make
+    the result independent of the units of the inputs. The target is scaled to norm one, and the
+    weights by the square root of that factor.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
@@ -373,29 +451,43 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
         cross, inputs = case.reduced.matrix, None
     unit = float(np.linalg.norm(cross)) or 1.0
     slope = Slope(cross / unit, inputs, strength, tied, point / math.sqrt(unit), shapes)
-    size = (4 if tied else 2) * slope.size * float(np.linalg.norm(slope.point))
+    # Where the optimal weights are zero, weights are small compared with √‖M‖, one in this scale.
+    length = max(float(np.linalg.norm(slope.point)), 0.0 if _is_learned(case) else 1.0)
+    size = (4 if tied else 2) * slope.size * length
     return float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
 
 
-def _relative_variance(scores: Matrix) -> float:
-    """Return the variance of the importance scores over their squared mean."""
+def _relative_variance(scores: Matrix, negligible: float) -> float:
+    """Return the variance of importance scores divided by their squared mean.
+
+    It is 0 if no score exceeds `negligible`.
+    """
     mean = float(scores.mean())
-    return float(((scores / mean - 1.0) ** 2).mean()) if mean > 0 else 0.0
+    return float(((scores / mean - 1.0) ** 2).mean()) if (scores > negligible).any() else 0.0
 
 
-def _path_excess(scores: Matrix, values: Matrix) -> float:
-    """Return ψ₂² r / ‖UV'ᵀ‖_*² − 1, which is zero if the path norm is minimal for this product.
+def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
+    """Return the squared path norm divided by its minimum for the same product, minus 1.
 
-    ψ₂² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ ≥ ‖UV'ᵀ‖_* always.
+    The squared path norm is ψ² = Σ scoresᵢ², with the importance scores ‖uᵢ‖‖v'ᵢ‖ of the r hidden
+    units. By Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of
+    the product UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square
+    divided by r. The result is 0 if no score exceeds `negligible`.
     """
     nuclear = float(values.sum())
+    if not (scores > negligible).any():
+        return 0.0
     if nuclear == 0.0:
-        return 0.0 if not scores.any() else math.inf
+        return math.inf
     return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative errors of ‖v'ᵢ‖ and M, which figures of both share."""
+    """Return a bound on the relative rounding error of V' and of the least-squares map M.
+
+    V' are the incoming weights for white inputs. All values computed from V' and M share this
+    bound.
+    """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
     if reduced.lower is None:
@@ -410,7 +502,11 @@ def _inner_error(case: Case) -> float:
 
 
 def _paper_bound(target: Matrix, width: int) -> float:
-    """Return r s_r / Σ_{i≤r} (sᵢ − s_r), the strength at which the rank falls below r."""
+    """Return the strength of dropout from which on the rank of the tied optimum is below r.
+
+    It is r s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target and r hidden
+    units (Mianjy et al. 2018, Theorem 4.3).
+    """
     values = np.clip(scipy.linalg.eigvalsh(target)[::-1], 0.0, None)
     if len(values) < width or values[width - 1] <= 10 * len(values) * EPSILON * values[0]:
         return 0.0
@@ -419,7 +515,7 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return the numbers from which a reader can compute the figures again."""
+    """Return the numbers, by name, from which a reader can compute the certificate again."""
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

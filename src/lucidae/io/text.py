@@ -397,7 +397,7 @@ def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
     try:
         yield
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header and no rows.") from None
+        raise ValueError(f"{file.name!r} contains a header but no rows of data.") from None
     except pd.errors.ParserError as error:
         refuse_ragged(file, layout)
         raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None

@@ -34,29 +34,31 @@ class CollapseReport:
     variance : ndarray of shape (k,)
         Mean posterior variance of each latent.
     spread : ndarray of shape (k,)
-        Variance over samples of each posterior mean.
+        Variance over samples of the posterior mean of each latent.
     active : ndarray of bool, shape (k,)
         Which latents carry information about the data.
     n_active : int
         Number of active latents.
     n_directions : int
-        Number of active directions; it does not depend on a rotation of the latents.
+        Number of active directions in the space of the latents, see `active_directions`; it does
+        not depend on a rotation of the latents.
     total_kl : float
-        Mean KL divergence of the joint posterior; larger than the sum of `kl` where latents are
-        correlated.
+        Mean KL divergence of the joint posterior to N(0, I), in nats; larger than the sum of `kl`
+        if latents are correlated.
     n_samples : int
         Number of samples.
     gains : ndarray of shape (k,) or None
-        For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the directions v that the
-        latent could use, with the covariance C of the model and Σ of the data; above 1 its collapse
-        is not justified.
+        For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the decoder columns v that
+        each latent could use, with the covariance C of the model and Σ of the data. Above 1 the
+        likelihood would increase, so that the collapse of the latent is not justified. None if the
+        decoder is not linear or γ is not known.
     linear_active : int or None
         Number of latents that the best linear VAE with the same noise variance γ would use: the
         number of eigenvalues of the data covariance above γ.
     noise_variance : float or None
-        Noise variance γ of the decoder.
+        Noise variance γ of the decoder; None if the model has none.
     max_variance, min_spread, tolerance : float
-        The thresholds.
+        The settings of `collapse_report` with which the report was made.
 
     Examples
     --------
@@ -95,7 +97,10 @@ class CollapseReport:
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
-        """Whether the collapse of each latent is optimal; None if it is active or not known."""
+        """Whether the collapse of each latent is optimal; None if the latent is active.
+
+        It is also None if this is not known, because the decoder is not linear.
+        """
         if self.gains is None:
             return (None,) * len(self.kl)
         fine = self.gains <= 1.0 + self.tolerance
@@ -119,7 +124,7 @@ class CollapseReport:
 
     @property
     def headline(self) -> str:
-        """One line: the number of active latents and their KL divergence."""
+        """One line: number of active latents, KL divergence, samples and noise variance."""
         noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
         return (
             f"{self.n_active} of {len(self.kl)} latents active ({_count(self.n_directions)}), "
@@ -128,23 +133,24 @@ class CollapseReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Definition of an active latent, and the comparison with a linear model."""
+        """Two sentences: what an active latent is, and the comparison with a linear VAE."""
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
             f"{self.min_spread:g}."
         )
         if self.linear_active is None:
-            return (meaning, "No comparison with a linear VAE: the noise variance is not known.")
+            unknown = "the noise variance is not known, or there are too many features"
+            return (meaning, f"No comparison with a linear VAE: {unknown}.")
         unit = "latent" if self.linear_active == 1 else "latents"
         compared = (
             f"The best linear VAE of this noise variance would use {self.linear_active} {unit}."
         )
         if self.gains is None:
-            compared += " The decoder is not linear: whether a collapse is justified is not known."
+            compared += " Whether a collapse is justified is not known: the decoder is not linear."
         return meaning, compared
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-safe values."""
+        """Return the report as a dictionary of values that JSON can represent."""
         series = {
             name: None if values is None else [float(value) for value in values]
             for name, values in (
@@ -183,6 +189,7 @@ class CollapseReport:
         )
 
     def _rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table, one tuple of strings per latent."""
         figures = zip(self.kl, self.variance, self.spread, self.active, self.justified, strict=True)
         return [
             (
@@ -198,6 +205,7 @@ class CollapseReport:
 
 
 def _count(directions: int) -> str:
+    """Return the number with the word "direction" or "directions"."""
     return f"{directions} direction{'' if directions == 1 else 's'}"
 
 
@@ -218,7 +226,21 @@ MOST_ENTRIES = 4096
 
 
 class PosteriorSummary(NamedTuple):
-    """Posteriors and moments from one pass over the data."""
+    """Posteriors of all samples, and the second moment of the data.
+
+    Attributes
+    ----------
+    mean, variance : tensors of shape (n, k)
+        Posterior means and variances of the k latents.
+    kl : tensor of shape (k,)
+        Mean KL divergence of each latent's marginal posterior to N(0, 1).
+    total_kl : float
+        Mean KL divergence of the joint posterior to N(0, I).
+    covariance : tensor of shape (k, k)
+        Mean posterior covariance.
+    moment : SecondMoment or None
+        Moment of the data; None if they have more than `MOST_ENTRIES` features.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -238,29 +260,31 @@ def collapse_report(
 ) -> CollapseReport:
     """Report which latents of a variational autoencoder are used, and whether that is optimal.
 
-    A superfluous latent collapses to its prior: its posterior mean is constant and its variance
-    one (Wipf 2023, Definition 3.1 and section 3). A latent is active when the mean over samples
-    of its posterior variance is below `max_variance` and the variance over samples of its
-    posterior mean is above `min_spread`.
+    A superfluous latent collapses to its prior: its posterior mean is constant and its variance one
+    (Wipf 2023, Definition 3.1 and section 3). A latent is active if the mean over samples of its
+    posterior variance is below `max_variance` and the variance over samples of its posterior mean
+    is above `min_spread`.
 
-    Where the decoder is linear the best model is known (Wipf 2023, Lemma 3.2; Lucas et al. 2019):
-    with model covariance C = WWᵀ + γI and data covariance Σ, a latent that is added along a
-    direction v increases the likelihood exactly when vᵀC⁻¹ΣC⁻¹v > vᵀC⁻¹v. The collapse of a latent
-    is justified when this holds for none of the directions that it could use. With a diagonal
-    covariance the bound may collapse a latent that the likelihood would use; this collapse is not
-    justified either.
+    If the decoder is linear, with matrix W and noise variance γ, the best model is known (Wipf
+    2023, Lemma 3.2; Lucas et al. 2019): with model covariance C = WWᵀ + γI and data covariance Σ, a
+    latent that is added along a direction v increases the likelihood exactly if vᵀC⁻¹ΣC⁻¹v >
+    vᵀC⁻¹v. The collapse of a latent is justified if this holds for none of the directions that it
+    could use. With a diagonal posterior covariance the evidence lower bound may collapse a latent
+    that the likelihood would use; this collapse is not justified either.
 
     Parameters
     ----------
     model : nn.Module
-        With ``encode(x)`` that returns a Gaussian posterior, such as `VAE` or `DictionaryVAE`.
+        A model with a method ``encode(x)`` that returns a Gaussian posterior, such as `VAE` or
+        `DictionaryVAE`.
     loader : tensor, or iterable of batches
-        Inputs; the first entry of a tuple is used.
+        Inputs of the model, at least two samples. If a batch is a tuple, its first entry is used.
     max_variance, min_spread : float
-        Thresholds of an active latent.
+        Largest mean posterior variance, and smallest variance of the posterior mean, of an active
+        latent.
     tolerance : float, default=0.05
-        Amount by which the ratio of a direction may exceed 1 before the collapse counts as not
-        justified.
+        Amount by which the ratio of vᵀC⁻¹ΣC⁻¹v to vᵀC⁻¹v may exceed 1 before the collapse counts
+        as not justified.
 
     Returns
     -------
@@ -314,11 +338,13 @@ def collapse_report(
 def active_directions(
     covariance: Tensor, mean: Tensor, max_variance: float = 0.9, min_spread: float = 0.01
 ) -> int:
-    """Count active directions rather than active coordinates of the latent space.
+    """Return the number of active directions, rather than active coordinates, of the latents.
 
-    With a full covariance the rotation of the latents is arbitrary, because the decoder can undo
-    it. The directions are therefore the eigenvectors of the mean posterior covariance, which for
-    a diagonal covariance are the coordinates.
+    A direction is active if the posterior variance along it is below `max_variance` and the
+    variance of the posterior means along it is above `min_spread`. With a full covariance the
+    rotation of the latents is arbitrary, because the decoder can undo it. The directions are
+    therefore the eigenvectors of the mean posterior covariance, which for a diagonal covariance are
+    the coordinates.
 
     Parameters
     ----------
@@ -332,6 +358,7 @@ def active_directions(
     Returns
     -------
     int
+        Number of active directions.
 
     Examples
     --------
@@ -354,6 +381,7 @@ def active_directions(
 
 
 def _gather(model: Any, loader: Any) -> PosteriorSummary:
+    """Return the posteriors of all samples and the second moment of the data, from one pass."""
     means, variances, kls, totals = [], [], [], []
     covariance: Tensor = 0.0
     moment: SecondMoment | None = None
@@ -383,13 +411,16 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
 
 
 def _dtype_of(model: Any, batch: Tensor) -> Any:
-    """Return the floating type of a model's parameters; that of the batch if it has none."""
+    """Return the floating dtype of a model's parameters; the dtype of the batch if it has none."""
     kinds = (part.dtype for part in model.parameters() if part.is_floating_point())
     return next(kinds, batch.dtype)
 
 
 def _posterior(model: Any, x: Tensor) -> Any:
-    """Return the posterior of a batch, if it is a Gaussian over latents of shape (B, k)."""
+    """Return the posterior of a batch from ``model.encode``; an unsuitable one is an error.
+
+    It must be a Gaussian over latents of shape (B, k).
+    """
     posterior = model.encode(x)
     needed = ("mean", "variance", "covariance", "kl", "marginal_kl")
     missing = [name for name in needed if not hasattr(posterior, name)]
@@ -405,7 +436,12 @@ def _posterior(model: Any, x: Tensor) -> Any:
 def _linear_comparison(
     model: Any, found: PosteriorSummary, active: Tensor
 ) -> tuple[Tensor | None, int | None]:
-    """Return the gain of each latent, and how many latents a linear VAE with the same γ uses."""
+    """Return the likelihood ratio of each latent, and how many latents a linear VAE would use.
+
+    The ratios are those of `CollapseReport.gains`, None unless the decoder is linear. The linear
+    VAE has the noise variance of the model. Both are None if that is not known, or if there are too
+    many features.
+    """
     noise = _noise_of(model)
     if found.moment is None or noise is None:
         return None, None
@@ -423,7 +459,7 @@ def _linear_comparison(
 
 
 def linear_decoder_of(model: Any) -> Tensor | None:
-    """Return the matrix of a model's decoder, or None if the decoder is not linear."""
+    """Return the matrix (d × k) of a model's decoder; None if the decoder is not linear."""
     if hasattr(model, "linear_decoder"):
         return model.linear_decoder().detach()
     decoder = getattr(model, "decoder", None)
@@ -431,12 +467,12 @@ def linear_decoder_of(model: Any) -> Tensor | None:
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
-    """Return the largest variance of the data outside the range of the decoder, divided by γ.
+    """Return the largest variance of the data outside the decoder's range, divided by the noise.
 
-    γ is the noise variance. On that complement the model covariance is C = γI, so vᵀC⁻¹ΣC⁻¹v /
-    vᵀC⁻¹v = vᵀΣv/(γ vᵀv), whose maximum is the largest eigenvalue of the restricted Σ divided by γ.
-    If it exceeds 1, a collapsed latent whose decoder column can be chosen freely would increase the
-    likelihood.
+    A collapsed latent whose decoder column can be chosen freely would increase the likelihood if
+    the result exceeds 1. Outside the range of the decoder the model covariance is C = γI with the
+    noise variance γ, so that vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv) for a direction v and the data
+    covariance Σ (`sigma`). Its maximum is the largest eigenvalue of the restricted Σ divided by γ.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
     outside = basis.mT @ sigma.to(basis) @ basis
@@ -444,11 +480,11 @@ def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
 
 
 def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tensor) -> Tensor:
-    """Return vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary.
+    """Return the ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary.
 
-    C is the covariance of the model and Σ that of the data (`sigma`). The log-likelihood −½(log|C|
-    + tr C⁻¹Σ) along C + t vvᵀ has the derivative ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0. If the ratio
-    exceeds 1, activating a latent with this fixed column would increase the likelihood.
+    If the ratio exceeds 1, using a latent with this fixed column would increase the likelihood. C
+    is the covariance of the model and Σ that of the data (`sigma`). The log-likelihood −½(log|C| +
+    tr C⁻¹Σ) along C + t vvᵀ has the derivative ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
     model_covariance = decoder @ decoder.mT + noise * identity
@@ -460,5 +496,6 @@ def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tenso
 
 
 def _noise_of(model: Any) -> float | None:
+    """Return the attribute ``noise_variance`` of a model as a float; None if it has none."""
     noise = getattr(model, "noise_variance", None)
     return None if noise is None else float(noise)

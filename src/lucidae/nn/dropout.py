@@ -1,4 +1,4 @@
-"""Dropout between two linear layers: its regulariser, equalized weights, and certificate."""
+"""Dropout between two linear layers: its penalty on the weights, equalized weights, certificate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("linear1", "linear2")
 
 
 class DropoutPenalty(nn.Module):
-    """The regulariser that dropout between two linear layers adds to the squared error.
+    """The penalty that dropout between two linear layers adds to the squared error.
 
     The penalty is λ Σᵢ ‖uᵢ‖² E[hᵢ²], with λ = dropout / (1 − dropout), hidden units h = linear1(x)
     and the columns uᵢ of the second layer's weight (Mianjy et al. 2018, eq. 2, here for any inputs
@@ -41,8 +41,8 @@ class DropoutPenalty(nn.Module):
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1).
     reduction : {"sum", "mean"}, default="sum"
-        How the squared error to which the penalty is added is reduced over the outputs of a
-        sample: a sum, or a mean as in `nn.MSELoss`. Over samples it is a mean in both cases.
+        Whether the squared error to which the penalty is added is a sum over the outputs of a
+        sample, or a mean as in `nn.MSELoss`. Over samples it is a mean in both cases.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class DropoutPenalty(nn.Module):
         self.reduction = check_choice(reduction, "reduction", ("sum", "mean"))
 
     def forward(self, linear1: Any, linear2: Any, inputs: Tensor | None = None) -> Tensor:
-        """Return the penalty.
+        """Return the penalty of dropout for two layers, a tensor without axes.
 
         Parameters
         ----------
@@ -81,12 +81,15 @@ class DropoutPenalty(nn.Module):
             return self.strength / outputs * torch.sum(outgoing * power)
 
     def extra_repr(self) -> str:
-        """Return the settings for the printed module."""
+        """Return the settings that are shown when the module is printed."""
         return f"dropout={self.dropout}, reduction={self.reduction!r}"
 
 
 def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
-    """Return E[hᵢ²] of each hidden unit over `inputs`; None assumes mean 0 and covariance I."""
+    """Return the mean square E[hᵢ²] of each hidden unit over `inputs`.
+
+    If `inputs` is None, inputs of mean 0 and identity covariance are assumed.
+    """
     weight = full_precision(layer.weight)
     bias = None if layer.bias is None else full_precision(layer.bias)
     if inputs is not None:
@@ -97,7 +100,7 @@ def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
 
 
 def equalize_layers(linear1: Any, linear2: Any) -> None:
-    """Equalize the hidden units between two linear layers, in place.
+    """Make the norms of the hidden units between two linear layers equal, in place.
 
     The function ``linear2(linear1(x))`` does not change. Afterwards every column of
     ``linear2.weight`` and every row of ``linear1.weight`` has the same norm, the smallest one
@@ -133,10 +136,11 @@ def equalize_layers(linear1: Any, linear2: Any) -> None:
 
 
 def _carry_bias(linear1: Any, linear2: Any, shift: Tensor, left: Tensor) -> None:
-    """Move the contribution of the hidden bias to the new biases.
+    """Set new biases of both layers so that the bias of the hidden units has the same effect.
 
-    The old bias b adds U b to the output. With the new left factor U', the hidden bias U'⁺U b
-    reproduces the part in the range of U'; the rest goes to the output bias.
+    The old hidden bias b added U b (`shift`) to the output, with the old weight U of `linear2`.
+    With the new weight U' (`left`) and its pseudoinverse U'⁺, the hidden bias U'⁺U b reproduces the
+    part of the shift in the range of U'; the rest is added to the output bias.
     """
     hidden = torch.linalg.pinv(left) @ shift
     rest = shift - left @ hidden
@@ -144,8 +148,8 @@ def _carry_bias(linear1: Any, linear2: Any, shift: Tensor, left: Tensor) -> None
         torch.linalg.vector_norm(shift) + torch.finfo(shift.dtype).tiny
     ):
         raise ValueError(
-            "linear1 has a bias whose effect is outside the range of the product of the weights, "
-            "and linear2 has no bias: give linear2 a bias, or set that of linear1 to zero."
+            "linear1 has a bias that the new weights cannot reproduce, and linear2 has none: "
+            "give linear2 a bias, or set the bias of linear1 to zero."
         )
     linear1.bias.copy_(hidden)
     if linear2.bias is not None:
@@ -163,19 +167,22 @@ def certify_dropout(
 ) -> Certificate:
     """Certify two linear layers with dropout between them against the known optimum.
 
+    The optimum is the global minimum of the expected dropout loss (Mianjy et al. 2018, Theorem
+    3.6).
+
     Parameters
     ----------
     linear1, linear2 : nn.Linear
         The layers before and after the dropout.
     data : tensor of shape (n, linear1.in_features)
-        Inputs.
+        Inputs, one row per sample.
     target : tensor of shape (n, linear2.out_features), optional
-        Outputs; the inputs themselves by default, for an autoencoder.
+        Desired outputs; the inputs themselves by default, for an autoencoder.
     dropout : float, default=0.5
         Probability of dropping a hidden unit, in [0, 1).
     tolerance : float, default=1e-6
-        Largest gap to the optimum, relative to the mean square of the outputs, at which the
-        weights count as optimal.
+        The weights count as optimal if their loss minus the global minimum, relative to the mean
+        squared norm of the targets, is at most this.
 
     Returns
     -------
@@ -202,7 +209,7 @@ def certify_dropout(
         if linear2.out_features != linear1.in_features:
             raise ValueError(
                 f"no target was given, but linear1 has {linear1.in_features} inputs and linear2 "
-                f"{linear2.out_features} outputs: give the target, unless this is an autoencoder."
+                f"{linear2.out_features} outputs: give the target (only an autoencoder needs none)."
             )
     else:
         check_tensor(target, "target", (len(data), linear2.out_features))
@@ -226,10 +233,11 @@ def certify_dropout(
 def _bias_claim(
     linear1: Any, linear2: Any, inputs: Tensor, outputs: Tensor, strength: float, tolerance: float
 ) -> Claim:
-    """Claim that the biases add nothing to the loss of the centred problem.
+    """Return the claim that the biases add nothing to the loss on centred data.
 
-    The expected dropout loss is that of the centred data plus ‖ȳ − ŷ‖² + λ Σᵢ ‖uᵢ‖² h̄ᵢ², with the
-    mean output ŷ and the mean hidden units h̄; both vanish at the best biases.
+    The expected dropout loss is that on centred data plus ‖ȳ − ŷ‖² + λ Σᵢ ‖uᵢ‖² h̄ᵢ², with the mean
+    target ȳ, the mean output ŷ, the strength λ of dropout, the columns uᵢ of the second weight and
+    the means h̄ᵢ of the hidden units. Both terms are zero for the best biases.
     """
     with torch.no_grad():
         first, second = linear1.weight.double(), linear2.weight.double()
@@ -242,10 +250,10 @@ def _bias_claim(
         power = scalar(torch.var(outputs, 0, correction=0).sum())
     return at_most(
         "biases",
-        "the biases centre the hidden units and the outputs",
+        "the biases are optimal: the hidden units and the errors of the outputs have mean zero",
         "Mianjy et al. 2018, eq. 2, with biases",
         excess / (power if power > 0 else 1.0),
         tolerance,
-        "Set linear1.bias to minus its weight times the mean input and linear2.bias to the mean "
-        "output; both layers need a bias.",
+        "Set linear1.bias to minus linear1.weight times the mean input and linear2.bias to the "
+        "mean target; both layers need a bias.",
     )

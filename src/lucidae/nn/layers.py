@@ -32,7 +32,10 @@ Tensor: TypeAlias = Any
 
 
 def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[Any, Any]:
-    """Return two linear layers with finite weights if the second can follow the first."""
+    """Return two linear layers if the second can follow the first and their weights are finite.
+
+    Otherwise raise an error, in which the layers are called `names`.
+    """
     check_pair(first, second, names)
     for layer, name in zip((first, second), names, strict=True):
         if not torch.isfinite(layer.weight).all():
@@ -41,7 +44,11 @@ def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[A
 
 
 def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
-    """Check that two linear layers can follow each other, without reading their weights."""
+    """Raise an error unless two linear layers can follow each other.
+
+    The outputs of the first must be as many as the inputs of the second. Weights are not read;
+    `names` are the names of the layers in the message.
+    """
     for layer, name in zip((first, second), names, strict=True):
         if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
             raise ValueError(
@@ -51,32 +58,35 @@ def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
     if first.out_features != second.in_features:
         raise ValueError(
             f"{names[0]} has {first.out_features} output features and {names[1]} has "
-            f"{second.in_features} input features, expected equal numbers: give the two layers on "
-            "either side of one bottleneck."
+            f"{second.in_features} input features, expected equal numbers: give the layers before "
+            "and after the same hidden units."
         )
 
 
 def check_module(module: Any, name: str, what: str) -> Any:
-    """Return `module` if it can be called like a network; `what` says what it maps."""
+    """Return `module` if it can be called like a network; otherwise raise an error.
+
+    `name` is its name in the message, and `what` says what it should map.
+    """
     if isinstance(module, type) or not callable(module):
         raise ValueError(f"{name} is {_kind(module)}, expected an nn.Module {what}.")
     return module
 
 
 def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = None) -> Tensor:
-    """Return `x` if it is a non-empty tensor of real numbers of an expected shape.
+    """Return `x` if it is a non-empty real tensor of the expected shape; otherwise raise an error.
 
     NaN and infinity are not searched for: on an accelerator this would wait for the device.
 
     Parameters
     ----------
     x : object
-        What was given.
+        The argument that was given.
     name : str
-        Its name in the message.
+        Name of the argument in the message.
     shape : tuple
-        The expected size of each axis; a string, such as ``"B"``, allows any size. An ellipsis in
-        the first place allows any number of further axes.
+        The expected size of each axis; a string, such as ``"B"``, allows any size. If the first
+        entry is an ellipsis, any number of axes may precede the others.
     reference : tensor, optional
         A parameter of the module; `x` has to be on its device.
     """
@@ -98,23 +108,27 @@ def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = Non
     if reference is not None and x.device != reference.device:
         raise ValueError(
             f"{name} is on the device {str(x.device)!r} and the module on "
-            f"{str(reference.device)!r}, expected one device for both: move one with .to()."
+            f"{str(reference.device)!r}, expected the same device: move one of them with .to()."
         )
     return x
 
 
 def _shown(shape: tuple[Any, ...]) -> str:
+    """Return a shape as a string for a message, such as ``(B, 3)``."""
     names = ["…" if size is ... else str(size) for size in shape]
     return f"({', '.join(names)}{',' * (len(names) == 1)})"
 
 
 def _kind(x: Any) -> str:
-    """Return the kind of an object for a message."""
+    """Return a phrase for the type of an object in a message, such as "of type list"."""
     return "None" if x is None else f"of type {type(x).__name__}"
 
 
 def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
-    """Yield batches of inputs from a tensor, or from a loader of tensors or (tensor, …) tuples."""
+    """Yield batches of inputs from a tensor, or from a loader of tensors or (tensor, …) tuples.
+
+    A tensor is one batch; of a tuple the first entry is the batch. Unsuitable batches are an error.
+    """
     if isinstance(data, torch.Tensor):
         yield _finite_batch(data, name)
         return
@@ -127,11 +141,13 @@ def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
         count += 1
     if not count:
         raise ValueError(
-            f"{name} contains no batch, expected at least one; a generator can be read only once."
+            f"{name} contains no batch, expected at least one. A generator can be read only once: "
+            "give a list or a DataLoader."
         )
 
 
 def _finite_batch(batch: Any, name: str) -> Tensor:
+    """Return a batch if it is a non-empty tensor of finite real numbers; else raise an error."""
     if not isinstance(batch, torch.Tensor) or batch.ndim < 2 or batch.numel() == 0:
         given = (
             f"of shape {tuple(batch.shape)}" if isinstance(batch, torch.Tensor) else _kind(batch)
@@ -149,12 +165,18 @@ def _finite_batch(batch: Any, name: str) -> Tensor:
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return `x` in float32 or float64: half precision has too few digits for variances."""
+    """Return `x` unchanged if it is float64, otherwise as float32.
+
+    Half precision has too few digits for variances.
+    """
     return x if x.dtype == torch.float64 else x.float()
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Disable autocast on the device of `x`, for computations that need full precision."""
+    """Return a context manager that disables autocast on the device of `x`.
+
+    It is for computations that need full precision.
+    """
     context: AbstractContextManager[Any] = torch.autocast(x.device.type, enabled=False)
     return context
 
@@ -212,11 +234,12 @@ class ResidualBlock(nn.Module):
 
 
 def _normalised(channels: int) -> tuple[Any, Any]:
+    """Return a group normalisation of the channels and a SiLU activation, two layers."""
     return nn.GroupNorm(math.gcd(8, channels), channels), nn.SiLU()
 
 
 def image_shape(shape: Any) -> tuple[int, int, int]:
-    """Return `shape` if it is (channels, height, width)."""
+    """Return `shape` as three positive integers (channels, height, width); others are an error."""
     if not isinstance(shape, tuple | list | torch.Size) or len(shape) != 3:
         raise ValueError(f"shape={shape!r} was given, expected (channels, height, width).")
     channels, height, width = (check_integer(size, "shape", low=1) for size in shape)
@@ -224,14 +247,14 @@ def image_shape(shape: Any) -> tuple[int, int, int]:
 
 
 def check_sizes(width: Any, blocks: Any, stages: Any) -> None:
-    """Check the sizes of a residual network."""
+    """Raise an error unless width, blocks and stages of a residual network are valid integers."""
     check_integer(width, "width", low=1)
     check_integer(blocks, "blocks", low=0)
     check_integer(stages, "stages", low=0)
 
 
 def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
-    """Return the sizes of the images, halved (rounded up) at each stage."""
+    """Return the (height, width) of the images at each stage; a stage halves both, rounded up."""
     sizes = [(height, width)]
     for _ in range(stages):
         sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
@@ -239,20 +262,20 @@ def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
 
 
 class ResNetEncoder(nn.Module):
-    """Map images to features by residual blocks that halve the size and double the width.
+    """Network from images to features; residual stages halve the size and double the channels.
 
     Parameters
     ----------
     shape : (channels, height, width)
         Shape of an image.
     features : int, default=256
-        Number of features.
+        Number of features that are returned for an image.
     width : int, default=32
-        Number of channels at full image size.
+        Number of channels at full image size; each stage doubles it.
     blocks : int, default=1
         Number of residual blocks at each size.
     stages : int, default=2
-        Number of times that the size is halved.
+        Number of times that the image size is halved.
 
     Examples
     --------
@@ -282,12 +305,15 @@ class ResNetEncoder(nn.Module):
         self.body = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features of a batch of images, shape (B, features)."""
+        """Return the features of a batch of images x, shape (B, features)."""
         return self.body(check_tensor(x, "x", ("B", *self.shape)))
 
 
 class Enlarge(nn.Module):
-    """Enlarge images to a given size by repeating pixels, and change the number of channels."""
+    """Layer that enlarges images to a given size by repeating pixels, followed by a convolution.
+
+    The convolution changes the number of channels from `channels_in` to `channels_out`.
+    """
 
     def __init__(self, size: tuple[int, int], channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -295,12 +321,12 @@ class Enlarge(nn.Module):
         self.mix = nn.Conv2d(channels_in, channels_out, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the larger images."""
+        """Return the enlarged images, shape (B, channels_out, *size)."""
         return self.mix(nn.functional.interpolate(x, size=self.size, mode="nearest"))
 
 
 class ResNetDecoder(nn.Module):
-    """Map latents to images: the stages of the encoder in reverse order.
+    """Network from latents to images: the stages of `ResNetEncoder` in reverse order.
 
     Parameters
     ----------
@@ -341,5 +367,5 @@ class ResNetDecoder(nn.Module):
         self.body = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return a batch of images, shape (B, channels, height, width)."""
+        """Return the images of a batch of latents z, shape (B, channels, height, width)."""
         return self.body(check_tensor(z, "z", ("B", self.in_features)))

@@ -1,4 +1,4 @@
-"""Nested dropout, losses of all prefixes, and the ordering of a trained bottleneck."""
+"""Nested dropout, losses of all prefixes of the latents, and ordering of a trained bottleneck."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class NestedDropout(nn.Module):
 
     While training, a length b is drawn from `prior` and latents b + 1, …, k are set to zero
     (Rippel et al. 2014). A linear autoencoder that is trained in this way converges to the
-    ordered principal components (Bao et al. 2020, Theorem 2). In evaluation mode all
-    latents are used, or the first `prefix`.
+    ordered principal components (Bao et al. 2020, Theorem 2). In evaluation mode the first
+    `prefix` latents are used, or all if `prefix` is None.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ class NestedDropout(nn.Module):
         Probabilities of the lengths 1, …, k. ``"geometric"`` is the prior of Bao et al. 2020
         with ratio 0.9. Latents are identifiable only if every length has a positive probability.
     draw : {"sample", "batch"}, default="sample"
-        One length for each sample (first axis), or one for the whole batch.
+        ``"sample"`` draws one length for each sample (first axis), ``"batch"`` one for the whole
+        batch.
     axis : int, default=-1
         Axis of the latents; 1 for the channels of images.
     prefix : int, optional
@@ -78,10 +79,10 @@ class NestedDropout(nn.Module):
         self.register_buffer("prior", probabilities)
 
     def forward(self, codes: Tensor, prefix: int | None = None) -> Tensor:
-        """Return the codes with all latents after the prefix set to zero.
+        """Return the codes with all latents after a prefix set to zero.
 
-        The prefix is `prefix` if given, a random length in training, and the attribute `prefix`
-        in evaluation.
+        The length of the prefix is `prefix` if given. Otherwise it is random in training mode, and
+        the attribute `prefix` in evaluation mode (all latents if that is None).
         """
         self._check(codes)
         if prefix is None and self.training:
@@ -92,7 +93,10 @@ class NestedDropout(nn.Module):
         return self._truncate(codes, check_integer(length, "prefix", low=1, high=self.dim))
 
     def draw_lengths(self, codes: Tensor) -> Tensor:
-        """Draw one length for each sample, or one for all, shaped to broadcast over `codes`."""
+        """Return random prefix lengths, shaped to broadcast over `codes`.
+
+        One length is drawn for each sample, or one for all, according to the setting `draw`.
+        """
         count = codes.shape[0] if self.draw == "sample" and codes.ndim > 1 else 1
         # Inverse of the distribution function. Without its last value, which rounding may leave
         # below 1, no draw exceeds k.
@@ -102,18 +106,20 @@ class NestedDropout(nn.Module):
         return lengths.reshape((count,) + (1,) * (codes.ndim - 1))
 
     def extra_repr(self) -> str:
-        """Return the settings for the printed module."""
+        """Return the settings that are shown when the module is printed."""
         return f"dim={self.dim}, draw={self.draw!r}, axis={self.axis}, prefix={self.prefix}"
 
     def _truncate(self, codes: Tensor, lengths: Any) -> Tensor:
         # Latent i (from 0) belongs to a prefix of length b when i < b; the mask broadcasts one
         # length per sample over all other axes.
+        """Return the codes with all latents after the first `lengths` ones set to zero."""
         shape = [1] * codes.ndim
         shape[self.axis] = self.dim
         positions = torch.arange(self.dim, device=codes.device).reshape(shape)
         return codes.masked_fill(positions >= lengths, 0.0)
 
     def _check(self, codes: Tensor) -> None:
+        """Raise an error unless `codes` is a tensor with `dim` latents on the axis `axis`."""
         check_tensor(codes, "codes", (...,), self.prior)
         if not -codes.ndim <= self.axis < codes.ndim or codes.shape[self.axis] != self.dim:
             raise ValueError(
@@ -123,7 +129,10 @@ class NestedDropout(nn.Module):
 
 
 def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
-    """Return the probabilities of the prefix lengths 1, …, `dim` from a name or an array."""
+    """Return the probabilities of the prefix lengths 1, …, `dim` from a name or an array.
+
+    An array that is not a probability distribution is an error.
+    """
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
     given = prior.detach().cpu() if isinstance(prior, torch.Tensor) else prior
@@ -134,8 +143,8 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
         probabilities = probabilities.astype(float)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"prior={prior!r} was given, expected 'geometric', 'uniform', or the probability of "
-            "each prefix length."
+            f"prior={prior!r} was given, expected 'geometric', 'uniform', or an array with the "
+            "probability of each prefix length."
         ) from error
     if probabilities.shape != (dim,):
         raise ValueError(
@@ -160,30 +169,31 @@ def prefix_losses(
 ) -> Tensor:
     """Return the loss of every prefix of the latents, in one pass through the decoder.
 
-    The sum of these losses, weighted with the prior of nested dropout, is the expected loss of
-    nested dropout (Bao et al. 2020, eq. 6, without the factor ½); equal weights train
-    nested representations that are useful at every size.
+    The prefix of length b consists of the first b latents; the others are set to zero. The sum of
+    these losses, weighted with the prior of nested dropout, is the expected loss of nested dropout
+    (Bao et al. 2020, eq. 6, without the factor ½). Equal weights train representations that are
+    useful at every length.
 
     Parameters
     ----------
     codes : tensor of shape (B, k)
-        The latents.
+        The k latents of each of the B samples.
     decoder : nn.Linear or callable
-        For an `nn.Linear` with the default loss, all prefixes cost as much as one decoding,
-        through the Gram matrix of its columns. Any other decoder is called once, on a batch of
-        B samples for each prefix.
+        Maps latents (B, k) to the shape of the target. For an `nn.Linear` with the default loss,
+        all prefixes cost as much as one decoding, because only the Gram matrix of its columns is
+        needed. Any other decoder is called once, on all prefixes of the B samples.
     target : tensor of shape (B, …)
         Desired output of the decoder.
     prefixes : iterable of int, optional
         Lengths of the prefixes; all of 1, …, k by default.
     loss : callable, optional
-        From (prediction, target) to one number for each sample, or to one for each entry; these
-        are then summed over each sample. The squared error by default.
+        Function (prediction, target) that returns one number for each sample, or one for each
+        entry, which are then summed over each sample. The squared error by default.
 
     Returns
     -------
     tensor of shape (number of prefixes,)
-        The mean over samples for each prefix; differentiable.
+        Mean over samples of the loss of each prefix; differentiable.
 
     Examples
     --------
@@ -204,7 +214,7 @@ def prefix_losses(
         )
     check_module(decoder, "decoder", "from latents (B, k) to the shape of the target")
     if loss is not None:
-        check_module(loss, "loss", "or function of a prediction and a target")
+        check_module(loss, "loss", "or a function of a prediction and a target")
     dim = codes.shape[1]
     chosen = range(1, dim + 1) if prefixes is None else prefixes
     if not isinstance(chosen, Iterable) or getattr(chosen, "ndim", 1) == 0:
@@ -219,21 +229,23 @@ def prefix_losses(
 
 
 def _check_decoder(decoder: Any, codes: Tensor, target: Tensor) -> None:
-    """Check that a linear layer maps the codes to the entries of the target."""
+    """Raise an error unless a linear layer maps the codes to the entries of the target."""
     wanted = target.flatten(1).shape[1]
     if (decoder.in_features, decoder.out_features) != (codes.shape[1], wanted):
         raise ValueError(
             f"decoder maps {decoder.in_features} to {decoder.out_features} features, expected "
-            f"{codes.shape[1]} to {wanted}, the sizes of codes and target."
+            f"{codes.shape[1]} to {wanted}, the numbers of latents and of target entries."
         )
 
 
 def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor:
-    """Return mean ‖y − Σ_{i≤b} zᵢwᵢ‖² for every b, by cumulative sums over the Gram matrix.
+    """Return the mean squared error of every prefix of the latents, for a linear decoder.
 
-    With r = y − Σ_{j<b} z_j w_j, adding latent b changes the squared error by
-    ‖r − z_b w_b‖² − ‖r‖² = z_b(2 Σ_{j<b} G_bj z_j + G_bb z_b − 2 w_bᵀy), G = WᵀW. All changes need
-    one product with the lower triangle of G, and their cumulative sum gives all prefixes.
+    The error of the prefix of length b is ‖y − Σ_{i≤b} zᵢwᵢ‖², with the target y, the latents zᵢ
+    and the columns wᵢ of the decoder's weight W. With r = y − Σ_{j<b} z_j w_j, adding latent b
+    changes the squared error by ‖r − z_b w_b‖² − ‖r‖² = z_b(2 Σ_{j<b} G_bj z_j + G_bb z_b − 2
+    w_bᵀy), G = WᵀW. All changes need one product with the lower triangle of G, and their cumulative
+    sum gives all prefixes.
     """
     with without_autocast(codes):
         parts = (codes, decoder.weight, target.flatten(1))
@@ -249,7 +261,10 @@ def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor
 def _stacked_prefix_losses(
     codes: Tensor, decoder: Any, target: Tensor, lengths: list[int], loss: Any
 ) -> Tensor:
-    """Return the losses from one call on the prefixes, stacked along the batch axis."""
+    """Return the loss of each prefix length, from one call of the decoder on all of them.
+
+    The prefixes are stacked along the batch axis.
+    """
     count, (size, dim) = len(lengths), codes.shape
     cut = torch.tensor(lengths, device=codes.device)[:, None, None]
     dropped = torch.arange(dim, device=codes.device) >= cut
@@ -258,8 +273,8 @@ def _stacked_prefix_losses(
     decoded = decoder(stacked)
     if decoded.shape != wanted.shape:
         raise ValueError(
-            f"decoder returned shape {tuple(decoded.shape)} for {count * size} samples, expected "
-            f"{tuple(wanted.shape)}, the shape of the target for each prefix."
+            f"decoder returned shape {tuple(decoded.shape)} for {count * size} rows of latents, "
+            f"expected {tuple(wanted.shape)}: one target for each row."
         )
     values = loss(decoded, wanted)
     if values.shape[:1] != (count * size,):
@@ -271,18 +286,19 @@ def _stacked_prefix_losses(
 
 
 def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error of each entry."""
     return torch.square(prediction - target)
 
 
 def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
     """Rotate the latents of a linear bottleneck onto ordered principal axes, in place.
 
-    The composition ``decoder(encoder(x))`` does not change, for any x. Afterwards the
-    decoder's columns are orthonormal, the codes of the data are uncorrelated, and their
-    variances are in descending order: the first b latents explain as much variance of the
-    decoder's output as any b latents can. For a linear autoencoder at any minimum of the
-    reconstruction loss, the decoder's columns are then the principal components,
-    whichever rotation the training converged to (Bao et al. 2020, section 4).
+    The composition ``decoder(encoder(x))`` does not change, for any x. Afterwards the decoder's
+    columns are orthonormal, the codes of the data are uncorrelated, and their variances are in
+    descending order: the first b latents explain as much variance of the decoder's output as any b
+    latents can. For a linear autoencoder at any minimum of the reconstruction loss, the decoder's
+    columns are then the principal components, whichever rotation the training converged to (Bao et
+    al. 2020, section 4).
 
     Parameters
     ----------
@@ -329,7 +345,10 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
 
 
 def _code_moment(encoder: Any, data: Any) -> Tensor:
-    """Return the covariance of the codes, W Σ Wᵀ, from the exact moment of the inputs."""
+    """Return the covariance (k × k) of the k outputs of a linear encoder on the data.
+
+    It is W Σ Wᵀ, with the weight W of the encoder and the exact covariance Σ of the inputs.
+    """
     moment: SecondMoment | None = None
     for batch in batches(data):
         if batch.ndim != 2 or batch.shape[1] != encoder.in_features:
@@ -346,7 +365,11 @@ def _code_moment(encoder: Any, data: Any) -> Tensor:
 
 
 def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
-    """Write the rotated latents into both layers; latents beyond the number of outputs are zero."""
+    """Write rotated latents into encoder and decoder, in place.
+
+    `turn` is multiplied with the weight and the bias of the encoder, and `columns` are the new
+    columns of the decoder's weight. Latents beyond the number of outputs become zero.
+    """
     width = encoder.out_features
     encoder.weight.copy_(_padded(turn @ encoder.weight.double(), width))
     if encoder.bias is not None:
@@ -355,6 +378,6 @@ def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:
-    """Return `rows` with zero rows added up to `count`."""
+    """Return `rows` with zero rows added, so that there are `count` rows."""
     missing = count - rows.shape[0]
     return torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))]) if missing else rows

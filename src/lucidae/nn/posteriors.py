@@ -18,16 +18,26 @@ Shape = tuple[int, ...]
 
 
 def kl_to_standard(mean: Tensor, trace: Tensor, log_determinant: Tensor) -> Tensor:
-    """Return KL[N(μ, Σ) ‖ N(0, I)] = ½(tr Σ + ‖μ‖² − k − log|Σ|)."""
+    """Return KL[N(μ, Σ) ‖ N(0, I)] = ½(tr Σ + ‖μ‖² − k − log|Σ|) in nats, for k latents.
+
+    `mean` is μ of shape (…, k), `trace` is tr Σ and `log_determinant` is log|Σ|, both of shape (…).
+    """
     return (trace + torch.sum(mean * mean, -1) - mean.shape[-1] - log_determinant) / 2
 
 
 def marginal_kl(mean: Tensor, variance: Tensor) -> Tensor:
-    """Return the KL of each latent's marginal N(μⱼ, Σⱼⱼ) to N(0, 1)."""
+    """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k).
+
+    The marginal of a latent is a Gaussian with its mean and variance.
+    """
     return (variance + mean * mean - 1 - torch.log(variance)) / 2
 
 
 def _noise(mean: Tensor, sample_shape: Shape, count: int | None = None) -> Tensor:
+    """Return standard normal noise of shape (*sample_shape, …, count), for a mean of shape (…, k).
+
+    `count` is k by default.
+    """
     shape = tuple(sample_shape) + tuple(mean.shape[:-1]) + (count or mean.shape[-1],)
     return torch.randn(shape, dtype=mean.dtype, device=mean.device)
 
@@ -40,7 +50,7 @@ class DiagonalGaussian(NamedTuple):
     mean : tensor of shape (…, k)
         Means of the k latents.
     scale : tensor of shape (…, k)
-        Standard deviations, positive.
+        Standard deviations of the latents, positive.
 
     Examples
     --------
@@ -61,20 +71,20 @@ class DiagonalGaussian(NamedTuple):
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance, shape (…, k, k)."""
+        """Covariance matrix of the latents, shape (…, k, k)."""
         return torch.diag_embed(self.variance)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw samples of shape (*sample_shape, …, k), differentiable in the parameters."""
+        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
         return self.mean + self.scale * _noise(self.mean, sample_shape)
 
     def kl(self) -> Tensor:
-        """Return the KL divergence to N(0, I), shape (…)."""
+        """Return the KL divergence to N(0, I) in nats, shape (…)."""
         log_determinant = 2 * torch.sum(torch.log(self.scale), -1)
         return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
 
     def marginal_kl(self) -> Tensor:
-        """Return the KL divergence of each latent's marginal, shape (…, k)."""
+        """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k)."""
         return marginal_kl(self.mean, self.variance)
 
 
@@ -86,7 +96,7 @@ class FullGaussian(NamedTuple):
     mean : tensor of shape (…, k)
         Means of the k latents.
     factor : tensor of shape (…, k, k)
-        L, lower triangular with a positive diagonal; leading axes may broadcast.
+        The factor L, lower triangular with a positive diagonal; leading axes may broadcast.
 
     Examples
     --------
@@ -108,19 +118,19 @@ class FullGaussian(NamedTuple):
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance, shape (…, k, k)."""
+        """Covariance matrix of the latents, shape (…, k, k)."""
         with without_autocast(self.mean):
             product = self.factor @ self.factor.mT
         return product.expand(*self.mean.shape, self.mean.shape[-1])
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw samples of shape (*sample_shape, …, k), differentiable in the parameters."""
+        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
         noise = _noise(self.mean, sample_shape)
         with without_autocast(self.mean):
             return self.mean + (self.factor @ noise[..., None])[..., 0]
 
     def kl(self) -> Tensor:
-        """Return the KL divergence to N(0, I), shape (…)."""
+        """Return the KL divergence to N(0, I) in nats, shape (…)."""
         # tr(LLᵀ) is the sum of the squared entries of L, and |LLᵀ| the squared product of its
         # diagonal: no decomposition is needed.
         diagonal = torch.diagonal(self.factor, dim1=-2, dim2=-1)
@@ -128,7 +138,7 @@ class FullGaussian(NamedTuple):
         return kl_to_standard(self.mean, trace, 2 * torch.sum(torch.log(diagonal), -1))
 
     def marginal_kl(self) -> Tensor:
-        """Return the KL divergence of each latent's marginal, shape (…, k)."""
+        """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k)."""
         return marginal_kl(self.mean, self.variance)
 
 
@@ -164,24 +174,24 @@ class LowRankGaussian(NamedTuple):
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance, shape (…, k, k)."""
+        """Covariance matrix of the latents, shape (…, k, k)."""
         with without_autocast(self.mean):
             return torch.diag_embed(torch.square(self.scale)) + self.factor @ self.factor.mT
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw samples of shape (*sample_shape, …, k), differentiable in the parameters."""
+        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
         own = _noise(self.mean, sample_shape)
         shared = _noise(self.mean, sample_shape, self.factor.shape[-1])
         with without_autocast(self.mean):
             return self.mean + self.scale * own + (self.factor @ shared[..., None])[..., 0]
 
     def kl(self) -> Tensor:
-        """Return the KL divergence to N(0, I), shape (…).
+        """Return the KL divergence to N(0, I) in nats, shape (…).
 
-        With D = diag(scale), log|D² + FFᵀ| = 2 Σ log dⱼ + log|I + FᵀD⁻²F| by the determinant
-        lemma. The second determinant is that of AᵀA with A = [D⁻¹F; I], so it is the squared
-        product of the diagonal of R in A = QR. If F is large, forming AᵀA first would lose the
-        identity to rounding.
+        With D = diag(scale), F = `factor` and the entries dⱼ of `scale`, log|D² + FFᵀ| = 2 Σ log dⱼ
+        + log|I + FᵀD⁻²F| by the determinant lemma. The second determinant is that of AᵀA with A =
+        [D⁻¹F; I], so it is the squared product of the diagonal of R in A = QR. If F is large,
+        forming AᵀA first would lose the identity to rounding.
         """
         with without_autocast(self.mean):
             scaled = self.factor / self.scale[..., None]
@@ -194,7 +204,7 @@ class LowRankGaussian(NamedTuple):
         return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
 
     def marginal_kl(self) -> Tensor:
-        """Return the KL divergence of each latent's marginal, shape (…, k)."""
+        """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k)."""
         return marginal_kl(self.mean, self.variance)
 
 
@@ -202,30 +212,31 @@ Gaussian = DiagonalGaussian | FullGaussian | LowRankGaussian
 
 
 FACTOR_INIT = 1e-2
-"""Initial weights of the scales and of the factor, relative to torch's initialisation: all kinds of
-covariance start near the identity."""
+"""Size of the initial weights that predict standard deviations and factors, relative to torch's
+initialisation. It is small, so that all kinds of covariance start near the identity."""
 
 
 class GaussianHead(nn.Module):
-    """Layer from features to an amortised Gaussian posterior over the latents.
+    """Layer that predicts a Gaussian posterior over the latents from features of a sample.
 
     Parameters
     ----------
     in_features : int
-        Number of features.
+        Number of features of a sample.
     latent_dim : int
         Number k of latents.
     covariance : {"full", "diagonal", "low_rank"}, default="full"
         ``"full"`` predicts a Cholesky factor L with k(k + 1)/2 entries, ``"diagonal"`` k standard
         deviations, ``"low_rank"`` k standard deviations and a k × `rank` factor F.
     rank : int, optional
-        Columns of the low-rank factor; by default the square root of k, rounded up.
+        Number of columns of the low-rank factor; by default the square root of k, rounded up.
     floor : float, default=1e-6
-        Smallest standard deviation (diagonal of the factor), so that logarithms stay finite.
+        Smallest predicted standard deviation (with a full covariance, smallest entry on the
+        diagonal of L), so that logarithms stay finite.
 
     Notes
     -----
-    Standard deviations s are the softplus of a prediction plus the floor, and start at 1. The
+    Standard deviations s are the softplus of a prediction plus `floor`, and start at 1. The
     off-diagonal part is predicted relative to them: a strictly lower triangular N with
     L = diag(s)(I + cN/√k), or a k × rank matrix N with F = c diag(s)N/√rank. Adam changes all
     predicted entries by about the same amount. If the up to k entries of a row of L were predicted
@@ -266,8 +277,8 @@ class GaussianHead(nn.Module):
         self.floor = check_number(floor, "floor", low=0.0, high=0.1, open_low=True)
         if rank is not None and covariance != "low_rank":
             raise ValueError(
-                f"rank={rank!r} was given with covariance={covariance!r}, expected covariance="
-                "'low_rank': the other kinds have no rank."
+                f"rank={rank!r} was given with covariance={covariance!r}, but only "
+                "covariance='low_rank' has a rank: omit rank or change covariance."
             )
         default = math.ceil(math.sqrt(latent_dim))
         self.rank = check_integer(default if rank is None else rank, "rank", low=1, high=latent_dim)
@@ -281,7 +292,7 @@ class GaussianHead(nn.Module):
         self._initialise_near_prior()
 
     def _initialise_near_prior(self) -> None:
-        """Initialise with standard deviations near 1 and latents that are nearly independent."""
+        """Initialise all layers: standard deviations near 1, latents nearly independent."""
         unit = math.log(math.expm1(1.0 - self.floor))
         with torch.no_grad():
             for layer in filter(None, (self.scale, self.factor)):
@@ -301,20 +312,30 @@ class GaussianHead(nn.Module):
             return _BUILDERS[self.covariance](self, mean, scale, features)
 
     def extra_repr(self) -> str:
-        """Return the settings for the printed module."""
+        """Return the settings that are shown when the module is printed."""
         shape = f"{self.in_features}, {self.latent_dim}"
         return f"{shape}, covariance={self.covariance!r}, floor={self.floor:g}"
 
     def _factor_size(self) -> int:
+        """Return the number of predicted covariance entries besides the k deviations."""
         k = self.latent_dim
         return {"full": k * (k - 1) // 2, "diagonal": 0, "low_rank": k * self.rank}[self.covariance]
 
 
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
+    """Return the Gaussian posterior with the given means and independent deviations.
+
+    The ignored arguments are those of `_full`.
+    """
     return DiagonalGaussian(mean, scale)
 
 
 def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGaussian:
+    """Return the Gaussian posterior with full covariance, for the given means and scales.
+
+    The entries of its triangular factor below the diagonal are predicted from the features by
+    ``head.factor``, relative to the scales.
+    """
     k = head.latent_dim
     if k == 1:
         return FullGaussian(mean, scale[..., None])
@@ -327,12 +348,17 @@ def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGauss
 
 
 def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRankGaussian:
+    """Return the Gaussian posterior with low-rank covariance, for the given means and scales.
+
+    Its factor is predicted from the features by ``head.factor``, relative to the scales.
+    """
     factor = _coupled(head, features) / math.sqrt(head.rank)
     relative = factor.unflatten(-1, (head.latent_dim, head.rank))
     return LowRankGaussian(mean, scale, scale[..., None] * relative)
 
 
 def _coupled(head: Any, features: Tensor) -> Tensor:
+    """Return the predicted entries of the factor, multiplied by ``head.coupling``."""
     return head.coupling * full_precision(head.factor(features))
 
 

@@ -1,4 +1,4 @@
-"""Rotation-augmented gradients for a linear bottleneck inside any network."""
+"""Rotation-augmented gradients (Bao et al. 2020) for a linear bottleneck inside any network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from lucidae.validation import check_number
 __all__ = ["RotationAugmented"]
 
 RESCALING = ("ada", "rmsprop", "rprop", "lion", "signsgd", "muon")
-"""Parts of the names of optimizers that rescale the coordinates of a step."""
+"""An optimizer whose class name contains one of these words rescales each coordinate of a step, so
+that it cannot apply a rotation."""
 
 
 class CodeRecorder:
-    """Record the codes from which the present gradients of an encoder were computed.
+    """Record the outputs (codes) of an encoder from which its present gradients were computed.
 
-    Codes and gradients come and go together: codes are recorded when ``backward`` reaches them,
-    and dropped when the gradients are cleared. Forward passes without a backward pass, such as an
+    Codes and gradients come and go together: codes are recorded when ``backward`` reaches them, and
+    dropped when the gradients are cleared. Forward passes without a backward pass, such as an
     evaluation between two steps, are therefore not counted, and the order of ``zero_grad`` and the
     forward pass does not matter.
 
@@ -53,7 +54,10 @@ class CodeRecorder:
         return CodeRecorder, ()
 
     def __call__(self, layer: Any, _inputs: Any, codes: Tensor) -> None:
-        """Register codes, so that they are recorded when ``backward`` reaches them."""
+        """Register codes, so that they are recorded when ``backward`` reaches them.
+
+        This is the forward hook of the encoder.
+        """
         if not self._connected or not codes.requires_grad or not torch.is_grad_enabled():
             return
         kept = codes.detach()
@@ -66,23 +70,28 @@ class CodeRecorder:
 
     def _arrive(self, kept: Tensor, _gradient: Tensor) -> None:
         # A graph that is retained may be traversed more than once.
+        """Record codes that ``backward`` has reached, once; this is a hook on the codes."""
         if not any(kept is other for other in (*self.codes, *self._arriving)):
             self._arriving.append(kept)
 
     def _before_gradient(self, _gradient: Tensor) -> None:
-        """Note whether gradients were cleared by other means, such as ``model.zero_grad()``."""
+        """Note whether the gradient of the encoder was cleared since the last backward pass.
+
+        It may have been cleared by other means than the optimizer, such as ``model.zero_grad()``.
+        """
         self._cleared = self._weight.grad is None
 
     def _after_gradient(self, _weight: Tensor) -> None:
+        """Assign the codes of this backward pass to the gradient that was just accumulated."""
         self.codes = self._arriving if self._cleared else [*self.codes, *self._arriving]
         self._arriving = []
 
     def clear(self) -> None:
-        """Drop the codes of the present gradients."""
+        """Drop the codes that belong to the present gradients."""
         self.codes = []
 
     def remove(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks from the encoder."""
         for handle in self._handles:
             handle.remove()
         self._connected = False
@@ -92,11 +101,12 @@ class RotationAugmented(torch.optim.Optimizer):
     """Wrap an optimizer so that it also rotates the latents onto the principal axes.
 
     Before each step the rotation of Bao et al. 2020, Algorithm 1 is added to the gradients of the
-    encoder W₁ and of the decoder W₂. With the second moment Y of the outputs of `encoder` from
-    which these gradients were computed, and the skew matrix A = ½(triu(Y, 1) − tril(Y, −1)), the
-    gradient of W₁ is reduced by AW₁, and W₂A is added to that of W₂. To first order this does not
-    change the function of the network, for any layers around the bottleneck. The encoder's bias is
-    rotated, too. After the step the gradients are again those of the loss.
+    weight W₁ of the encoder and W₂ of the decoder. With the second moment Y of the outputs of
+    `encoder` from which these gradients were computed, and the skew matrix A = ½(triu(Y, 1) −
+    tril(Y, −1)), AW₁ is subtracted from the gradient of W₁, and W₂A is added to that of W₂. To
+    first order this does not change the function of the network, for any layers around the
+    bottleneck. The encoder's bias is rotated, too. After the step the gradients are again those of
+    the loss.
 
     The optimizer is used like any other: ``zero_grad`` may be called before or after the forward
     pass, gradients may be accumulated over several forward and backward passes, ``step`` accepts a
@@ -168,7 +178,7 @@ class RotationAugmented(torch.optim.Optimizer):
         return _rebuild, (self.optimizer, self.encoder, self.decoder, settings)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Add the rotation to the gradients and let the wrapped optimizer step.
+        """Add the rotation to the gradients and let the wrapped optimizer make a step.
 
         Parameters
         ----------
@@ -196,7 +206,10 @@ class RotationAugmented(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and the codes from which they were computed."""
+        """Clear the gradients, and the codes from which they were computed.
+
+        With `set_to_none` the gradients become None, otherwise zero.
+        """
         self.optimizer.zero_grad(set_to_none=set_to_none)
         self._recorder.clear()
 
@@ -222,16 +235,22 @@ class RotationAugmented(torch.optim.Optimizer):
         return self.optimizer
 
     def _share(self) -> None:
-        """Share groups and state with the wrapped optimizer, for schedulers and scalers."""
+        """Use the parameter groups and state of the wrapped optimizer as those of this one.
+
+        Learning-rate schedulers and gradient scalers then see the same objects.
+        """
         self.param_groups = self.optimizer.param_groups
         self.state = self.optimizer.state
 
     def _code_moment(self) -> Tensor:
-        """Return the second moment of the codes from which the gradients were computed."""
+        """Return the second moment (k × k) of the codes from which the gradients were computed.
+
+        Their mean is subtracted first if `centered`.
+        """
         if not self._recorder.codes:
             raise RuntimeError(
-                "step() was called, but no gradient went through the encoder since the last step: "
-                "call the network and loss.backward() first."
+                "step() was called, but no gradient went through the encoder since the last step. "
+                "Call the network and loss.backward() first."
             )
         codes = torch.cat([part.reshape(-1, part.shape[-1]) for part in self._recorder.codes])
         codes = full_precision(codes).to(self.encoder.weight.dtype)
@@ -239,7 +258,10 @@ class RotationAugmented(torch.optim.Optimizer):
         return codes.mT @ codes / max(len(codes), 1)
 
     def _augment(self) -> list[tuple[Any, Tensor]]:
-        """Add the rotation to the gradients; return the parameters with the gradients before."""
+        """Add the rotation to the gradients of the bottleneck.
+
+        Return the changed parameters with their gradients before the change.
+        """
         weights = (self.encoder.weight, self.decoder.weight)
         if any(weight.grad is None for weight in weights):
             raise RuntimeError(
@@ -258,6 +280,7 @@ class RotationAugmented(torch.optim.Optimizer):
         # is subtracted. As (I − ηA)(I + ηA) = I − η²A², the product W₂W₁ changes by O(η²) only,
         # and I + ηA is a rotation to first order because A is skew. The bias of the encoder is
         # part of the codes and is multiplied by the same matrix.
+        """Add the rotation with the skew matrix `generator` to the gradients of both layers."""
         if self.tied:
             # With W₂ = W₁ᵀ the decoder's step is the transpose of the encoder's, Aᵀ = −A; both
             # follow the mean of the two loss gradients, so that rounding cannot separate them.
@@ -274,22 +297,22 @@ class RotationAugmented(torch.optim.Optimizer):
 def _rebuild(
     optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
 ) -> RotationAugmented:
-    """Return a new optimizer, for copies and pickles."""
+    """Return a new `RotationAugmented` for the parts of a copied or unpickled one."""
     return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 
 def refuse_rescaling(optimizer: Any) -> None:
-    """Raise ValueError for an optimizer whose step would not apply a rotation."""
+    """Raise an error for an optimizer whose step would not apply a rotation as it is."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
-            f"optimizer is a {type(optimizer).__name__}, expected a torch.optim optimizer."
+            f"optimizer is of type {type(optimizer).__name__}, expected a torch.optim.Optimizer."
         )
     name = type(optimizer).__name__
     ancestors = [kind.__name__.lower() for kind in type(optimizer).__mro__]
     if any(part in ancestor for ancestor in ancestors for part in RESCALING):
         raise ValueError(
-            f"{name} was given, which rescales the coordinates of a step: the result is no longer "
-            "a rotation of the latents, and the function of the network changes. Use "
+            f"{name} was given, which rescales each coordinate of a step: the result is no longer "
+            "a rotation of the latents, and changes the function of the network. Use "
             "torch.optim.SGD, with or without momentum."
         )
     if isinstance(optimizer, torch.optim.LBFGS | RotationAugmented):
@@ -300,7 +323,10 @@ def refuse_rescaling(optimizer: Any) -> None:
 
 
 def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str) -> bool:
-    """Return whether the layers are tied, tying them if that was asked for."""
+    """Return whether the two layers are tied; tied layers are made transposes of each other.
+
+    `tied` is the argument of `RotationAugmented`.
+    """
     groups = [
         _group_of(optimizer, encoder, "encoder"),
         _group_of(optimizer, decoder, "decoder"),
@@ -316,7 +342,7 @@ def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str)
         raise ValueError(
             f"tied=True was given, but the encoder maps {encoder.in_features} to "
             f"{encoder.out_features} and the decoder {decoder.in_features} to "
-            f"{decoder.out_features}: only transposes of each other can be tied."
+            f"{decoder.out_features} features: tied layers need weights of transposed shapes."
         )
     if _settings(groups[0]) != _settings(groups[1]):
         raise ValueError(
@@ -329,7 +355,11 @@ def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str)
 
 
 def _group_of(optimizer: Any, layer: Any, name: str) -> Any:
-    """Return the parameter group of the weight of a layer, which must be trainable."""
+    """Return the parameter group of an optimizer that contains the weight of a layer.
+
+    A weight that is not trainable, or not in the optimizer, is an error; `name` is the layer's name
+    in the message.
+    """
     if not layer.weight.requires_grad:
         raise ValueError(
             f"{name}.weight does not require a gradient, so that it cannot be trained: call "
@@ -338,8 +368,9 @@ def _group_of(optimizer: Any, layer: Any, name: str) -> Any:
     for group in optimizer.param_groups:
         if any(parameter is layer.weight for parameter in group["params"]):
             return group
-    raise ValueError(f"{name}.weight is not a parameter of the optimizer: add it first.")
+    raise ValueError(f"{name}.weight is not a parameter of the optimizer: add it to the optimizer.")
 
 
 def _settings(group: Any) -> dict[str, Any]:
+    """Return the settings of a parameter group, such as the learning rate, without parameters."""
     return {name: value for name, value in group.items() if name != "params"}

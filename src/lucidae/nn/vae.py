@@ -35,24 +35,25 @@ AVERAGING_RATE = 0.05
 """Weight of the newest batch in the running mean of the squared error."""
 
 SMALLEST_VARIANCE = 1e-8
-"""Lower bound of the noise variance: in single precision, smaller errors count as zero."""
+"""Smallest noise variance that is learnt: in single precision, smaller mean squared errors are
+rounding errors."""
 
 SMALLEST_SCALE = 1e-8
 """Lower bound of the posterior standard deviations of `DictionaryVAE`."""
 
 
 class Evidence(NamedTuple):
-    """Negative evidence lower bound of a batch, and its parts.
+    """Negative evidence lower bound (−ELBO) of a batch of B samples, and its parts.
 
     Parameters
     ----------
-    loss : tensor, a number
+    loss : tensor without axes
         Mean over samples of −ELBO, in nats.
     squared_error : tensor of shape (B,)
         Squared error of each sample, summed over its entries.
     kl : tensor of shape (B,)
-        KL divergence of each sample's posterior to N(0, I).
-    noise_variance : tensor, a number
+        KL divergence of each sample's posterior to N(0, I), in nats.
+    noise_variance : tensor without axes
         Noise variance γ of the decoder.
 
     Examples
@@ -70,7 +71,9 @@ class Evidence(NamedTuple):
 
 
 def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> Tensor:
-    """Return −log N(x; μ, γI), which is ½(d log 2πγ + ‖x − μ‖²/γ).
+    """Return −log N(x; μ, γI) = ½(d log 2πγ + ‖x − μ‖²/γ) of each sample x, in nats.
+
+    μ is the mean that the decoder predicts, γ the noise variance and d the number of entries of x.
 
     Parameters
     ----------
@@ -78,13 +81,13 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
         ‖x − μ‖², the squared error of each sample.
     size : int
         Number d of entries of a sample.
-    noise : tensor, a number
+    noise : tensor without axes
         Noise variance γ.
 
     Returns
     -------
     tensor
-        In nats, of the shape of `squared_error`.
+        The result in nats, in the shape of `squared_error`.
 
     Examples
     --------
@@ -98,7 +101,7 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
 
 @dataclass(frozen=True, slots=True)
 class GeometricSchedule:
-    """Schedule of a variance that changes from `start` to `end` by a constant factor per step.
+    """Schedule of a noise variance that changes by a constant factor per training step.
 
     Parameters
     ----------
@@ -132,15 +135,15 @@ class GeometricSchedule:
 
 
 class NoiseVariance(nn.Module):
-    """The variance γ of a Gaussian decoder, updated once for every training batch.
+    """The noise variance γ of a Gaussian decoder, updated once for every training batch.
 
     Parameters
     ----------
     setting : "learn", float, or callable, default="learn"
-        ``"learn"`` sets γ to its optimum, the mean squared error, as a running mean over batches;
-        trained by gradient descent with the learning rate of the network, γ would lag behind by
-        orders of magnitude. A float fixes it. A callable computes it from the number of training
-        steps, a tensor; see `GeometricSchedule`.
+        ``"learn"`` sets γ to its optimum, the mean squared error, as a running mean over batches.
+        (If γ were trained by gradient descent with the learning rate of the network, it would lag
+        behind by orders of magnitude.) A float fixes γ. A callable computes γ from the number of
+        training steps, a tensor; see `GeometricSchedule`.
 
     Examples
     --------
@@ -167,10 +170,11 @@ class NoiseVariance(nn.Module):
         self.register_buffer("steps", torch.tensor(0))
 
     def forward(self, mean_square: Tensor) -> Tensor:
-        """Return γ for a batch of this mean squared error; no gradient flows into it.
+        """Return the noise variance γ for a batch of this mean squared error, without gradient.
 
-        With γ at its optimum the derivative of the loss with respect to γ is zero, so that the
-        gradients of all other parameters are exact although γ is treated as a constant.
+        In training mode γ is updated first. If γ is at its optimum, the derivative of the loss with
+        respect to γ is zero, so that the gradients of all other parameters are exact although γ is
+        treated as a constant.
         """
         if self.training:
             with torch.no_grad():
@@ -179,10 +183,11 @@ class NoiseVariance(nn.Module):
         return self.value.clone()
 
     def extra_repr(self) -> str:
-        """Return the settings for the printed module."""
+        """Return the setting that is shown when the module is printed."""
         return f"{self.setting!r}"
 
     def _updated(self, mean_square: Tensor) -> Tensor:
+        """Return the noise variance after a training batch of the given mean squared error."""
         if callable(self.setting):
             return torch.as_tensor(self.setting(self.steps), dtype=self.value.dtype)
         if self.setting != "learn":
@@ -197,20 +202,21 @@ class VAE(nn.Module):
     """A variational autoencoder for continuous data, with any encoder and decoder.
 
     The latents z have the prior N(0, I), a sample x has the distribution N(decoder(z), γI) with the
-    noise variance γ, and the posterior of z is a Gaussian that the encoder predicts (Wipf 2023, eq.
-    2). `VAE.resnet` builds one for images. The forward pass returns the loss, so that
+    noise variance γ, and the posterior of z is a Gaussian that encoder and head predict (Wipf 2023,
+    eq. 2). `VAE.resnet` builds one for images. The forward pass returns the loss, so that
     `torch.compile` compiles the loss with the networks.
 
     Parameters
     ----------
     encoder : nn.Module
-        From a batch to features of shape (B, head.in_features).
+        Maps a batch of B samples to features of shape (B, head.in_features).
     head : GaussianHead
-        From features to the posterior.
+        Maps features to the posterior over the k latents.
     decoder : nn.Module
-        From latents (B, k) to means of the shape of the batch.
+        Maps latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
-        The noise variance γ: its optimum, a fixed number, or a schedule; see `NoiseVariance`.
+        How the noise variance γ is set: ``"learn"`` sets it to its optimum, a number fixes it, and
+        a function of the training step is a schedule; see `NoiseVariance`.
 
     Examples
     --------
@@ -234,7 +240,7 @@ class VAE(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(head, GaussianHead):
-            raise ValueError(f"head is a {type(head).__name__}, expected a GaussianHead.")
+            raise ValueError(f"head is of type {type(head).__name__}, expected a GaussianHead.")
         check_module(encoder, "encoder", "from a batch to features")
         check_module(decoder, "decoder", "from latents to means of the shape of a batch")
         self.encoder, self.decoder, self.head = encoder, decoder, head
@@ -254,10 +260,10 @@ class VAE(nn.Module):
         stages: int = 2,
         noise_variance: str | float | Callable[[Tensor], Any] = "learn",
     ) -> Self:
-        """Build a VAE with residual encoder and decoder for images.
+        """Return a VAE for images with residual encoder and decoder networks.
 
-        The layer of the posterior is initialised last: with one random seed, models that differ
-        in `covariance` alone start with the same encoder, decoder and means.
+        The layer of the posterior is initialised last: with one random seed, models that differ in
+        `covariance` alone start with the same encoder, decoder and means.
 
         Parameters
         ----------
@@ -284,26 +290,26 @@ class VAE(nn.Module):
 
     @property
     def latent_dim(self) -> int:
-        """Number of latents."""
+        """Number k of latents."""
         return self.head.latent_dim
 
     @property
     def noise_variance(self) -> Tensor:
-        """Current value of the noise variance γ."""
+        """Current value of the noise variance γ, a tensor without axes."""
         return self.noise.value
 
     def encode(self, x: Tensor) -> Gaussian:
-        """Return the posterior of each sample."""
+        """Return the Gaussian posterior over the latents of each sample of a batch x."""
         check_tensor(x, "x", (..., "B", "features"), self.head.mean.weight)
         posterior: Gaussian = self.head(self.encoder(x))
         return posterior
 
     def decode(self, z: Tensor) -> Tensor:
-        """Return the mean of x given latents of shape (B, k)."""
+        """Return the mean of x given latents z of shape (B, k), in the shape of a batch."""
         return self.decoder(check_tensor(z, "z", ("B", self.latent_dim), self.head.mean.weight))
 
     def forward(self, x: Tensor) -> Evidence:
-        """Return −ELBO and its parts for a batch, from one sample of each posterior."""
+        """Return −ELBO of a batch and its parts, from one random sample of each posterior."""
         posterior = self.encode(x)
         decoded = full_precision(self.decode(posterior.rsample()))
         if decoded.shape != x.shape:
@@ -319,28 +325,29 @@ class VAE(nn.Module):
         return Evidence(loss, squared_error, kl, noise)
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Decode the posterior means."""
+        """Return the decoded posterior means of a batch x, in the shape of x."""
         return self.decode(self.encode(x).mean)
 
     def sample(self, count: int) -> Tensor:
-        """Decode `count` samples from the prior."""
+        """Return `count` random samples: decoded latents that are drawn from the prior N(0, I)."""
         ref = self.head.mean.weight
         check_integer(count, "count", low=1)
         return self.decode(torch.randn(count, self.latent_dim, dtype=ref.dtype, device=ref.device))
 
 
 def _as_tensor(dictionary: Any) -> Tensor:
-    """Return a dictionary as a tensor with data."""
+    """Return a dictionary matrix as a tensor of real numbers; anything else is an error."""
     try:
         columns = torch.as_tensor(dictionary)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"dictionary is of type {type(dictionary).__name__}, expected numbers of shape (d, κ)."
+            f"dictionary is of type {type(dictionary).__name__}, expected a matrix of numbers with "
+            "one column per latent."
         ) from error
     if columns.is_complex() or columns.is_meta:
         raise ValueError(
-            f"dictionary has the type {columns.dtype} on {str(columns.device)!r}, expected real "
-            "numbers on a device with data."
+            f"dictionary has the dtype {columns.dtype} on the device {str(columns.device)!r}, "
+            "expected real numbers on a device that holds data (not 'meta')."
         )
     return columns
 
@@ -348,12 +355,12 @@ def _as_tensor(dictionary: Any) -> Tensor:
 class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
-    This is the model of Wipf 2023, eq. 5, for a dictionary Φ and trained weights w. The posterior
-    of a sample x has the mean W_z x with a trained matrix W_z, and the covariance SSᵀ with one
-    trained factor S for all samples. Minimised over the encoder, its loss is, up to a factor and a
-    constant, the energy that `lucidae.SparseVAE` minimises directly (Wipf 2023, eq. 18 for a full
-    and eq. 50 for a diagonal covariance). This module minimises it by gradient descent, as larger
-    networks are trained.
+    This is the model of Wipf 2023, eq. 5, for a dictionary Φ of shape (d, κ) and trained weights w.
+    The posterior of a sample x has the mean W_z x with a trained matrix W_z, and the covariance SSᵀ
+    with one trained factor S for all samples. Minimised over the encoder, its loss is, up to a
+    factor and a constant, the energy that `lucidae.SparseVAE` minimises directly (Wipf 2023, eq. 18
+    for a full and eq. 50 for a diagonal covariance). This module minimises it by gradient descent,
+    as larger networks are trained.
 
     Parameters
     ----------
@@ -362,9 +369,10 @@ class DictionaryVAE(nn.Module):
     noise_variance : float
         The noise variance γ, which is not trained.
     covariance : {"full", "diagonal"}, default="full"
-        Form of the posterior covariance.
+        Whether the posterior covariance is full or diagonal.
     sampled : bool, default=False
-        Estimate the squared error from one sample of each posterior instead of its exact mean.
+        Whether the squared error is estimated from one random sample of each posterior instead of
+        its exact mean.
 
     Examples
     --------
@@ -390,7 +398,8 @@ class DictionaryVAE(nn.Module):
         columns = columns if columns.is_floating_point() else columns.double()
         if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
             raise ValueError(
-                f"dictionary has shape {tuple(columns.shape)}, expected (d, κ) with finite entries."
+                f"dictionary has shape {tuple(columns.shape)} or is not finite, expected a finite "
+                "matrix with one row per feature and one column per latent."
             )
         gamma = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         self.covariance = check_choice(covariance, "covariance", ("full", "diagonal"))
@@ -400,7 +409,7 @@ class DictionaryVAE(nn.Module):
         self._make_parameters()
 
     def _make_parameters(self) -> None:
-        """Initialise with all relevances 1 and the posterior equal to the prior."""
+        """Create the trained parameters: all weights w are 1, and the posterior is the prior."""
         d, k = self.dictionary.shape
         new = self.dictionary.new_zeros
         self.weight = nn.Parameter(new(k) + 1.0)
@@ -411,20 +420,23 @@ class DictionaryVAE(nn.Module):
 
     @property
     def latent_dim(self) -> int:
-        """Number κ of latents."""
+        """Number κ of latents, which is the number of columns of the dictionary."""
         return int(self.dictionary.shape[1])
 
     @property
     def relevance(self) -> Tensor:
-        """Relevance w² of each column, shape (κ,)."""
+        """Squared weight w² of each dictionary column, its relevance, shape (κ,).
+
+        It is the prior variance of the column's coefficient.
+        """
         return torch.square(self.weight.detach())
 
     def linear_decoder(self) -> Tensor:
-        """Return the decoder's matrix Φ diag(w), shape (d, κ)."""
+        """Return the decoder's matrix Φ diag(w), shape (d, κ): dictionary columns times weights."""
         return self.dictionary * self.weight
 
     def encode(self, x: Tensor) -> FullGaussian | DiagonalGaussian:
-        """Return the posterior of each sample, for x of shape (B, d)."""
+        """Return the Gaussian posterior of each sample, for x of shape (B, d)."""
         mean = self._rows(x) @ self.encoder.mT
         scale = nn.functional.softplus(self.raw_scale) + SMALLEST_SCALE
         if self.covariance == "diagonal":
@@ -432,16 +444,19 @@ class DictionaryVAE(nn.Module):
         return FullGaussian(mean, torch.tril(self.below, -1) + torch.diag(scale))
 
     def decode(self, z: Tensor) -> Tensor:
-        """Return Φ diag(w) z for latents of shape (B, κ)."""
+        """Return the decoded means of shape (B, d) for latents z of shape (B, κ)."""
         check_tensor(z, "z", ("B", self.latent_dim), self.encoder)
         return z.to(self.encoder.dtype) @ self.linear_decoder().mT
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Return the sparse codes diag(w) W_z x, shape (B, κ) (Wipf 2023, Theorem 4.1)."""
+        """Return the sparse codes of samples x, shape (B, κ): posterior means times the weights w.
+
+        They are the coefficients of the dictionary columns (Wipf 2023, Theorem 4.1).
+        """
         return self.encode(x).mean * self.weight
 
     def forward(self, x: Tensor) -> Evidence:
-        """Return −ELBO and its parts for a batch of shape (B, d)."""
+        """Return −ELBO of a batch of shape (B, d), and its parts."""
         x = self._rows(x)
         posterior = self.encode(x)
         squared_error = self._squared_error(x, posterior)
@@ -450,9 +465,10 @@ class DictionaryVAE(nn.Module):
         return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
 
     def energy(self, x: Tensor) -> float:
-        """Return the energy over all samples, as in Wipf 2023, eq. 18 and eq. 50.
+        """Return the energy of all samples x, as in Wipf 2023, eq. 18 (full) and eq. 50 (diagonal).
 
-        This is −2 ELBO without the constant d log 2π per sample. It is an upper bound of
+        "Full" and "diagonal" refer to the posterior covariance. The energy is −2 ELBO, summed over
+        samples, without the constant d log 2π per sample of d entries. It is an upper bound of
         `SparseVAE.energy_` at the same relevances, with equality at the best encoder.
         """
         if not torch.isfinite(self._rows(x)).all():
@@ -462,12 +478,15 @@ class DictionaryVAE(nn.Module):
         return float(len(x) * (2 * loss - x.shape[1] * math.log(2 * math.pi)))
 
     def _rows(self, x: Tensor) -> Tensor:
-        """Return a batch of shape (B, d) in the precision of the dictionary."""
+        """Return a batch of shape (B, d) in the dtype of the encoder, after checking its shape."""
         check_tensor(x, "x", ("B", self.dictionary.shape[0]), self.dictionary)
         return full_precision(x).to(self.encoder.dtype)
 
     def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
-        """Return E‖x − Φ diag(w) z‖² over the posterior, or its estimate from one sample."""
+        """Return the squared error of each sample x, averaged over its posterior, shape (B,).
+
+        It is the exact mean or, if `sampled`, an estimate from one random sample of the posterior.
+        """
         # With z = μ + Sε, E‖x − Dz‖² = ‖x − Dμ‖² + ‖DS‖²_F, and ‖DS‖²_F = Σⱼ sⱼ²‖dⱼ‖² where S is
         # diagonal. The exact mean has no sampling noise.
         decoder = self.linear_decoder()

@@ -63,24 +63,24 @@ from lucidae.validation import check_rows, check_weights
 )
 @dataclass(eq=False)
 class AutoencoderState(NetworkState):
-    """Fitted state of `DropoutAutoencoder`."""
+    """Fitted state of `DropoutAutoencoder`: moment of the rows, settings and weights."""
 
     @property
     def problem(self) -> LinearProblem:
-        """The problem whose target is the input."""
+        """The second moments of inputs and targets, both of which are the rows."""
         return LinearProblem.autoencoder(self.moment)
 
     def centers(self) -> tuple[Array, Array]:
-        """Return the mean of the rows, as inputs and as outputs."""
+        """Return the mean of the rows twice: as inputs, and as outputs."""
         return self.moment.mean, self.moment.mean
 
     def solve(self) -> TrainedNetwork:
-        """Return the exact optimum."""
+        """Return the network at the global minimum of the expected dropout loss."""
         white, triple = principal_problem(self.problem.inputs)
         return exact_network(assemble(white, triple, self.strength, self.width))
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes by name."""
+        """Return the fitted attributes (such as ``left_`` and ``mean_``) by name."""
         return super().compute_attributes() | {
             "mean_": representable(self.moment.mean, self.ref, "mean_", factor=False),
             "n_components_": self.width,
@@ -91,7 +91,9 @@ class AutoencoderState(NetworkState):
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
-            raise ValueError(f"mean_ has shape {mean.shape}, expected {center.shape}.")
+            raise ValueError(
+                f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
+            )
         rounding = found.precision * np.abs(mean)
         return found._replace(
             mean_shift=np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None),
@@ -99,10 +101,11 @@ class AutoencoderState(NetworkState):
         )
 
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
-        """Return the mean of the rows minus `subtracted`, the mean in the dtype of new rows.
+        """Return the mean of the training rows minus `subtracted`, a rounded copy of that mean.
 
-        The stored mean has more digits than its attribute `mean_`. They are used if the attribute
-        is the rounded mean; if a user has assigned another value, that value is the mean.
+        `subtracted` has the dtype of new rows. The stored mean has more digits than its attribute
+        ``mean_`` (`mean`). They are used if the attribute is the rounded stored mean; if a user has
+        assigned another value, that value is the mean.
         """
         mean, done = host(mean), host(subtracted)
         center, offset = host(self.moment.center), host(self.moment.offset)
@@ -125,26 +128,28 @@ class DropoutAutoencoder(
 ):
     """Linear autoencoder with dropout in its hidden layer, solved exactly.
 
-    The target is the input itself. At the optimum the reconstruction lies in the span of the
-    leading principal components, whose standard deviations are all reduced by the same threshold,
-    and all hidden units have equal importance, so that dropping any one of them has the same effect
-    (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
+    The network x ↦ mean + U Vᵀ(x − mean) reconstructs its input. At the optimum the reconstruction
+    lies in the span of the leading principal components, whose standard deviations are all reduced
+    by the same threshold, and all hidden units have equal importance, so that dropping any one of
+    them has the same effect (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
 
     Parameters
     ----------
     n_components : int or None, default=None
-        Number r of hidden units; it may exceed the number of features. None: the number of
+        Number r of hidden units; it may exceed the number of features. None means the number of
         features.
     dropout : float, default=0.5
-        Probability of dropping a hidden unit, in [0, 1); 0 spans the principal subspace.
+        Probability of dropping a hidden unit, in [0, 1). With 0 the network projects on the
+        principal subspace.
     solver : {"exact", "sgd"}, default="exact"
-        The closed form, or stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
+        ``"exact"`` computes the optimum in closed form; ``"sgd"`` trains by stochastic gradient
+        descent (Mianjy et al. 2018, Algorithm 1).
     learning_rate, schedule, batch_size, max_iter, random_state
         Settings of SGD, as in `DropoutRegressor`.
     tol : float, default=1e-2
-        Relative norm of the expected gradient at which SGD stops, as in `DropoutRegressor`. The
-        exact solver does not use it. The certificate of SGD allows a gap of `tol` to the optimum,
-        but at most 0.02.
+        Relative norm of the gradient of the expected loss at which SGD stops, as in
+        `DropoutRegressor`. The exact solver does not use it. The certificate of SGD allows a loss
+        that exceeds the optimum by `tol` times the total variance, but at most by 0.02 times it.
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
@@ -154,27 +159,28 @@ class DropoutAutoencoder(
     Attributes
     ----------
     mean_ : array of shape (n_features,)
-        Mean of the rows.
+        Mean of the training rows.
     left_ : array of shape (n_features, r)
-        U, the decoder.
+        Outgoing weights U of the hidden units, the decoder.
     right_ : array of shape (n_features, r)
-        V, the encoder.
+        Incoming weights V of the hidden units, the encoder.
     n_components_ : int
         Number r of hidden units.
     rank_ : int
         Rank of the optimal product U Vᵀ.
     threshold_ : float
-        Amount by which dropout reduces each principal standard deviation.
+        Amount by which dropout reduces the standard deviation along each principal component.
     singular_values_ : array
-        Standard deviations along the leading principal components.
+        Standard deviations along the leading principal components, before they are reduced.
     objective_ : float
         Expected dropout loss of the weights, mean over rows.
     n_iter_, status_, history_
-        How the solver ended.
+        Number of steps, `lucidae.iteration.Status` at the end, and recorded losses of the solver.
     certificate_ : Certificate
-        Claims about the fit: gap to the global optimum, equalization, rank, stationarity.
+        Claims about the weights: distance to the global minimum, equal importance of the hidden
+        units, rank, zero gradient.
     n_features_in_ : int
-        Number of features seen.
+        Number of features of the data passed to `fit`.
 
     Examples
     --------
@@ -220,17 +226,17 @@ class DropoutAutoencoder(
 
     @restored_on_failure
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
-        """Fit to all rows at once.
+        """Fit the autoencoder to all rows at once.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows. Files, memory maps, iterables of batches and Dask collections are read in
-            blocks: see `lucidae.data.row_blocks`.
+            The data, one row per sample. Files, memory maps, iterables of batches and Dask
+            collections are read in blocks: see `lucidae.data.row_blocks`.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows.
+            Frequencies of the rows: a row of weight 2 counts as two equal rows.
 
         Returns
         -------
@@ -251,16 +257,16 @@ class DropoutAutoencoder(
     @available_if(merges_moments)
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
-        """Add rows; after the last batch the result equals `fit` on all of them.
+        """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows; batches may have any size.
+            A batch of any size, one row per sample.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows.
+            Frequencies of the rows: a row of weight 2 counts as two equal rows.
 
         Returns
         -------
@@ -278,16 +284,19 @@ class DropoutAutoencoder(
 
     @by_blocks
     def transform(self, X: Any) -> Array:
-        """Return the codes Vᵀ(x − mean) of rows x.
+        """Return the codes Vᵀ(x − mean) of rows x, the values of the hidden units.
+
+        V are the incoming weights ``right_``.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+            The data, one row per sample.
 
         Returns
         -------
         array of shape (n_samples, r)
+            The codes.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
@@ -303,14 +312,17 @@ class DropoutAutoencoder(
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows that the network reconstructs from codes: U code + mean.
 
+        U are the outgoing weights ``left_``.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, r)
-            Codes.
+            Codes, as `transform` returns them.
 
         Returns
         -------
         array of shape (n_samples, n_features)
+            The reconstructed rows.
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.left_.shape[1])
@@ -324,13 +336,14 @@ class DropoutAutoencoder(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+            The data, one row per sample.
         y : None
             Ignored.
 
         Returns
         -------
         float
+            1 for a perfect reconstruction, 0 for one that is no better than the mean.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X
@@ -352,14 +365,14 @@ class DropoutAutoencoder(
         return int(self.left_.shape[1])
 
     def _unsolved(self, moment: SecondMoment, ref: Array) -> AutoencoderState:
-        """Return the state of a fit whose optimum is computed when it is first read."""
+        """Return the state of a fit; its optimum is computed when an attribute is first read."""
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
         tolerance = self._chosen_solver.allowed_gap(self.tol)
         return AutoencoderState(moment, strength, width, ref, tolerance, None)
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
-        """Return the certificate of the fitted weights on given rows."""
+        """Return the certificate of the fitted weights on given rows, for `lucidae.certify`."""
         check_is_fitted(self)
         if not (in_memory(X) and in_memory(sample_weight)):
             found = loaded_or_problem(X, None, sample_weight, centered=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -24,6 +25,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate, Claim
 from lucidae.dropout.certificate import (
+    ATTRIBUTES_CLAIM,
     CERTIFIED,
     DropoutFigures,
     certificate_of,
@@ -35,11 +37,13 @@ from lucidae.dropout.estimators.network import (
     finite_output,
     hidden_width,
     representable,
+    same_values,
+    shown,
     weights_of,
 )
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.reduction import host
+from lucidae.dropout.reduction import host, relative_distance
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
 from lucidae.io.models import saved_as
@@ -51,16 +55,16 @@ from lucidae.io.models import saved_as
 )
 @dataclass(eq=False)
 class FactorizationState(FittedState):
-    """Fitted state of `DropoutFactorization`: the factors and their figures, not the matrix.
+    """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix.
 
     Parameters
     ----------
     solution : ExactSolution
-        The factors, rounded to the dtype of the matrix.
+        The factors U and V, rounded to the dtype of the matrix.
     figures : DropoutFigures or None
-        Figures of the factors, measured at the end of the fit.
+        Values measured for the certificate at the end of `fit`.
     strength : float
-        Strength λ of dropout.
+        Strength λ = dropout / (1 − dropout) of dropout.
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
     """
@@ -71,26 +75,26 @@ class FactorizationState(FittedState):
     ref: Array
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes by name."""
+        """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
         left, right = self.solution.weights
         return {
-            "left_": like(left, self.ref),
-            "right_": like(right, self.ref),
+            "left_": shown(left, self.ref),
+            "right_": shown(right, self.ref),
             "rank_": self.solution.rank,
             "threshold_": self.solution.threshold,
-            "singular_values_": like(self.solution.singular_values, self.ref),
+            "singular_values_": shown(self.solution.singular_values, self.ref),
             "objective_": self.solution.value,
             "n_components_": int(right.shape[1]),
         }
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the factors."""
+        """Return the certificate of the factors; `title` is its heading."""
         assert self.figures is not None
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 
 def _returned(solution: ExactSolution, problem: LinearProblem, strength: float, ref: Array) -> Any:
-    """Return a solution with factors in the dtype of `ref`, and the loss of these factors."""
+    """Return a solution with factors rounded to the dtype of `ref`, and the loss they have."""
     left, right = (
         like(representable(part, ref, name), problem.cross)
         for part, name in zip(solution.weights, ("left_", "right_"), strict=True)
@@ -122,15 +126,15 @@ class DropoutFactorization(
 ):
     """Factorise a matrix as M ≈ U Vᵀ with dropout on the columns of the factors, exactly.
 
-    Minimises E‖M − U diag(b) Vᵀ/θ‖², where the random mask b keeps each column with probability
-    θ = 1 − dropout. This expectation is ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout),
-    and its minimum takes one singular value decomposition (Mianjy et al. 2018, Algorithm 3). Rows
-    are not centred.
+    Minimises E‖M − U diag(b) Vᵀ/θ‖², where the random mask b keeps each column with probability θ =
+    1 − dropout. This expectation is ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout) and
+    the columns uᵢ and vᵢ of U and V. Its minimum is computed from one singular value decomposition
+    (Mianjy et al. 2018, Algorithm 3). Rows are not centred.
 
     Parameters
     ----------
     n_components : int or None, default=None
-        Number r of columns of the factors; None: the number of features.
+        Number r of columns of the factors; None means the number of features.
     dropout : float, default=0.5
         Probability of dropping a column, in [0, 1); 0 gives the truncated singular value
         decomposition.
@@ -138,23 +142,24 @@ class DropoutFactorization(
     Attributes
     ----------
     left_ : array of shape (n_samples, r)
-        U, the codes of the training rows.
+        The factor U: codes of the training rows.
     right_ : array of shape (n_features, r)
-        V.
+        The factor V: one column per component.
     n_components_ : int
         Number r of columns of the factors.
     rank_ : int
         Rank of the optimal product U Vᵀ.
     threshold_ : float
-        Amount by which dropout reduces each singular value.
+        Amount by which dropout reduces each singular value of M.
     singular_values_ : array
-        Leading singular values of M.
+        Leading singular values of M, before they are reduced.
     objective_ : float
-        The minimum of the expected loss.
+        The minimum of the expected dropout loss.
     certificate_ : Certificate
-        Claims about the fit: gap to the global optimum, equalization, rank, stationarity.
+        Claims about the factors: distance to the global minimum, equal norms of their columns,
+        rank, zero gradient.
     n_features_in_ : int
-        Number of features seen.
+        Number of columns of M.
 
     Examples
     --------
@@ -183,7 +188,7 @@ class DropoutFactorization(
 
     @restored_on_failure
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Factorise a matrix.
+        """Factorise a matrix M as U Vᵀ.
 
         Parameters
         ----------
@@ -208,7 +213,7 @@ class DropoutFactorization(
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:  # noqa: ARG002
-        """Factorise a matrix and return U, the codes of its rows.
+        """Factorise a matrix M as U Vᵀ and return U, the codes of its rows.
 
         Parameters
         ----------
@@ -224,15 +229,15 @@ class DropoutFactorization(
         return self.fit(X).left_
 
     def transform(self, X: Any) -> Array:
-        """Return the codes of rows that minimise the loss for the fitted V.
+        """Return the codes of rows that minimise the expected dropout loss for the fitted V.
 
-        The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ = dropout/(1 − dropout). The codes of
-        the training rows equal `left_`.
+        V are the columns ``right_``, vᵢ. The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ =
+        dropout/(1 − dropout). The codes of the training rows equal ``left_``.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows.
+            The data, one row per sample.
 
         Returns
         -------
@@ -246,12 +251,12 @@ class DropoutFactorization(
             return finite_output(like(rows @ codes, X), "codes")
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the rows V code that codes represent.
+        """Return the rows that codes represent: V times each code, V being ``right_``.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, r)
-            Codes.
+            Codes, as `transform` returns them.
 
         Returns
         -------
@@ -264,30 +269,21 @@ class DropoutFactorization(
 
     @property
     def certificate_(self) -> Certificate:
-        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        """Certificate of the factors: claims about their distance to the global minimum."""
         check_is_fitted(self)
         state, title = self._state, type(self).__name__
         certificate: Certificate = state.certificate(title)
-        changed = _difference(self._attributes_now(), state.attributes)
+        changed = _difference(self._attributes_now(), state.compute_attributes())
         if changed == 0.0:
             return certificate
         # The matrix is not stored, so that changed factors cannot be judged by their loss.
         kept = [claim for claim in certificate if claim.name != "attributes"]
-        why = "Attributes were assigned after the fit: lucidae.certify(model, X) judges them."
-        old = certificate["attributes"]
-        claim = Claim(
-            old.name,
-            old.statement,
-            old.reference,
-            changed,
-            old.threshold,
-            changed <= (old.threshold or 0.0),
-            why,
-        )
+        why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
+        claim = Claim(*ATTRIBUTES_CLAIM, changed, ATTRIBUTES, changed <= ATTRIBUTES, why)
         return Certificate(title, (*kept, claim), certificate.evidence)
 
     def _attributes_now(self) -> dict[str, Any]:
-        """Return the fitted attributes as they are now, also those that a user has assigned."""
+        """Return the present fitted attributes by name, including values assigned by a user."""
         return {name: getattr(self, name) for name in self._state.attributes}
 
     @property
@@ -295,7 +291,7 @@ class DropoutFactorization(
         return int(self.right_.shape[1])
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
-        """Return the certificate of the factors on a given matrix."""
+        """Return the certificate of the factors on a given matrix, for `lucidae.certify`."""
         if sample_weight is not None:
             raise ValueError(
                 "sample_weight was given, but DropoutFactorization does not weight rows: omit it."
@@ -317,12 +313,14 @@ class DropoutFactorization(
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference between attributes and those of the fit."""
-    if all(now[name] is fitted[name] for name in fitted):
-        return 0.0
-    differences = []
+    """Return the largest relative difference between present attributes and those that fit set."""
+    differences = [0.0]
     for name, expected in fitted.items():
-        a, b = host(now[name]), host(expected)
-        size = float(np.linalg.norm(b)) or 1.0
-        differences.append(float(np.linalg.norm(a - b)) / size if a.shape == b.shape else np.inf)
+        if same_values(now[name], expected):
+            continue
+        try:
+            difference = relative_distance(host(now[name]), host(expected))
+        except (TypeError, ValueError):
+            difference = math.inf
+        differences.append(math.inf if math.isnan(difference) else difference)
     return max(differences)

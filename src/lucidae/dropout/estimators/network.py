@@ -1,4 +1,4 @@
-"""Fitted state, solvers and training that the estimators with a hidden layer share."""
+"""Fitted state, solvers and training that the dropout estimators with a hidden layer share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import (
     Array,
     beside,
+    is_array,
     largest,
     like,
     machine_epsilon,
@@ -24,19 +25,20 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
-from lucidae.certificate import Certificate
+from lucidae.certificate import Certificate, Claim
 from lucidae.dropout.batches import BlockProblem
 from lucidae.dropout.certificate import (
+    ATTRIBUTES_CLAIM,
     CERTIFIED,
     LARGEST_GAP,
     certificate_of,
     check_problem,
 )
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.reduction import row_objective
+from lucidae.dropout.reduction import host, row_objective
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
@@ -57,23 +59,27 @@ from lucidae.validation import (
 
 @dataclass(frozen=True, slots=True)
 class SolverTraits:
-    """What a solver needs, and when it stops.
+    """Whether a solver needs the rows themselves, and whether it stops at the tolerance `tol`.
 
     Parameters
     ----------
     needs_rows : bool
-        Whether it draws rows. If not, their moments are enough, so that it can be used in
-        `partial_fit`.
+        Whether the solver draws rows. If not, their second moment is enough, so that the solver
+        can be used in `partial_fit`.
     stops_at_tol : bool
-        Whether it stops at `tol`. The certificate then allows a gap of `tol`, but at most
-        `LARGEST_GAP`.
+        Whether the solver stops at `tol`. The certificate then allows a loss that exceeds its
+        minimum by `tol` times what least squares explains of E‖y‖², but at most by `LARGEST_GAP`
+        times it.
     """
 
     needs_rows: bool
     stops_at_tol: bool
 
     def allowed_gap(self, tol: float) -> float:
-        """Return the gap to the optimum, relative to E‖y‖², that the certificate allows."""
+        """Return the largest gap that a certificate allows.
+
+        The gap is the loss minus its minimum, relative to what least squares explains of E‖y‖².
+        """
         return min(max(float(tol), CERTIFIED), LARGEST_GAP) if self.stops_at_tol else CERTIFIED
 
 
@@ -85,7 +91,11 @@ SOLVERS = {
 
 @saved_as("lucidae.dropout.network/1", formerly="lucidae.dropout.estimators._shared:Outcome")
 class TrainedNetwork(NamedTuple):
-    """Weights, the optimum of the same problem, and how the solver ended."""
+    """Weights that a solver found, the exact optimum of the same problem, and how it ended.
+
+    `n_iter` is the number of steps, `status` says why the solver stopped, and `history` contains
+    the recorded losses.
+    """
 
     weights: Weights
     optimum: ExactSolution
@@ -95,7 +105,7 @@ class TrainedNetwork(NamedTuple):
 
 
 def exact_network(optimum: ExactSolution) -> TrainedNetwork:
-    """Return an optimum in closed form as a trained network."""
+    """Return an optimum that was computed in closed form as a trained network of one step."""
     return TrainedNetwork(
         optimum.weights, optimum, 1, Status.CONVERGED, History(np.empty(0, dtype=int))
     )
@@ -103,14 +113,14 @@ def exact_network(optimum: ExactSolution) -> TrainedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class SgdSettings:
-    """The checked settings of SGD.
+    """Settings of stochastic gradient descent (SGD), after they have been checked.
 
     Parameters
     ----------
     learning_rate, schedule, batch_size, max_iter, tol, random_state, verbose
         As in `DropoutRegressor`.
     start : Weights or None
-        First weights, for the original inputs; None for random ones.
+        Weights from which the training starts, for the original inputs; None means random ones.
     """
 
     learning_rate: float | str
@@ -124,7 +134,7 @@ class SgdSettings:
 
     @classmethod
     def of(cls, estimator: Any) -> SgdSettings:
-        """Return the settings of an estimator; a wrong one is an error."""
+        """Return the SGD settings of an estimator; an invalid one is an error."""
         checked_rate(estimator.learning_rate)
         return cls(
             estimator.learning_rate,
@@ -138,14 +148,18 @@ class SgdSettings:
         )
 
     def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return the callbacks that show the progress of a loop: none unless verbose."""
+        """Return the callbacks that show the progress of a loop; none unless `verbose`."""
         return (ProgressBar(description),) if self.verbose else ()
 
 
 def _whitened_start(
     start: Weights | None, problem: LinearProblem, white: Whitened, width: int
 ) -> Weights | None:
-    """Return first weights for white inputs; None if there are none of the right shape."""
+    """Return the weights from which SGD starts, for white inputs; None means random weights.
+
+    The weights `start` of the last fit are transformed to white inputs. If their shapes do not fit,
+    a warning is given.
+    """
     if start is None:
         return None
     outputs, features = problem.cross.shape
@@ -163,19 +177,19 @@ def _whitened_start(
 
 
 def hidden_width(n_components: Any, default: int) -> int:
-    """Return the width of the hidden layer, which is `default` if `n_components` is None."""
+    """Return the number of hidden units, which is `default` if `n_components` is None."""
     if n_components is None:
         return default
     return check_width(n_components, "n_components", default, others=" or None")
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
-    """Return a fitted array in the library and on the device of rows X: NumPy for sparse rows."""
+    """Return a fitted array in the library and on the device of the rows; NumPy if sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
 
 
 class UnrepresentableError(ValueError, AttributeError):
-    """A fitted attribute overflows or underflows its dtype.
+    """Error for a fitted attribute that overflows or underflows its dtype.
 
     Like scikit-learn's NotFittedError it is an AttributeError too, so that `hasattr` and `dir` work
     after `partial_fit`, whose attributes are computed when they are first read.
@@ -183,51 +197,80 @@ class UnrepresentableError(ValueError, AttributeError):
 
 
 def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
-    """Return a fitted array in the dtype of `ref`; what this dtype cannot represent is an error.
+    """Return a fitted array in the dtype of `ref`; an overflow or underflow is an error.
 
-    An array by which rows are multiplied (`factor`) must not underflow either.
+    Underflow is an error only for an array by which rows are multiplied (`factor`). `name` is the
+    attribute's name in the message.
     """
     limits, size = namespace(ref).finfo(ref.dtype), largest(values)
     vanishes = factor and 0.0 < size < float(limits.smallest_normal)
     if not size <= float(limits.max) or vanishes:
         raise UnrepresentableError(
             f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
-            "Divide X or y by a constant, so that both have similar sizes"
-            f"{', or fit to float64' if machine_epsilon(ref) > 1e-10 else ''}."
+            "Divide X or y by a constant, so that both have entries of similar size"
+            f"{', or give X as float64' if machine_epsilon(ref) > 1e-10 else ''}."
         )
-    return like(values, ref)
+    return shown(values, ref)
+
+
+def shown(values: Array, ref: Array) -> Array:
+    """Return a copy of `values` in the library, dtype and on the device of `ref`.
+
+    What a user writes into a fitted attribute does not change the fitted state.
+    """
+    converted = like(values, ref)
+    return namespace(converted).asarray(converted, copy=True)
+
+
+def same_values(found: Any, expected: Any) -> bool:
+    """Tell whether an attribute has the fitted value, and was neither assigned nor changed.
+
+    Values that are neither arrays nor numbers are records of the fit, such as ``history_``, from
+    which nothing is computed; they are not compared.
+    """
+    if not is_array(expected) and not isinstance(expected, int | float | np.generic):
+        return True
+    try:
+        return np.array_equal(host(found), host(expected))
+    except (TypeError, ValueError):
+        return False
 
 
 def finite_output(values: Array, name: str) -> Array:
-    """Return the result of a product of finite arrays; an overflow is an error."""
+    """Return the output `values` of an estimator; an entry that is not finite is an error.
+
+    The inputs are finite, so that this means an overflow. `name` says what the values are.
+    """
     if not bool(namespace(values).all(namespace(values).isfinite(values))):
         raise ValueError(
             f"the {name} overflow {values.dtype}: X is too large for the fitted weights. Give X "
-            "as float64, or in the units of the rows that were fitted."
+            "as float64, or in the units of the data passed to fit."
         )
     return values
 
 
 @dataclass(eq=False)
 class NetworkState(FittedState):
-    """Fitted state of an estimator with a hidden layer.
+    """Fitted state of a dropout estimator with a hidden layer.
 
     Parameters
     ----------
     moment : SecondMoment
-        Moment of the rows, with the targets after the features if there are any.
+        Second moment of the training rows; the targets, if any, follow the features.
     strength : float
-        Strength λ of dropout.
+        Strength λ = dropout / (1 − dropout) of dropout.
     width : int
         Number r of hidden units.
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
     tolerance : float
-        Relative gap to the optimum that the certificate allows.
+        Loss minus its minimum, relative to what least squares explains of E‖y‖², that the
+        certificate allows.
     trained : TrainedNetwork or None
-        The network that SGD found; None until the closed form has been computed.
+        The network that SGD found, or the exact optimum; None before it has been computed.
     row_objective : tuple of float or None
-        The objective measured on the rows of `fit`, and its error; None without rows.
+        The dropout loss measured on the training rows, and its rounding error; None if it was not
+        measured.
     """
 
     moment: SecondMoment
@@ -241,7 +284,7 @@ class NetworkState(FittedState):
     @property
     @abstractmethod
     def problem(self) -> LinearProblem:
-        """The moments of inputs and outputs on which the loss depends."""
+        """The second moments of inputs and outputs on which the expected dropout loss depends."""
 
     @abstractmethod
     def centers(self) -> tuple[Array, Array]:
@@ -249,21 +292,21 @@ class NetworkState(FittedState):
 
     @abstractmethod
     def solve(self) -> TrainedNetwork:
-        """Return the exact optimum."""
+        """Return the network at the global minimum of the expected dropout loss."""
 
     def chosen(self) -> dict[str, Any]:
-        """Return the fitted attributes that say which settings were chosen."""
+        """Return the fitted attributes that say which settings were chosen, by name."""
         return {}
 
     @property
     def network(self) -> TrainedNetwork:
-        """The weights and how they were found."""
+        """The trained network; the exact optimum is computed when it is first needed."""
         if self.trained is None:
             self.trained = self.solve()
         return self.trained
 
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
-        """Train by SGD on white inputs, as Mianjy et al. 2018, Algorithm 1 does."""
+        """Train the network by SGD on white inputs, as in Mianjy et al. 2018, Algorithm 1."""
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
         center, output_center = self.centers()
@@ -286,7 +329,7 @@ class NetworkState(FittedState):
         )
         if not solution.status.ok:
             given = settings.learning_rate != "auto"
-            hint = " Use learning_rate='auto', or lower it." if given else ""
+            hint = " Use learning_rate='auto', or a smaller learning rate." if given else ""
             warn_user(solution.advice + hint, ConvergenceWarning)
         runs = solution.value
         weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
@@ -296,9 +339,9 @@ class NetworkState(FittedState):
         self.trained = TrainedNetwork(weights, optimum, n_iter, solution.status, solution.history)
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes that all networks have.
+        """Return the fitted attributes that all dropout networks have, by name.
 
-        The objective is that of the weights as they are returned, in the dtype of the rows.
+        ``objective_`` is the loss of the weights as they are returned, in the dtype of the rows.
         """
         network, optimum = self.network, self.network.optimum
         # Where there is nothing to learn, training ends with tiny weights, which may become zero.
@@ -311,8 +354,8 @@ class NetworkState(FittedState):
         value = float(DropoutObjective(self.problem, self.strength).value(weights))
         if not math.isfinite(value):
             raise UnrepresentableError(
-                "the loss overflows double precision. Divide X or y by a constant, so that both "
-                "have similar sizes."
+                "the dropout loss overflows double precision. Divide X or y by a constant, so that "
+                "both have entries of similar size."
             )
         return {
             "left_": left,
@@ -328,10 +371,15 @@ class NetworkState(FittedState):
             "history_": network.history,
         }
 
+    def unchanged(self, attributes: Mapping[str, Any]) -> bool:
+        """Tell whether attributes have their fitted values: not assigned, not changed in place."""
+        fitted = self.compute_attributes()
+        return all(same_values(attributes[name], fitted[name]) for name in attributes)
+
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the weights on the moment of the fit."""
+        """Return the certificate of the weights on the training rows; `title` is its heading."""
         return self.certificate_on(
-            self.problem, self.moment, title, self.attributes, self.row_objective
+            self.problem, self.moment, title, self.compute_attributes(), self.row_objective
         )
 
     def certificate_on(
@@ -342,7 +390,10 @@ class NetworkState(FittedState):
         attributes: Mapping[str, Any],
         rows: tuple[float, float] | None,
     ) -> Certificate:
-        """Return the certificate of the fitted attributes on a problem and its moment."""
+        """Return the certificate of given attributes on a problem and the moment of its rows.
+
+        `rows` is the loss measured on the rows and its rounding error, or None; see `measured_on`.
+        """
         return certificate_of(
             problem,
             weights_of(attributes),
@@ -361,9 +412,10 @@ class NetworkState(FittedState):
         centered: bool,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[float, float] | None:
-        """Return the objective of the weights measured on rows, and its error.
+        """Return the dropout loss of the weights measured on rows, and a bound on its error.
 
-        None if the rows have more than `PROBED_ENTRIES` entries.
+        The weights are those in `attributes`, by default the fitted ones. The result is None if the
+        rows have more than `PROBED_ENTRIES` entries.
         """
         if X.shape[0] * (X.shape[1] + Y.shape[1]) > PROBED_ENTRIES:
             return None
@@ -384,14 +436,17 @@ class NetworkState(FittedState):
 
 
 def weights_of(attributes: Mapping[str, Any]) -> Weights:
-    """Return ``left_`` and ``right_`` of an estimator, which a user may have assigned."""
+    """Return the weights U (``left_``) and V (``right_``) among attributes, after checking them.
+
+    A user may have assigned them.
+    """
     return Weights(
         *(check_rows(attributes[name], name=name) for name in ("left_", "right_")),
     )
 
 
 class NetworkMixin(CertifiedMixin):
-    """Fitted attributes of an estimator with a hidden layer."""
+    """Fitted attributes and certificate of a dropout estimator with a hidden layer."""
 
     left_ = Fitted()
     right_ = Fitted()
@@ -410,22 +465,31 @@ class NetworkMixin(CertifiedMixin):
 
     @property
     def certificate_(self) -> Certificate:
-        """Certificate of the fit: its distance to the optimum, claim by claim."""
+        """Certificate of the weights: claims about their distance to the global minimum."""
         check_is_fitted(self)
         state, title = self._state, type(self).__name__
-        if not any(isinstance(getattr(type(self), name, None), Fitted) for name in vars(self)):
+        try:
+            now = self._attributes_now()
+        except UnrepresentableError:
             return state.certificate(title)
-        # A user has assigned an attribute, which `predict` or `transform` then use.
-        return state.certificate_on(
-            state.problem, state.moment, title, self._attributes_now(), state.row_objective
-        )
+        if state.unchanged(now):
+            return state.certificate(title)
+        # A user has changed an attribute, which `predict` or `transform` then use.
+        try:
+            return state.certificate_on(
+                state.problem, state.moment, title, now, state.row_objective
+            )
+        except ValueError as error:
+            why = f"Attributes were changed after the fit: {error} Call fit again."
+            return Certificate(title, (Claim(*ATTRIBUTES_CLAIM, math.inf, ATTRIBUTES, False, why),))
 
     @property
     def _chosen_solver(self) -> SolverTraits:
+        """Traits of the solver that the parameter `solver` names."""
         return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
 
     def _attributes_now(self) -> dict[str, Any]:
-        """Return the fitted attributes as they are now, also those that a user has assigned."""
+        """Return the present fitted attributes by name, including values assigned by a user."""
         return {name: getattr(self, name) for name in self._state.attributes}
 
     def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
@@ -440,36 +504,47 @@ class NetworkMixin(CertifiedMixin):
         return self._state.certificate_on(problem, moment, title, attributes, None)
 
     def _keep(self, state: NetworkState) -> None:
-        """Compute the attributes of a fit and store it; `partial_fit` computes them when read."""
+        """Store the state of a fit after computing its attributes.
+
+        `partial_fit` stores its state without this, so that attributes are computed when first
+        read.
+        """
         _ = state.attributes
         self._state = state
 
     def _warm_start(self) -> Weights | None:
-        """Return the weights of the last fit if training is to start from them, else None."""
+        """Return the weights of the last fit if SGD is to start from them, otherwise None."""
         wanted = check_flag(self.warm_start, "warm_start") and self._chosen_solver.needs_rows
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
 
 
 def merges_moments(estimator: Any) -> bool:
-    """Tell scikit-learn that `partial_fit` is available; an AttributeError means that it is not.
+    """Return True if `partial_fit` is available; otherwise raise an AttributeError.
 
-    An unknown solver does not hide it, so that calling it says what is wrong.
+    It is available for solvers that need moments only. An unknown solver does not hide it, so that
+    a call of `partial_fit` reports the wrong name.
     """
     if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
         raise AttributeError(
-            f"partial_fit merges moments, but solver={estimator.solver!r} needs all rows: use "
-            "solver='exact'."
+            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
+            "at once: use solver='exact'."
         )
     return True
 
 
 def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of an estimator from lucidae 0.1.0, which had fewer parameters."""
+    """Return the parameters and attributes of an estimator saved by lucidae 0.1.0.
+
+    That version had fewer parameters; the missing ones get their defaults.
+    """
     return {"verbose": False, "warm_start": False} | upgraded_estimator(fields)
 
 
 def upgraded_network(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a state from those of lucidae 0.1.0, which did not store the gap."""
+    """Return the fields of `NetworkState` from those that earlier versions saved.
+
+    lucidae 0.1.0 did not store the tolerance of the certificate.
+    """
     fields = {"row_objective": None} | fields
     if "outcome" not in fields:
         return fields
@@ -478,7 +553,10 @@ def upgraded_network(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_state(fields: dict[str, Any]) -> Any:
-    """Return the state from the holder and the results that lucidae 0.1.0 saved."""
+    """Return the fitted state from the objects in which lucidae 0.1.0 saved it.
+
+    These are the state without results (``recipe``), the results and the certificate.
+    """
     state, results = fields["recipe"], fields["_results"]
     if results is not None:
         state.trained = results.pop("outcome", None)
@@ -489,7 +567,7 @@ def upgraded_state(fields: dict[str, Any]) -> Any:
 
 
 def _renamed_claims(certificate: Certificate) -> Certificate:
-    """Return a certificate of lucidae 0.1.0 under the names that its claims have now."""
+    """Return a certificate of lucidae 0.1.0 with the present names of its claims."""
     names = {"path norm": "path_norm", "stationary": "stationarity"}
     renamed = (replace(claim, name=names.get(claim.name, claim.name)) for claim in certificate)
     return Certificate(certificate.title, tuple(renamed))

@@ -1,4 +1,4 @@
-"""Multi-output regression by the network that dropout training converges to."""
+"""Multi-output regression by the linear network that dropout training converges to."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from lucidae.validation import check_flag, check_kind, check_rows, check_weights
 
 
 def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a state from those of earlier versions, which kept less in it."""
+    """Return the fields of `RegressionState` from those that earlier versions saved."""
     added = {"root": None, "cv": None, "dropout": dropout_of(fields["strength"])}
     return added | upgraded_network(fields)
 
@@ -81,22 +81,22 @@ def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(eq=False)
 class RegressionState(NetworkState):
-    """Fitted state of `DropoutRegressor`.
+    """Fitted state of `DropoutRegressor`: moment of the rows, settings and weights.
 
     Parameters
     ----------
     n_features : int
-        Number of features; the targets follow them in the moment.
+        Number of features of X; in the moment, the targets follow them.
     centered : bool
-        Whether rows are centred, so that there is an intercept.
+        Whether the means are subtracted, so that there is an intercept.
     flat : bool
         Whether y was one-dimensional.
     dropout : float
         Probability of dropping a hidden unit.
     cv : CrossValidation or None
-        Held-out errors from which that probability was chosen.
+        Errors on held-out rows by which that probability was chosen; None if it was given.
     root : array or None
-        Triangular factor of the rows, where their moment is ill-conditioned.
+        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned.
     """
 
     n_features: int
@@ -108,17 +108,17 @@ class RegressionState(NetworkState):
 
     @property
     def problem(self) -> LinearProblem:
-        """The moments on which the loss depends."""
+        """The second moments of inputs and targets on which the expected dropout loss depends."""
         return LinearProblem.from_moment(
             self.moment, self.n_features, centered=self.centered, root=self.root
         )
 
     def solve(self) -> TrainedNetwork:
-        """Return the exact optimum."""
+        """Return the network at the global minimum of the expected dropout loss."""
         return exact_network(solve(self.problem, self.strength, self.width))
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes by name."""
+        """Return the fitted attributes (such as ``coef_`` and ``left_``) by name."""
         shared = super().compute_attributes()
         left, right = (like(shared[name], self.moment.center) for name in ("left_", "right_"))
         coef = representable(left @ right.mT, self.ref, "coef_")
@@ -135,7 +135,7 @@ class RegressionState(NetworkState):
         )
 
     def chosen(self) -> dict[str, Any]:
-        """Return the probability of dropping a unit, and how it was chosen."""
+        """Return ``dropout_``, the dropout rate, and ``cv_``, the errors by which it was chosen."""
         return {"dropout_": self.dropout, "cv_": self.cv}
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
@@ -161,17 +161,22 @@ class RegressionState(NetworkState):
 
     @property
     def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The mean of [x | y] as a sum of two vectors, which has more digits than one."""
+        """The mean of the training rows [x | y] as a sum of two vectors, which has more digits.
+
+        A row contains inputs x and targets y side by side. Both vectors are zero without an
+        intercept.
+        """
         center, offset = host(self.moment.center), host(self.moment.offset)
         return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
 
     def function(
         self, coef: Any, intercept: Any
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the coefficients as a matrix, and the prediction at the mean input.
+        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
 
-        The latter is the mean target. It is computed from the intercept only if that is not the
-        fitted one, because an intercept loses the digits by which the means exceed the deviations.
+        That prediction is the mean target. It is computed from `intercept` only if a user has
+        assigned another one than the fitted one, because an intercept loses digits if the means are
+        much larger than the deviations.
         """
         center, output_center = (host(part) for part in self.centers())
         coef = host(coef).reshape(len(output_center), len(center))
@@ -183,15 +188,15 @@ class RegressionState(NetworkState):
         return coef, np.where(fitted, output_center, intercept + through)
 
     def centers(self) -> tuple[Array, Array]:
-        """Return the means of x and y; zeros without an intercept."""
+        """Return the means of inputs and targets; zeros without an intercept."""
         mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
         return mean[: self.n_features], mean[self.n_features :]
 
     def predict(self, X: Any, coef: Any, intercept: Any) -> Array:
-        """Return coef (x − mean of x) + mean of y for every row.
+        """Return the predictions coef (x − mean of x) + mean of y for the rows of X.
 
-        The mean is subtracted in the dtype of the rows before the product. What it differs from
-        the mean in double precision is subtracted from the result.
+        The mean of x is rounded to the dtype of the rows and subtracted before the product. The
+        effect of this rounding is then subtracted from the result.
         """
         matrix, bias = self.function(coef, intercept)
         used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), self.ref)
@@ -208,10 +213,13 @@ class RegressionState(NetworkState):
 
 
 def _streams(estimator: Any) -> bool:
-    """Tell scikit-learn whether `partial_fit` is available; an AttributeError means no."""
+    """Return True if `partial_fit` is available; otherwise raise an AttributeError.
+
+    scikit-learn calls it. It is not available for cross-validation and for SGD.
+    """
     if isinstance(estimator.dropout, str):
         raise AttributeError(
-            f"partial_fit cannot cross-validate dropout={estimator.dropout!r}: give a number."
+            f"partial_fit is not available for dropout={estimator.dropout!r}: give a number."
         )
     return merges_moments(estimator)
 
@@ -227,42 +235,45 @@ class DropoutRegressor(
     """Linear regression through a hidden layer with dropout, solved exactly.
 
     The network x ↦ U Vᵀx + b with r hidden units, each dropped with the given probability in
-    training, has a global optimum in closed form: the least-squares map with its singular values
-    (in the metric of the inputs) shrunk by one threshold and cut at rank r, spread evenly over
-    the hidden units (Mianjy et al. 2018, Theorem 3.6). Inputs may be correlated, and their
-    covariance may be singular: directions whose variance is at the level of rounding errors,
-    10 · n_features · ε times the largest, count as constant.
+    training, has a global optimum in closed form (Mianjy et al. 2018, Theorem 3.6): for inputs
+    transformed to the identity as covariance, it is the least-squares map whose singular values are
+    all reduced by one threshold and cut at rank r, distributed evenly over the hidden units. Inputs
+    may be correlated, and their covariance may be singular: directions whose variance is as small
+    as rounding errors, 10 · n_features · ε times the largest with the rounding unit ε, count as
+    constant.
 
     Parameters
     ----------
     n_components : int or None, default=None
         Number r of hidden units. It limits the rank of the coefficients, and the wider the layer,
-        the weaker the same dropout shrinks them. None: the smaller of the numbers of features and
-        targets. For one target this is a single unit, and dropout then multiplies the least-squares
-        coefficients by 1 − dropout; r units multiply them by r / (r + dropout/(1 − dropout)).
+        the weaker the same dropout shrinks them. None means the smaller of the numbers of features
+        and targets. For one target this is a single unit, and dropout then multiplies the
+        least-squares coefficients by 1 − dropout; r units multiply them by
+        r / (r + dropout/(1 − dropout)).
     dropout : float or "cv", default=0.5
-        Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares.
-        "cv" takes the rate with the smallest cross-validated error of 162 rates.
+        Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares. "cv"
+        compares 162 rates and takes the one with the smallest cross-validated error.
     solver : {"exact", "sgd"}, default="exact"
-        The closed form, or stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
+        ``"exact"`` computes the optimum in closed form; ``"sgd"`` trains by stochastic gradient
+        descent (Mianjy et al. 2018, Algorithm 1).
     fit_intercept : bool, default=True
         Whether both layers have a bias; the optimal biases centre the data.
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
-        Rate of the first SGD step. SGD works on inputs that are transformed to the identity as
+        Learning rate of the first SGD step. SGD works on inputs transformed to the identity as
         covariance.
     schedule : {"linear", "inverse", "constant"}, default="linear"
-        How SGD's rate decreases over `max_iter` steps.
+        How the learning rate of SGD decreases over `max_iter` steps.
     batch_size : int, default=32
-        Examples per SGD step.
+        Number of rows per SGD step.
     max_iter : int, default=5000
         Largest number of SGD steps.
     tol : float, default=1e-2
         SGD stops when the norm of the gradient of the expected loss is at most
         tol · 2‖E[yxᵀ]‖ ‖(U, V)‖, for inputs whose covariance is the identity. The exact solver
-        does not use it. The certificate of SGD allows a gap of `tol` to the optimum, but at most
-        0.02.
+        does not use it. The certificate of SGD allows a loss that exceeds the optimum by `tol`
+        times what least squares explains of E‖y‖², but at most by 0.02 times it.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
@@ -274,36 +285,37 @@ class DropoutRegressor(
     Attributes
     ----------
     coef_ : array of shape (n_targets, n_features) or (n_features,)
-        U Vᵀ; one-dimensional when y was.
+        Coefficients U Vᵀ; one-dimensional if y was.
     intercept_ : array of shape (n_targets,) or float
         Mean target minus the product of `coef_` with the mean input. `predict` subtracts the mean
         input before it multiplies, and so keeps more digits than X @ coef_.T + intercept_; a value
         that is assigned to `intercept_` is used as it is.
     left_ : array of shape (n_targets, r)
-        U, outgoing weights of the hidden layer.
+        Outgoing weights U of the hidden units.
     right_ : array of shape (n_features, r)
-        V, incoming weights.
+        Incoming weights V of the hidden units.
     rank_ : int
         Rank of the optimal product U Vᵀ.
     threshold_ : float
-        Amount by which dropout reduces each singular value.
+        Amount by which dropout reduces each singular value of the least-squares map.
     singular_values_ : array
-        Leading singular values of the least-squares map, for inputs whose covariance is the
-        identity.
+        Leading singular values of the least-squares map, for inputs transformed to the identity as
+        covariance, before they are reduced.
     objective_ : float
         Expected dropout loss of the weights, mean over rows and summed over targets.
     dropout_ : float
-        The probability that was used.
+        The probability of dropping a hidden unit that was used.
     cv_ : CrossValidation or None
-        Held-out errors along the path, for ``dropout="cv"``.
+        Errors on held-out rows for every rate, if ``dropout="cv"``; otherwise None.
     n_iter_, status_, history_
-        How the solver ended; `history_` records SGD's objective.
+        Number of steps, `lucidae.iteration.Status` at the end, and recorded losses of the solver.
     certificate_ : Certificate
-        Claims about the fit: gap to the global optimum, equalization, rank, stationarity.
+        Claims about the weights: distance to the global minimum, equal importance of the hidden
+        units, rank, zero gradient.
     n_features_in_ : int
-        Number of features seen.
+        Number of features of X in `fit`.
     feature_names_in_ : ndarray of str
-        Names of the features, where X had them.
+        Names of the features, if X had them.
 
     Notes
     -----
@@ -312,7 +324,7 @@ class DropoutRegressor(
     (n_features + n_targets)² numbers for any number of rows, and a sparse X stays sparse. If the
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
     blocks, and is as accurate as least squares by a QR factorisation. `partial_fit` has only the
-    moment; where that is too little, the certificate says so.
+    moment; if that is not accurate enough, the certificate says so.
 
     References
     ----------
@@ -372,17 +384,17 @@ class DropoutRegressor(
 
     @restored_on_failure
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to all rows at once.
+        """Fit the network to all rows at once.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Inputs. Files, memory maps, iterables of batches and Dask collections are read in
-            blocks: see `lucidae.data.row_blocks`. The same holds for `y`.
+            Inputs, one row per sample. Files, memory maps, iterables of batches and Dask
+            collections are read in blocks: see `lucidae.data.row_blocks`. The same holds for `y`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
+            Targets, one row per sample.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows.
+            Frequencies of the rows: a row of weight 2 counts as two equal rows.
 
         Returns
         -------
@@ -406,16 +418,16 @@ class DropoutRegressor(
     @available_if(_streams)
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows; after the last batch the result equals `fit` on all of them.
+        """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Inputs; batches may have any size.
+            Inputs of a batch of any size, one row per sample.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
+            Targets, one row per sample.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows.
+            Frequencies of the rows: a row of weight 2 counts as two equal rows.
 
         Returns
         -------
@@ -431,8 +443,8 @@ class DropoutRegressor(
             flat, ref = flat and seen.flat, seen.ref
             if choice.moment.n_features != seen.moment.n_features:
                 raise ValueError(
-                    f"y has {choice.moment.n_features - X.shape[1]} targets, but earlier batches "
-                    f"had {seen.moment.n_features - X.shape[1]}."
+                    f"y has {choice.moment.n_features - X.shape[1]} targets, expected "
+                    f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
                 )
             choice = choice._replace(moment=seen.moment.merge(choice.moment))
         self._state = self._unsolved(choice, flat, ref)
@@ -440,12 +452,12 @@ class DropoutRegressor(
 
     @by_blocks
     def predict(self, X: Any) -> Array:
-        """Return the network's output, without dropout.
+        """Return the predictions of the network, without dropout.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Inputs.
+            Inputs, one row per sample.
 
         Returns
         -------
@@ -457,12 +469,12 @@ class DropoutRegressor(
         return finite_output(predicted, "predictions")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination R² of the prediction, mean over targets.
+        """Return the coefficient of determination R² of the predictions, mean over targets.
 
         Parameters
         ----------
         X, y : array-like
-            Inputs and targets.
+            Inputs and targets, as in `fit`.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows.
 
@@ -477,7 +489,10 @@ class DropoutRegressor(
     def _checked_data(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Any, Array, Array | None]:
-        """Return checked inputs, targets and weights; store feature count and names."""
+        """Return checked inputs, targets and weights of the rows.
+
+        The number and the names of the features are stored if `reset`, otherwise compared.
+        """
         X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
@@ -498,7 +513,7 @@ class DropoutRegressor(
     def _choose_dropout(
         self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
     ) -> DropoutChoice:
-        """Return the moment of all rows [x | y], and the probability with its cross-validation."""
+        """Return the dropout rate, the moment of inputs and targets, and the cross-validation."""
         if not isinstance(self.dropout, str):
             moment = joint_moment(X, y, weights)
             return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
@@ -517,7 +532,10 @@ class DropoutRegressor(
         return DropoutChoice(total, select(found), found)
 
     def _unsolved(self, choice: DropoutChoice, flat: bool, ref: Array) -> RegressionState:
-        """Return the state of a fit whose optimum is computed when it is first read."""
+        """Return the state of a fit; its optimum is computed when an attribute is first read.
+
+        `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
+        """
         moment, n_features = choice.moment, self.n_features_in_
         width = hidden_width(self.n_components, min(n_features, moment.n_features - n_features))
         return RegressionState(
@@ -535,10 +553,10 @@ class DropoutRegressor(
         )
 
     def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
-        """Return the certificate of the fitted weights on given data."""
+        """Return the certificate of the fitted weights on given data, for `lucidae.certify`."""
         if y is None:
             raise ValueError(
-                "X was given without y; the certificate of a DropoutRegressor on data needs y too."
+                "X was given without y: a DropoutRegressor is certified on X and y, give both."
             )
         check_is_fitted(self)
         state = self._state
@@ -564,7 +582,10 @@ class DropoutRegressor(
 
 
 def _checked_targets(y: Any, X: Array) -> Array:
-    """Return targets in the library of X: finite, with one or two axes and one entry per row."""
+    """Return the targets y in the array library of X, after checking them.
+
+    They must be finite and have one entry or row per row of X.
+    """
     if y is None:
         raise ValueError("y is None, but targets are needed: requires y to be passed.")
     y = as_float(real_array(y, "y"))
