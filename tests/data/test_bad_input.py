@@ -157,7 +157,7 @@ def test_text_in_a_later_part_of_a_csv_file_is_named(tmp_path, small_blocks):
     ("name", "content", "sentence"),
     [
         ("x.csv", "", "'x.csv' is empty"),
-        ("x.csv", "a,b\n", "contains a header and no rows"),
+        ("x.csv", "a,b\n", "contains a header but no rows"),
         ("x.csv", "a,b\nu,v\n", "no numeric column"),
         ("x.csv", "1,2\n3,4,5\n6,7\n", "line 2 has 3 cells, but the first line has 2"),
         ("x.npy", "no", "not a complete NPY file"),

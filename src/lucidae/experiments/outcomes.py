@@ -184,7 +184,7 @@ class Outcome:
 
     @property
     def setting(self) -> Any:
-        """The `Setting` of the experiment at this scale: its runs and curves."""
+        """The `Setting` of the experiment at `scale`: its runs, and how curves are computed."""
         return self.experiment.at(self.scale).setting
 
     @property

@@ -155,7 +155,7 @@ class AtMost:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the largest selected value with the bound."""
+        """Return a `Claim` that the values of the curve selected by `at` are at most `bound`."""
         value = worst(figures(curves, self.series, self.at), largest=True)
         curve, words = curves[self.series], self.says or self.series
         statement = stated(words, f"at most {self.bound:g}", curve, self.at)
@@ -172,7 +172,7 @@ class AtLeast:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the smallest selected value with the bound."""
+        """Return a `Claim` that the values of the curve selected by `at` are at least `bound`."""
         value = worst(figures(curves, self.series, self.at), largest=False)
         curve, words = curves[self.series], self.says or self.series
         statement = stated(words, f"at least {self.bound:g}", curve, self.at)

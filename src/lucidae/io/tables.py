@@ -313,7 +313,7 @@ def readable_text(file: Path) -> Iterator[None]:
 
 
 def _parse_text(file: Path, options: ReadOptions) -> Table:
-    """Return the table in a CSV or TSV file, with a clause on its header for the user."""
+    """Return the table in a CSV or TSV file; its field `header` says if a header was found."""
     frame, layout = read_frame(file, options.header, options.decimal)
     given = layout.first if layout.header else ("",) * len(layout.first)
     index = 0 if layout.header and is_index(given[0], frame[0]) else None

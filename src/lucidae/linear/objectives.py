@@ -155,7 +155,7 @@ class Objective(Rule):
         return float(positive[0]) if positive.size else 0.0
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the total variance, by which the claim `gap` divides loss minus minimum.
+        """Return the total variance. The claim `gap` is about (loss − minimum) / total variance.
 
         Parameters
         ----------
@@ -563,7 +563,7 @@ class LinearVAE(Objective):
         return float(spectrum.n_features)
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number of features, by which the claim `gap` divides −ELBO minus minimum."""
+        """Return the number of features; the claim `gap` is about (−ELBO − minimum) divided by it."""
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
@@ -599,5 +599,5 @@ class LinearVAE(Objective):
 @reads("lucidae.linear.rules:Descent")
 @reads("lucidae.linear.rules:VariationalDescent")
 def _descended(fields: dict[str, Any]) -> Any:
-    """Return the objective stored in `fields`, a rule object of a file of an earlier version."""
+    """Return the objective from a saved rule of an earlier version, which stored it as a field."""
     return fields["objective"]

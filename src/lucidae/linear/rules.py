@@ -109,7 +109,7 @@ class Rule(ABC):
         return (inspect.getdoc(type(self)) or "").partition("\n")[0]
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> Any:
-        """Return the first weights of training, of the type that the rule updates.
+        """Return the initial weights of training, tied or untied, after `retract`.
 
         Parameters
         ----------
