@@ -563,7 +563,7 @@ class LinearVAE(Objective):
         return float(spectrum.n_features)
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number of features; the claim `gap` is about (−ELBO − minimum) divided by it."""
+        """Return the number of features, which divides (−ELBO − minimum) in the claim `gap`."""
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
