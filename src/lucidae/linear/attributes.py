@@ -122,7 +122,8 @@ def _change(shown: Any, fitted: Any) -> float:
     size = _apart(found, expected)
     if expected.ndim == 1:  # each variance, and the mean of each feature, has its own size
         with np.errstate(over="ignore"):
-            size = float(np.max(np.abs(found - expected) / np.maximum(np.abs(expected), _TINY)))
+            ratios = np.abs(found - expected) / np.maximum(np.abs(expected), _TINY)
+        size = float(np.max(ratios, initial=0.0))  # an empty `support_` has no entry
     return 0.0 if size <= CHANGED * float(np.finfo(floats).eps) else size
 
 
