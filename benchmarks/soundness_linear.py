@@ -13,7 +13,7 @@ may round differently; "None" contradicts nothing and is counted separately.
 from __future__ import annotations
 
 import argparse
-import sys
+import importlib.util
 import time
 import warnings
 from collections import Counter
@@ -26,9 +26,13 @@ from lucidae import LinearAutoencoder, certify
 from lucidae.linear import verified_spectrum
 from lucidae.linear.objectives import geometric_prior
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from linear import brute_force
+# As a script, `linear` would be the benchmark of that name.
+_PATH = Path(__file__).resolve().parents[1] / "tests" / "linear" / "brute_force.py"
+_SPEC = importlib.util.spec_from_file_location("linear_brute_force", _PATH)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+brute_force: Any = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(brute_force)
 
 Vector = np.ndarray[Any, Any]
 

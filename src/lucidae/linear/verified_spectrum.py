@@ -107,7 +107,8 @@ class Data:
     @property
     def rounding(self) -> float:
         """Variance that the rounding errors of the mean alone give, as of constant rows."""
-        return (FEWEST_ROUNDINGS * EPS * norm(self.mean)) ** 2
+        size = FEWEST_ROUNDINGS * EPS * norm(self.mean)
+        return size * size  # infinite for a huge mean, where ** would raise an error
 
     @property
     def varies(self) -> bool:
