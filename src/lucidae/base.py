@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
@@ -11,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lucidae.arrays import Array, is_array, is_numpy, zeros_like_shape
+from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, undecided
 from lucidae.validation import check_kind, check_rows
 
@@ -20,11 +21,18 @@ __all__ = [
     "CertifiedMixin",
     "Fitted",
     "FittedState",
+    "changed_attributes",
     "checked_codes",
     "reference_array",
     "restored_on_failure",
     "validated_rows",
 ]
+
+CHANGED = 16.0
+"""An attribute counts as changed if its relative difference exceeds this many machine epsilons.
+
+The difference to the fitted attribute is divided by the largest fitted entry of a matrix, or by the
+same entry of a vector; the machine epsilon is that of the attribute's dtype."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -316,3 +324,52 @@ def checked_codes(X: Any, width: int) -> Array:
             "`transform` returns them."
         )
     return codes
+
+
+def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> dict[str, float]:
+    """Return the attributes that a user changed after `fit`, each with the size of the change.
+
+    Parameters
+    ----------
+    shown : mapping
+        The current attributes of the estimator, by name.
+    fitted : mapping
+        The attributes as they were after `fit`, by name.
+
+    Returns
+    -------
+    dict
+        For each attribute that differs by more than rounding, the largest difference relative to
+        the largest fitted entry, or in a vector to the same entry. It is infinite if the shape or
+        the type of the value differs.
+    """
+    differences = {name: _change(shown[name], fitted[name]) for name in shown}
+    return {name: size for name, size in differences.items() if not size <= 0.0}
+
+
+def _change(shown: Any, fitted: Any) -> float:
+    """Return the relative difference between the current and the fitted value of an attribute.
+
+    Differences that rounding explains give 0; another shape, or values not finite, give infinity.
+    """
+    if shown is fitted:
+        return 0.0
+    if not is_array(fitted) and not isinstance(fitted, int | float):
+        return 0.0 if type(shown) is type(fitted) and shown == fitted else math.inf
+    expected = to_numpy(fitted)
+    try:
+        found = np.asarray(to_numpy(shown), dtype=float)
+    except (TypeError, ValueError):
+        return math.inf
+    if found.shape != expected.shape or not np.all(np.isfinite(found)):
+        return math.inf
+    floats = expected.dtype if expected.dtype.kind == "f" else np.dtype(float)
+    expected = expected.astype(float)
+    # Each entry of a vector has its own size, such as the variance of a component. An empty array,
+    # such as `support_` without columns, has no entry that could differ.
+    sizes = np.abs(expected)
+    sizes = sizes if expected.ndim == 1 else np.max(sizes, initial=0.0)
+    with np.errstate(over="ignore"):
+        ratios = np.abs(found - expected) / np.maximum(sizes, float(np.finfo(float).tiny))
+    size = float(np.max(ratios, initial=0.0))
+    return 0.0 if size <= CHANGED * float(np.finfo(floats).eps) else size

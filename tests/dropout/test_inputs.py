@@ -152,3 +152,19 @@ def test_the_error_of_an_objective_may_overflow():
     value, error = row_objective(X, Y, None, Weights(1e3 * A[:2], A[:4] * 1e3), 1.0, True)
     assert error == np.inf
     assert value > 0
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e150, 1e300])
+def test_the_product_of_huge_or_tiny_weights_is_equalized(scale):
+    rng = np.random.default_rng(0)
+    U, V = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
+    expected = equalize_pair(U, V)
+    for found, unit in zip(equalize_pair(scale * U, scale * V), expected, strict=True):
+        assert found / scale == pytest.approx(unit, rel=1e-12, abs=1e-12)
+
+
+def test_folds_in_an_array_without_dimensions_are_refused():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 5))
+    with pytest.raises(ValueError, match="cv="):
+        DropoutRegressor(2, dropout="cv", cv=np.array(0.5)).fit(X, X[:, :2])

@@ -115,9 +115,12 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
     left, right = _weights(U, "U"), _weights(V, "V")
     right = like(right, left)
     check_hidden_units(left, right)
-    P, values, Q = product_svd(as_double(left), as_double(right))
+    # Factors of entries up to 1 are decomposed, because the product of large ones may overflow.
+    tops = [largest(as_double(part)) or 1.0 for part in (left, right)]
+    P, values, Q = product_svd(as_double(left) / tops[0], as_double(right) / tops[1])
+    size = math.sqrt(tops[0]) * math.sqrt(tops[1])
     first, second = equalized_factors(P, values, Q, left.shape[1])
-    return like(first, left), like(second, left)
+    return like(size * first, left), like(size * second, left)
 
 
 def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Array, Array]:

@@ -312,7 +312,9 @@ def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[V
     A part without rows of positive weight is an error.
     """
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
-    listed = isinstance(cv, Iterable) and not hasattr(cv, "split")
+    # An array of no dimensions counts as iterable and is not.
+    scalar_array = isinstance(cv, np.ndarray) and cv.ndim == 0
+    listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
     if not listed and cv is not None and not hasattr(cv, "split"):
         check_integer(
             cv, "cv", low=2, others=", a splitter of scikit-learn, a list of folds or None"

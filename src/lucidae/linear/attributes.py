@@ -1,29 +1,23 @@
-"""Checks of fitted attributes: against weights and data, against changes, and for overflow."""
+"""Checks of fitted attributes: against weights and data, and for overflow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
-from lucidae.arrays import Array, as_double, is_array, namespace, to_numpy
+from lucidae.arrays import Array, as_double, namespace, to_numpy
 from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
 from lucidae.linear.verified_spectrum import Data, Leading
 
-__all__ = ["attribute_difference", "changed_attributes", "check_range", "finite", "mean_difference"]
+__all__ = ["attribute_difference", "check_range", "finite", "mean_difference"]
 
 Vector = np.ndarray[Any, Any]
 AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
-
-CHANGED = 16.0
-"""An attribute counts as changed if its relative difference exceeds this many machine epsilons.
-
-The difference to the fitted attribute is divided by the largest fitted entry of a matrix, or by the
-same entry of a vector; the machine epsilon is that of the attribute's dtype."""
 
 SUMMED = 1e4
 """Largest number of rounding errors that are granted to a mean of many rows."""
@@ -78,53 +72,6 @@ def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
         return checked  # type: ignore[return-value]
 
     return decorate
-
-
-def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> dict[str, float]:
-    """Return the attributes that a user changed after `fit`, each with the size of the change.
-
-    Parameters
-    ----------
-    shown : mapping
-        The current attributes of the estimator, by name.
-    fitted : mapping
-        The attributes as they were after `fit`, by name.
-
-    Returns
-    -------
-    dict
-        For each attribute that differs by more than rounding, the largest difference relative to
-        the largest fitted entry, or in a vector to the same entry. It is infinite if the shape or
-        the type of the value differs.
-    """
-    differences = {name: _change(shown[name], fitted[name]) for name in shown}
-    return {name: size for name, size in differences.items() if not size <= 0.0}
-
-
-def _change(shown: Any, fitted: Any) -> float:
-    """Return the relative difference between the current and the fitted value of an attribute.
-
-    Differences that rounding explains give 0; another shape, or values not finite, give infinity.
-    """
-    if shown is fitted:
-        return 0.0
-    if not is_array(fitted) and not isinstance(fitted, int | float):
-        return 0.0 if type(shown) is type(fitted) and shown == fitted else math.inf
-    expected = to_numpy(fitted)
-    try:
-        found = np.asarray(to_numpy(shown), dtype=float)
-    except (TypeError, ValueError):
-        return math.inf
-    if found.shape != expected.shape or not np.all(np.isfinite(found)):
-        return math.inf
-    floats = expected.dtype if expected.dtype.kind == "f" else np.dtype(float)
-    expected = expected.astype(float)
-    size = _apart(found, expected)
-    if expected.ndim == 1:  # each variance, and the mean of each feature, has its own size
-        with np.errstate(over="ignore"):
-            ratios = np.abs(found - expected) / np.maximum(np.abs(expected), _TINY)
-        size = float(np.max(ratios, initial=0.0))  # an empty `support_` has no entry
-    return 0.0 if size <= CHANGED * float(np.finfo(floats).eps) else size
 
 
 def attribute_difference(

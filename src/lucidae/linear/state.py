@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lucidae.arrays import Array, like, namespace
-from lucidae.base import FittedState
+from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
-from lucidae.linear.attributes import changed_attributes, check_range
+from lucidae.linear.attributes import check_range
 from lucidae.linear.certificate import certificate, measure
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lucidae.arrays import Array, as_double, is_array, like, namespace
-from lucidae.base import FittedState
+from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
-from lucidae.linear.attributes import changed_attributes
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.prediction import level_at_center
