@@ -198,7 +198,6 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
     # In a quarter of the problems the verifier has only products with the rows.
     bounded = seed % 4 == 3
     verified_spectrum.DENSE_FEATURES = 0 if bounded else 1024
-    verified_spectrum.MOMENT_FEATURES = 0 if seed % 8 == 3 else 8192
     certificate = certify((encoder, decoder), X, family="linear", **settings)
     counts["problems"] += 1
     counts["with bounds"] += bounded

@@ -43,7 +43,7 @@ def test_pairs_are_those_of_a_dense_decomposition(spectrum, k):
 
 def test_a_restart_changes_nothing(monkeypatch):
     dense = matrix(SPECTRA["slow decay"])
-    monkeypatch.setitem(krylov_eigenpairs.__globals__, "LARGEST_BASIS", 80 * M)
+    monkeypatch.setitem(krylov_eigenpairs.__globals__, "KEPT", 3)
     values, vectors = krylov_eigenpairs(lambda rows: rows @ dense, 10, dense[0])
     assert values == pytest.approx(1.0 / np.arange(1, 11), rel=1e-10)
     assert np.linalg.norm(dense @ vectors - vectors * values, axis=0).max() < 1e-6
@@ -65,3 +65,19 @@ def test_the_result_is_reproducible():
     dense = matrix(SPECTRA["linear"])
     first, second = (krylov_eigenpairs(lambda rows: rows @ dense, 5, dense[0]) for _ in range(2))
     assert np.array_equal(first[1], second[1])
+
+
+@pytest.mark.parametrize("copies", [2, 5, 9])
+def test_more_copies_than_a_narrow_block_has_vectors_are_found(copies):
+    """A Krylov space of two start vectors contains two copies of an eigenvector in theory."""
+    spectrum = np.r_[np.full(copies, 3.0), 1.0 / np.arange(1, M - copies + 1)]
+    dense = matrix(spectrum)
+    values, _ = krylov_eigenpairs(lambda rows: rows @ dense, 10, dense[0], widest=2)
+    assert values == pytest.approx(spectrum[:10], rel=1e-10)
+
+
+def test_the_last_pair_is_as_accurate_as_asked_for():
+    dense = matrix(SPECTRA["slow decay"])
+    for last in (1e-6, 1e-13):
+        values, vectors = krylov_eigenpairs(lambda rows: rows @ dense, 4, dense[0], last=last)
+        assert np.linalg.norm(dense @ vectors[:, -1] - vectors[:, -1] * values[-1]) <= 1.1 * last

@@ -140,7 +140,6 @@ def test_the_guarantee_is_that_of_kuczynski_and_wozniakowski():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_products_with_rows_are_those_of_the_moment(monkeypatch, kind, weighted):
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "MOMENT_FEATURES", 3)
     monkeypatch.setattr(verified_spectrum, "BLOCK_ROWS", 7)
     rng = np.random.default_rng(0)
     X = 3 + centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
@@ -157,7 +156,6 @@ def test_products_with_rows_are_those_of_the_moment(monkeypatch, kind, weighted)
 
 def test_products_with_rows_of_another_library(monkeypatch, xp):
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "MOMENT_FEATURES", 3)
     X = 3 + centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     data, moment = data_of(xp.asarray(X)), SecondMoment.of(X)
     rows = np.random.default_rng(0).standard_normal((2, 5))
@@ -168,7 +166,6 @@ def test_products_with_rows_of_another_library(monkeypatch, xp):
 @pytest.mark.parametrize("attack", ["zero", "swapped", "twice"])
 def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch, attack):
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "MOMENT_FEATURES", 3)
     X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     axes = np.linalg.svd(X)[2]
     rows = {"zero": axes[:2] * [[1.0], [0.0]], "swapped": axes[[0, 4]], "twice": axes[[0, 0]]}[
@@ -185,7 +182,6 @@ def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch,
 @pytest.mark.parametrize("method", ["rag", "plain", "nonuniform_l2", "expected_nested_dropout"])
 def test_weights_of_zeros_are_not_at_the_minimum_where_only_bounds_are_known(monkeypatch, method):
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "MOMENT_FEATURES", 3)
     X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     rows, l2 = np.zeros((2, 5)), [0.1, 0.2]
     certificate = certify_weights(rows, rows.T, X, method=method, l2=l2)

@@ -1,12 +1,9 @@
-"""Leading eigenpairs of a symmetric matrix, computed by a dense solver or by Lanczos iteration."""
+"""Leading eigenpairs of a symmetric matrix, by a dense solver or by block Krylov iteration."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
-import scipy.sparse.linalg
 
 from lucidae.arrays import (
     Array,
@@ -20,13 +17,14 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
+from lucidae.arrays.krylov import RESIDUAL, krylov_eigenpairs
 
-ITERATIVE_FEATURES = 2000
-"""Smallest number of rows of a matrix for which Lanczos iteration is used."""
+ITERATIVE_FEATURES = 400
+"""Smallest number of rows of a matrix for which block Krylov iteration is used."""
 
 ITERATIVE_SHARE = 20
-"""Lanczos iteration is used if the number of rows of the matrix divided by the number of wanted
-eigenpairs is at least this number."""
+"""Block Krylov iteration is used if the number of rows of the matrix divided by the number of
+wanted eigenpairs is at least this number."""
 
 ROUNDING_ERRORS = 100.0
 """Tolerance for orthonormal eigenvectors V (m × k): no entry of VᵀV may differ from the identity by
@@ -56,8 +54,13 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     """
     size = matrix.shape[0]
     found = None
-    if is_numpy(matrix) and size >= ITERATIVE_FEATURES and k <= size // ITERATIVE_SHARE:
-        found = lanczos_eigenpairs(matrix, k)
+    if size >= ITERATIVE_FEATURES and k <= size // ITERATIVE_SHARE:
+        # One product with a block reads the matrix once; a reduction to tridiagonal form does so
+        # for every second of its columns.
+        passes = size / 4
+        found = krylov_eigenpairs(
+            lambda rows: rows @ matrix, k, matrix[0, :], passes=passes, last=RESIDUAL
+        )
     if found is None and is_numpy(matrix) and k < size:
         found = subset_eigenpairs(matrix, k)
     if found is None:
@@ -96,38 +99,6 @@ def all_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     values, vectors = np.linalg.eigh(to_numpy(matrix))
     values, vectors = values[::-1][:k].copy(), vectors[:, ::-1][:, :k].copy()
     return like(values, matrix), like(vectors, matrix)
-
-
-def lanczos_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenvalues and eigenvectors of a matrix A by Lanczos iteration.
-
-    The result is None if the iteration fails or may have missed an eigenvalue. The Krylov space of
-    one start vector contains only one eigenvector of a repeated eigenvalue, so that the iteration
-    may miss the others. A second iteration from another start vector is therefore run on the
-    deflated matrix A − Σᵢ λᵢvᵢvᵢᵀ, where (λᵢ, vᵢ) are the eigenpairs found. If it finds an
-    eigenvalue above the smallest of these, one was missed.
-    """
-    try:
-        values, vectors = _lanczos(matrix, k, seed=0)
-        (rest,), _ = _lanczos(_deflated(matrix, values, vectors), 1, seed=1, tolerance=1e-6)
-    except scipy.sparse.linalg.ArpackError:
-        return None
-    return None if rest > values[-1] + 1e-6 * values[0] else (values, vectors)
-
-
-def _lanczos(operator: Any, k: int, seed: int, tolerance: float = 0.0) -> tuple[Array, Array]:
-    # A fixed start keeps the result reproducible.
-    start = np.random.default_rng(seed).standard_normal(operator.shape[0])
-    values, vectors = scipy.sparse.linalg.eigsh(operator, k=k, which="LA", v0=start, tol=tolerance)
-    order = np.argsort(values)[::-1]
-    return values[order], vectors[:, order]
-
-
-def _deflated(matrix: Array, values: Array, vectors: Array) -> Any:
-    def apply(x: Array) -> Array:
-        return matrix @ x - vectors @ (values * (vectors.T @ x))
-
-    return scipy.sparse.linalg.LinearOperator(matrix.shape, matvec=apply, dtype=matrix.dtype)
 
 
 def fix_signs(vectors: Array) -> Array:

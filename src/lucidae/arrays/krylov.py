@@ -38,12 +38,16 @@ RESIDUAL = 1e-13
 eigenvalue."""
 
 LAST_RESIDUAL = 1e-6
-"""Tolerance of the residual of the last eigenpair, divided by the largest eigenvalue. It is larger
-than that of the others, because only the last eigenvalue is used, and its error is of the order of
-the squared residual."""
+"""Default tolerance of the residual of the last eigenpair, divided by the largest eigenvalue. It is
+larger than that of the others, because most callers use only the eigenvalue of the last pair, whose
+error is of the order of the squared residual."""
 
-LARGEST_BASIS = 2**26
-"""Largest number of stored entries of the basis of the Krylov space; they take half a gibibyte."""
+KEPT = 24
+"""Smallest number of Ritz vectors beyond the wanted eigenpairs that a restart keeps."""
+
+WELL_SEPARATED = 0.1
+"""New directions are orthogonalised a second time if the smallest is at most this part of the
+largest, because rounding errors grow with the ratio."""
 
 FRESH_STEPS = 4
 """Number of steps that are made from new random vectors after convergence, to find further
@@ -66,7 +70,13 @@ class _Space:
 
 
 def krylov_eigenpairs(
-    apply: Callable[[Array], Array], k: int, reference: Array, *, passes: float = math.inf
+    apply: Callable[[Array], Array],
+    k: int,
+    reference: Array,
+    *,
+    passes: float = math.inf,
+    widest: int = WIDEST,
+    last: float = LAST_RESIDUAL,
 ) -> tuple[Array, Array] | None:
     """Return the `k` leading eigenpairs of a symmetric, positive semidefinite matrix.
 
@@ -75,13 +85,18 @@ def krylov_eigenpairs(
     apply : callable
         Returns the product of rows of shape (b, m) with the matrix of shape (m, m).
     k : int
-        Number of eigenpairs. The residual of the last one is at most `LAST_RESIDUAL` times the
-        largest eigenvalue, and that of the others at most `RESIDUAL` times it.
+        Number of eigenpairs. The norm of each residual is at most `RESIDUAL` times the largest
+        eigenvalue, apart from that of the last one, see `last`.
     reference : array of shape (m,)
         An array whose library, dtype and device are used.
     passes : float
         Largest number of products with a block of vectors. The iteration ends earlier when its
         convergence rate so far predicts that it would take more.
+    widest : int
+        Largest number of vectors in a block.
+    last : float
+        Tolerance of the residual of the last of several eigenpairs, divided by the largest
+        eigenvalue.
 
     Returns
     -------
@@ -90,8 +105,9 @@ def krylov_eigenpairs(
         take more than `passes` products.
     """
     m, rng = int(reference.shape[0]), np.random.default_rng(0)
-    width = min(k + EXTRA, WIDEST, m)
-    fresh = 0 if width >= k else FRESH_STEPS  # a block of k vectors contains k copies
+    width = min(k + EXTRA, widest, m)
+    unsearched = 0 if width >= k else FRESH_STEPS  # a block of k vectors contains k copies
+    fresh = unsearched
     space = _start(normal(rng, (width, m), reference))
     seen: list[tuple[int, float]] = []
     while True:
@@ -100,23 +116,34 @@ def krylov_eigenpairs(
         values, turn = values[::-1], turn[:, ::-1]
         block, coupling = _orthonormal(outside, space.basis)
         size = space.basis.shape[0]
-        excess = _excess(values, turn, coupling, k) if size >= k else math.inf
+        excess = _excess(values, turn, coupling, k, last) if size >= k else math.inf
         if excess <= 1.0 and (not fresh or size >= m):
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
             seen.append((space.steps, excess))
         if space.steps + _steps_left(seen) > passes:
             return None
-        if excess <= 1.0 or not block.shape[0]:
+        if (excess <= 1.0 and fresh == unsearched) or not block.shape[0]:
             # The space is invariant, or converged: new random vectors find what it may have missed.
-            fresh = max(0, fresh - 1)
-            block, _ = _orthonormal(normal(rng, (width, m), reference), space.basis)
+            # They join the next block; without that block, the residuals would be underestimated.
+            block = _with_random_rows(block, space.basis, rng, width)
+        fresh = max(0, fresh - 1) if excess <= 1.0 else unsearched
         space = _grown(space, values, turn, block, k)
 
 
 def _start(rows: Array) -> _Space:
     block, _ = _orthonormal(rows, None)
     return _Space(block, np.zeros((0, 0)), block)
+
+
+def _with_random_rows(
+    block: Array, basis: Array, rng: np.random.Generator, count: int
+) -> Array:
+    """Return `block` and `count` random rows, orthonormal to each other and to the rows `basis`."""
+    xp = namespace(basis)
+    rows = normal(rng, (count, int(basis.shape[1])), basis)
+    fresh, _ = _orthonormal(rows, xp.concat([basis, block]))
+    return xp.concat([block, fresh])
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
@@ -145,22 +172,22 @@ def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
     """
     xp, scale = namespace(rows), largest(rows)
     if basis is not None:
-        # The second projection removes what the rounding errors of the first have left.
-        for _ in range(2):
-            rows = rows - (rows @ basis.mT) @ basis
+        rows = rows - (rows @ basis.mT) @ basis
     if not scale or not largest(rows) > 1e-15 * scale:
         return rows[:0, :], np.zeros((rows.shape[0], 0))
-    left, singular, right = xp.linalg.svd(rows, full_matrices=False)
-    kept = int(np.sum(to_numpy(singular) > 1e-14 * scale * math.sqrt(rows.shape[1])))
-    block = right[:kept, :]
-    if basis is not None and kept:
+    columns, triangle = xp.linalg.qr(rows.mT)
+    left, singular, turn = np.linalg.svd(to_numpy(triangle).T)
+    size = scale * math.sqrt(rows.shape[1])
+    kept = int(np.sum(singular > 1e-14 * size))
+    block = (columns @ like(turn[:kept].T.copy(), rows)).mT
+    if basis is not None and kept and singular[kept - 1] < WELL_SEPARATED * size:
         # A direction that was small has kept rounding errors in the basis; its sign must stay.
         columns, triangle = xp.linalg.qr((block - (block @ basis.mT) @ basis).mT)
         block = columns.mT * xp.sign(diagonal(triangle))[:, None]
-    return block, to_numpy(left[:, :kept] * singular[:kept])
+    return block, left[:, :kept] * singular[:kept]
 
 
-def _excess(values: Vector, turn: Vector, coupling: Vector, k: int) -> float:
+def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float) -> float:
     """Return the largest ratio of the residual of an eigenpair to its tolerance.
 
     Parameters
@@ -173,6 +200,8 @@ def _excess(values: Vector, turn: Vector, coupling: Vector, k: int) -> float:
         The coefficients β of the next block, see `_orthonormal`.
     k : int
         Number of wanted eigenpairs.
+    last : float
+        Tolerance of the last of several eigenpairs; that of the others is `RESIDUAL`.
     """
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0
@@ -180,7 +209,7 @@ def _excess(values: Vector, turn: Vector, coupling: Vector, k: int) -> float:
     residuals = np.linalg.norm(turn[-rows:, :k].T @ coupling, axis=1)
     tolerances = np.full(k, RESIDUAL)
     if k > 1:
-        tolerances[-1] = LAST_RESIDUAL
+        tolerances[-1] = last
     return float(np.max(residuals / (tolerances * float(values[0]))))
 
 
@@ -206,10 +235,9 @@ def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) ->
     If the basis would become too large, it is first replaced by its leading Ritz vectors; their
     eigenvalues are `values`, and their coefficients in the basis are the columns of `turn`.
     """
-    xp = namespace(block)
-    size, m = space.basis.shape
-    if (size + block.shape[0]) * m > LARGEST_BASIS and size > 2 * (k + block.shape[0]):
-        kept = k + block.shape[0]
+    xp, width = namespace(block), block.shape[0]
+    size, kept = space.basis.shape[0], k + max(2 * width, KEPT)
+    if size + width > 2 * kept + 4 * width:
         basis = like(turn[:, :kept].T.copy(), space.basis) @ space.basis
         return _Space(xp.concat([basis, block]), np.diag(values[:kept]), block, space.steps)
     return _Space(xp.concat([space.basis, block]), space.restricted, block, space.steps)

@@ -50,6 +50,11 @@ SMALL_MEAN = 1.0
 subtracted from the products instead of from the rows: at most one bit of accuracy is lost."""
 
 
+COPIED_ENTRIES = 2**27
+"""Largest number of entries of rows that are copied in order to centre them once and not for every
+product; the copy takes at most one gibibyte."""
+
+
 class Covariance(Protocol):
     """Interface of classes that multiply by the second moment Σ of centred rows.
 
@@ -167,7 +172,9 @@ class RowsCovariance:
 
     def codes(self, encoder: Array) -> Array:
         """Return (X − mean) Wᵀ of shape (…, n, k) for the rows X and `encoder` W, (…, k, m)."""
-        return self.rows @ encoder.mT - (encoder @ self.mean)[..., None, :]
+        # SciPy multiplies a sparse matrix faster with columns that are stored row by row.
+        columns = np.ascontiguousarray(encoder.mT) if self._sparse else encoder.mT
+        return self.rows @ columns - (encoder @ self.mean)[..., None, :]
 
     def centred_products(self, codes: Array) -> Array:
         """Return codesᵀ(X − mean), shape (…, k, m), for the rows X and codes of shape (…, n, k)."""
@@ -209,12 +216,15 @@ class StreamCovariance:
     small_mean : bool
         Whether the squared mean is at most `SMALL_MEAN` times the total variance. The mean may
         then be subtracted from the products instead of from a copy of the rows.
+    variance : float, optional
+        The total variance, if it is known.
     """
 
     rows: Any
     mean: Array
     weights: Array
     small_mean: bool = False
+    variance: float | None = None
 
     @property
     def n_features(self) -> int:
@@ -224,6 +234,8 @@ class StreamCovariance:
     @property
     def trace(self) -> float:
         """Total variance of the data: the trace of the second moment."""
+        if self.variance is not None:
+            return self.variance
         return sum(block.trace * share for block, share in self._blocks())
 
     def apply(self, rows: Array) -> Array:
@@ -242,7 +254,8 @@ class StreamCovariance:
         """Return the second moment of the data after these are divided by the number `unit`."""
         if unit == 1.0:
             return self
-        return replace(self, rows=self.rows / unit, mean=self.mean / unit)
+        variance = None if self.variance is None else self.variance / unit**2
+        return replace(self, rows=self.rows / unit, mean=self.mean / unit, variance=variance)
 
     @property
     def _as_they_are(self) -> bool:
@@ -360,7 +373,7 @@ class MomentSource:
         return Spectrum(*covariance_spectrum(self.covariance.matrix, k), self.moment.trace)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowsSource:
     """The data passed to `fit`, stored as rows.
 
@@ -380,6 +393,9 @@ class RowsSource:
         Total variance of the rows: the trace of their second moment.
     moment : SecondMoment or None
         The second moment of the rows if it was computed as well, otherwise None.
+    centred : tuple of arrays of shapes (n, m) and (m,), or None
+        A centred float64 copy of the rows, and the mean of this copy, which is zero up to rounding
+        errors; None if products use the rows themselves.
     """
 
     rows: Any
@@ -388,6 +404,7 @@ class RowsSource:
     weight: float
     trace: float
     moment: SecondMoment | None = None
+    centred: tuple[Array, Array] | None = None
 
     @classmethod
     def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
@@ -401,16 +418,18 @@ class RowsSource:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(reference))
         total = scalar(xp.sum(weights))
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, trace = _mean_and_trace(X, weights, total)
-            source = cls(X, weights, mean, total, trace, moment)
+            mean, trace, centred = _centred_statistics(X, weights, total)
+            source = cls(X, weights, mean, total, trace, moment, centred)
             _check_squares(source)
         return source
 
-    @property
+    @cached_property
     def covariance(self) -> StreamCovariance:
         """The second moment of the centred rows, by which row vectors are multiplied."""
+        if self.centred is not None:
+            return StreamCovariance(*self.centred, self.weights, True, self.trace)
         small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
-        return StreamCovariance(self.rows, self.mean, self.weights, small)
+        return StreamCovariance(self.rows, self.mean, self.weights, small, self.trace)
 
     @property
     def affordable(self) -> bool:
@@ -440,8 +459,9 @@ class RowsSource:
         entries = self.rows.nnz if scipy.sparse.issparse(self.rows) else None
         cost = costs(n, m, k, entries=entries)
         if cost.passes >= FEWEST_PASSES:
-            covariance = self.covariance
-            pairs = krylov_eigenpairs(covariance.apply, k, self.mean, passes=cost.passes)
+            pairs = krylov_eigenpairs(
+                self.covariance.apply, k, self.mean, passes=cost.passes, widest=cost.widest
+            )
             if pairs is not None:
                 return Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
         if cost.moment < cost.gram:
@@ -454,6 +474,8 @@ class RowsSource:
 def _check_squares(source: RowsSource) -> None:
     """Raise a ValueError if rows contain NaN or infinity, or if squares overflow or underflow."""
     total = source.trace * source.weight
+    if math.isfinite(total) and total >= SMALLEST_SCATTER:
+        return
     peak = largest(source.rows.data if scipy.sparse.issparse(source.rows) else source.rows)
     if not math.isfinite(total):
         check_rows(source.rows)
@@ -462,32 +484,45 @@ def _check_squares(source: RowsSource) -> None:
             "double precision. Divide X by a constant first."
         )
     # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
-    if total < SMALLEST_SCATTER and 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
+    if 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
         raise ValueError(
             f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X "
             "underflow double precision. Multiply X, or sample_weight, by a constant first."
         )
 
 
-def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]:
-    """Return the mean (m,) of weighted rows X (n, m) and their total variance.
+def _centred_statistics(
+    X: Any, weights: Array, total: float
+) -> tuple[Array, float, tuple[Array, Array] | None]:
+    """Return mean (m,) and total variance of weighted rows X (n, m), and perhaps a centred copy.
 
-    `total` is the sum of the weights. Dense rows are read twice.
+    `total` is the sum of the weights. The copy is made of dense rows with at most `COPIED_ENTRIES`
+    entries if products cannot use them as they are, because they are not float64 numbers or their
+    mean is large; see the attribute `centred` of `RowsSource`.
     """
     if scipy.sparse.issparse(X):
         mean = np.asarray(weights @ X.astype(np.float64)).ravel() / total
-        return mean, StreamCovariance(X, mean, weights).trace
-    n = X.shape[0]
+        return mean, StreamCovariance(X, mean, weights).trace, None
+    n, xp = X.shape[0], namespace(weights)
     blocks = [slice(i, min(i + BLOCK_ROWS, n)) for i in range(0, n, BLOCK_ROWS)]
     first = sum(weights[part] @ as_double(X[part, :]) for part in blocks) / total
+    length = scalar(xp.sum(first * first))
+    if X.dtype == xp.float64:
+        squares = scalar(weights @ squared_norms(X, axis=-1)) / total
+        if length <= SMALL_MEAN * (squares - length):
+            return first, squares - length, None
+    copied = math.prod(X.shape) <= COPIED_ENTRIES
+    if copied:
+        blocks = [slice(0, n)]
     # The mean of the deviations from a first mean corrects its rounding error.
-    squares, rest = 0.0, 0.0 * first
+    variance, rest, deviations = 0.0, 0.0 * first, first
     for part in blocks:
         deviations = as_double(X[part, :]) - first
         rest = rest + weights[part] @ deviations
-        squares += scalar(weights[part] @ squared_norms(deviations, axis=-1))
+        variance += scalar(weights[part] @ squared_norms(deviations, axis=-1))
     rest = rest / total
-    return first + rest, squares / total - scalar(namespace(rest).sum(rest * rest))
+    variance = variance / total - scalar(xp.sum(rest * rest))
+    return first + rest, variance, (deviations, rest) if copied else None
 
 
 def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:

@@ -39,6 +39,10 @@ SPARSE_COST = 30.0
 """Time of one floating-point operation in a product of sparse matrices, relative to one in a
 product of dense matrices."""
 
+WIDEST_SPARSE = 4
+"""Largest number of vectors in a block for sparse rows. Products with wider blocks are hardly
+faster per vector, and fewer products with narrow blocks are needed in all."""
+
 VECTOR_COST = 8.0
 """Time of one floating-point operation in a product of a matrix and a vector, which is limited by
 the memory bandwidth, relative to one in a product of two matrices."""
@@ -63,11 +67,14 @@ class Costs:
         Operations by the Gram matrix of the rows; infinite if the matrix would be too large.
     krylov : float
         Operations of one product with a block of vectors in block Krylov iteration.
+    widest : int
+        Largest number of vectors in such a block.
     """
 
     moment: float
     gram: float
     krylov: float
+    widest: int = WIDEST
 
     @property
     def passes(self) -> float:
@@ -103,12 +110,13 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
     True
     """
     stored, unit = (n * m, 1.0) if entries is None else (entries, SPARSE_COST)
-    width = min(k + EXTRA, WIDEST, m)
+    widest = WIDEST if entries is None else WIDEST_SPARSE
+    width = min(k + EXTRA, widest, m)
     # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
     to_moment, to_gram = unit * stored * stored / n, unit * stored * stored / m
     moment = to_moment + eigen_cost(m, k) if m <= EXACT_FEATURES else math.inf
     gram = to_gram + eigen_cost(n, k) + 2 * unit * stored * k if n <= EXACT_FEATURES else math.inf
-    return Costs(moment, gram, 4 * unit * stored * width)
+    return Costs(moment, gram, 4 * unit * stored * width, widest)
 
 
 def eigen_cost(size: int, k: int) -> float:

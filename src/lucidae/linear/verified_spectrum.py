@@ -2,7 +2,7 @@
 
 No code is shared with the solvers, so that a mistake in a solver is not repeated in its
 certificate. The eigenvalues come from another LAPACK routine (`syevd`), or are bounded by a Krylov
-space; the bounds are wrong with a small probability, which is stated.
+space (`eigenvalue_bounds`); the bounds are wrong with a small probability, which is stated.
 
 Rounding errors: for a second moment of m features with the largest eigenvalue σ₁² and the machine
 epsilon ε, each eigenvalue is known up to m·ε·σ₁² (Weyl). A principal axis whose eigenvalue differs
@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
+from lucidae.linear.eigenvalue_bounds import STARTS, STEPS, Complement, orthonormal
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe, drawn_after
 from lucidae.moments import SecondMoment
 
@@ -29,12 +30,6 @@ Vector = np.ndarray[Any, Any]
 
 DENSE_FEATURES = 1024
 """Largest number of features for which all eigenvalues are computed; otherwise they are bounded."""
-
-MOMENT_FEATURES = 8192
-"""Largest number of features for which the second moment is computed as a matrix.
-
-With more features, or more than 1024 features and fewer rows than half of them, products with the
-rows are used instead."""
 
 BLOCK_ROWS = 2048
 """Number of rows that are centred and multiplied at a time."""
@@ -49,22 +44,11 @@ IDENTIFIABLE = 100.0
 
 Its principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970)."""
 
-LARGE_MEAN = 1.0
+LARGE_MEAN = 100.0
 """Ratio of the mean's squared length to the total variance above which rows are centred first.
 
-Below it, products use the rows as they are, and the mean is subtracted from the result."""
-
-STARTS = 16
-"""Number of random vectors from which the block Krylov space starts."""
-
-FAILURE = 1e-9
-"""Probability that the bound on the largest eigenvalue from one Krylov space is wrong."""
-
-KRYLOV_STEPS = (4, 6, 8, 12, 16, 32)
-"""Numbers of Krylov steps after which the bound is used: six bounds, each wrong with `FAILURE`."""
-
-KRYLOV_ENTRIES = 2**24
-"""Largest number of stored entries of the Krylov basis: 128 mebibytes."""
+Below it, products use the rows as they are, and the mean is subtracted from the result. Its rounding
+errors, about 100·ε times the total variance, are less than the m·ε times it that are allowed."""
 
 _TINY = float(np.finfo(float).tiny)
 
@@ -89,6 +73,8 @@ class Data:
         Difference of the stored moment to that of the rows, see `Probe.difference`.
     weight : float, optional
         Number of rows, or the sum of their weights; None if Σ is not a covariance.
+    remembered : callable, optional
+        Function that returns the same as `product` and remembers its results, see `remembering`.
     """
 
     mean: Vector
@@ -98,6 +84,7 @@ class Data:
     matrix: Vector | None = None
     difference: Estimate | None = None
     weight: float | None = None
+    remembered: Callable[[Vector], Vector] | None = None
 
     @property
     def n_features(self) -> int:
@@ -117,11 +104,22 @@ class Data:
 
     def apply(self, rows: Vector) -> Vector:
         """Return the product of `rows`, of shape (q, m), with the second moment."""
-        return self.product(rows)
+        return (self.remembered or self.product)(rows)
+
+    def remembering(self) -> Data:
+        """Return the same data with a memory for products, unless Σ is stored as a matrix.
+
+        A certificate needs the products of decoder, encoder and components with Σ in several
+        places. These have the same few directions, so one pass over the data serves for all.
+        """
+        if self.matrix is not None:
+            return self
+        return replace(self, remembered=Products(self.product, self.n_features))
 
     def in_units(self, unit: float) -> Data:
         """Return the second moment of the same rows after their division by `unit`."""
         matrix = None if self.matrix is None else self.matrix / unit**2
+        known = self.remembered
         return replace(
             self,
             mean=self.mean / unit,
@@ -129,7 +127,48 @@ class Data:
             product=lambda rows: self.product(rows) / unit**2,
             variances=self.variances / unit**2,
             matrix=matrix,
+            remembered=None if known is None else lambda rows: known(rows) / unit**2,
         )
+
+
+class Products:
+    """Products of rows with a matrix Σ, computed from those of earlier rows where these suffice.
+
+    Parameters
+    ----------
+    product : callable
+        Function that returns the product of rows of shape (q, m) with Σ.
+    n_features : int
+        Number m of rows of Σ.
+    """
+
+    def __init__(self, product: Callable[[Vector], Vector], n_features: int) -> None:
+        self.product = product
+        self.basis, self.images = np.empty((0, n_features)), np.empty((0, n_features))
+
+    def __call__(self, rows: Vector) -> Vector:
+        """Return the product of `rows` with Σ; Σ itself is used for new directions only.
+
+        A row is no new direction if all but rounding errors of it, m·ε/2 of its length, lies in the
+        span of earlier rows.
+        """
+        lengths = np.array([norm(row) for row in rows])
+        if not np.all((lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)):
+            return self.product(rows)
+        units = rows / lengths[:, None]
+        if np.any(new := self._new(units)):
+            fresh = orthonormal(units[new], (self.basis,))
+            self.basis = np.concatenate([self.basis, fresh])
+            self.images = np.concatenate([self.images, self.product(fresh)])
+        images = lengths[:, None] * ((units @ self.basis.T) @ self.images)
+        if np.any(new := self._new(units)):  # nearly equal rows, of which one direction was lost
+            images[new] = self.product(rows[new])
+        return np.asarray(images)
+
+    def _new(self, units: Vector) -> Vector:
+        """Return which rows of unit length have new directions, as a mask."""
+        rest = units - (units @ self.basis.T) @ self.basis
+        return np.asarray(np.sqrt(np.sum(rest * rest, axis=1)) > units.shape[1] * EPS / 2)
 
 
 def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> Data:
@@ -146,8 +185,7 @@ def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> 
     """
     if isinstance(X, SecondMoment):
         return _data_of_moment(X, difference)
-    n, m = X.shape
-    if m > DENSE_FEATURES and (m > MOMENT_FEATURES or n <= m // 2):
+    if X.shape[1] > DENSE_FEATURES:
         return _data_of_rows(X, weights)
     moment = SecondMoment.of(X, weights)
     probe = Probe.of(X, weights, moment)
@@ -330,9 +368,7 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
         return known if data.varies else replace(known, subspace=Estimate.between(0.0, distance))
     # In units of the trace no square overflows.
     unit = data.trace
-    product = data.product
-    scaled = Data(data.mean, 1.0, lambda rows: product(rows) / unit, data.variances / unit)
-    return _bounded(scaled, atoms).times(unit)
+    return _bounded(data.in_units(math.sqrt(unit)), atoms).times(unit)
 
 
 def norm(values: Vector) -> float:
@@ -406,19 +442,6 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
     return found if np.all(np.isfinite(atoms)) else np.full(len(found), np.nan)
 
 
-def krylov_error(steps: int, n_features: int) -> float:
-    """Return the relative error δ of the largest Ritz value ξ of a block Krylov space.
-
-    The largest eigenvalue λ₁ is at most ξ/(1 − δ), except with probability `FAILURE`. For q Lanczos
-    steps from one random start and m features, P{λ₁ − ξ ≥ δλ₁} ≤ 1.648 √m e^(−√δ(2q−1))
-    (Kuczyński & Woźniakowski 1992). The block has `STARTS` independent starts and fails only if all
-    of them fail, so each may fail with probability `FAILURE`^(1/`STARTS`).
-    """
-    each = FAILURE ** (1.0 / STARTS)
-    root = math.log(1.648 * math.sqrt(n_features) / each) / (2 * steps - 1)
-    return root * root
-
-
 def _bounded(data: Data, atoms: Vector) -> Leading:
     """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
@@ -432,98 +455,19 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     inside, turn = np.linalg.eigh((image @ span + (image @ span).T) / 2)
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
     residual = image - inside[:, None] * span.T
+    rounding = data.n_features * EPS * data.trace
     left = min(STARTS, data.n_features - span.shape[1])
     starts = drawn_after(left, probed, data.mean)
-    rest = _Complement(data, span, data.trace - float(np.sum(inside)), starts)
-    size = float(np.linalg.norm(residual)) + data.n_features * EPS * data.trace
-    for steps in KRYLOV_STEPS:
+    rest = Complement(data.product, span, data.trace - float(np.sum(inside)), rounding, starts)
+    size = float(np.linalg.norm(residual)) + rounding
+    for steps in STEPS:
         # More steps help as long as the bound on the complement decides, and not its Ritz value.
         gap, best = float(inside[-1]) - rest.bound, float(inside[-1]) - rest.found
         decided = best <= 0.0 or size < 1e-3 * gap or (gap > best / 2 and rest.steps > 0)
         if decided or not rest.extend(steps):
             break
-    ritz = rest.ritz(residual, image)
+    ritz = rest.ritz(span.T, image, residual)
     return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k, basis_error)
-
-
-class _Complement:
-    """Block Krylov space of the second moment in the orthogonal complement of the decoder's span.
-
-    `bound` is an upper bound on the largest eigenvalue there, `found` the largest Ritz value.
-    """
-
-    def __init__(self, data: Data, span: Vector, trace: float, starts: Vector) -> None:
-        self.data, self.span, self.steps = data, span, 0
-        self.left = data.n_features - span.shape[1]
-        # The largest eigenvalue of a positive semidefinite matrix is at most its trace.
-        self.bound = max(trace, 0.0) + 4 * data.n_features * EPS * data.trace
-        self.found, self.exhausted = 0.0, self.left == 0
-        self.block = starts
-        self.basis = np.empty((0, data.n_features))
-        self.images = np.empty((0, data.n_features))
-
-    def extend(self, steps: int) -> bool:
-        """Extend the space to `steps` block steps and update `bound` and `found`.
-
-        Returns whether a step was made; none is made if the space is complete or too large.
-        """
-        if self.exhausted:
-            return False
-        before = self.steps
-        while self.steps < steps and self._affordable():
-            fresh = _orthonormal(self.block, (self.span.T, self.basis))
-            if not len(fresh):
-                self.exhausted = True
-                break
-            image = self.data.apply(fresh)
-            self.basis = np.concatenate([self.basis, fresh])
-            self.images = np.concatenate([self.images, image])
-            self.block, self.steps = image, self.steps + 1
-        self.exhausted |= len(self.basis) >= self.left
-        if self.steps > before:
-            inner = self.basis @ self.images.T
-            self.found = float(np.linalg.eigvalsh((inner + inner.T) / 2)[-1])
-            # An invariant space of a random start contains an eigenvector of every eigenvalue.
-            share = 0.0 if self.exhausted else krylov_error(self.steps, self.left)
-            if share < 1.0:
-                rounding = self.data.n_features * EPS * self.data.trace
-                self.bound = min(self.bound, self.found / (1 - share) + rounding)
-        return self.steps > before
-
-    def _affordable(self) -> bool:
-        grown = len(self.basis) + len(self.block)
-        return len(self.basis) < self.left and (
-            self.steps < KRYLOV_STEPS[0] or grown * self.data.n_features <= KRYLOV_ENTRIES
-        )
-
-    def ritz(self, residual: Vector, image: Vector) -> Vector:
-        """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).
-
-        They are its Ritz values in the sum of the decoder's span, the span's residuals and the
-        Krylov space. `image` is the product of the span's basis with the second moment.
-        """
-        fresh = _orthonormal(residual, (self.span.T, self.basis))
-        basis = np.concatenate([self.span.T, self.basis, fresh])
-        images = np.concatenate([image, self.images, self.data.apply(fresh)])
-        inner = basis @ images.T
-        return np.asarray(np.linalg.eigvalsh((inner + inner.T) / 2)[::-1])
-
-
-def _orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
-    """Return an orthonormal basis, as rows, of the part of `rows` orthogonal to all of `others`."""
-    lengths = np.sqrt(np.sum(rows * rows, axis=1))
-    rows = rows[lengths > 0.0] / lengths[lengths > 0.0, None]
-    for _ in range(2):  # twice is enough (Kahan, Parlett)
-        for basis in others:
-            rows = rows - (rows @ basis.T) @ basis
-    if not len(rows):
-        return rows
-    basis, triangle = np.linalg.qr(rows.T)
-    left, sizes, _ = np.linalg.svd(triangle)
-    fresh: Vector = (basis @ left).T[sizes > 1e-10]
-    for other in others:
-        fresh = fresh - (fresh @ other.T) @ other
-    return np.asarray(fresh / np.sqrt(np.sum(fresh * fresh, axis=1))[:, None])
 
 
 class _Latents(NamedTuple):
@@ -546,7 +490,7 @@ def _judged(
     latents: _Latents,
     inside: Vector,
     size: float,
-    rest: _Complement,
+    rest: Complement,
     ritz: Vector,
     k: int,
     basis_error: float,
@@ -554,7 +498,7 @@ def _judged(
     """Return the bounds that follow from the residuals of the decoder's span and its complement.
 
     `inside` are the Ritz values of the span, `size` is the norm of its residual, `rest` bounds the
-    eigenvalues outside, `ritz` are lower bounds on all eigenvalues (see `_Complement.ritz`), and
+    eigenvalues outside, `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), and
     `basis_error` is the error of the span's basis as an angle.
     """
     rank, rounding = len(inside), data.n_features * EPS * data.trace

@@ -219,6 +219,7 @@ def _figures(
 ) -> LinearFigures:
     """Return the measured values as `measure` does, for weights that are float64 NumPy arrays."""
     k, m = weights.encoder.shape
+    data = data.remembering()
     leading = leading_eigenpairs(data, weights.atoms)
     unit = _unit(method, data)
     scaled = _Problem(method, weights, data, leading).in_units(unit)

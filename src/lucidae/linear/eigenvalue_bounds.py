@@ -1,0 +1,227 @@
+"""An upper bound on the largest eigenvalue of the second moment outside of a decoder's span.
+
+Let Σ be the second moment of the data (m × m), P the projection onto the orthogonal complement of
+the decoder's span, and A = PΣP. The largest eigenvalue λ of A is bounded from products with Σ
+alone. Let the rows of Q be an orthonormal basis of a block Krylov space of A that starts with s
+random rows Ω of standard normal entries, T = QAQᵀ, and N = QA − TQ the part of QA outside of the
+space. Of a unit eigenvector v with eigenvalue λ, y = Qv is the part inside of the space and r,
+‖r‖ ≤ 1, the part outside. The projection of Av = λv onto the space is
+
+    Ty + Nr = λy,   so that   y = (λ − T)⁻¹Nr   if λ exceeds all eigenvalues of T.
+
+The random start is not orthogonal to v: Ωv has s standard normal entries, so its squared length
+exceeds the quantile c of the chi-squared distribution except with the probability `FAILURE`. Let
+y₁ be the entries of y that belong to the first block of Q, and L the coefficients of PΩ in this
+block. Then ‖y₁‖ ≥ ‖Ωv‖/‖L‖ ≥ τ with τ = √c/‖L‖. Hence every eigenvalue λ of A above those of T has
+
+    ‖E₁ᵀ(λ − T)⁻¹N‖ ≥ τ,
+
+where E₁ᵀ selects the first block. The norm tends to 0 for large λ, and equals τ exactly if λ is an
+eigenvalue of the matrix
+
+    [ T          NNᵀ/τ ]
+    [ E₁E₁ᵀ/τ    T     ]
+
+(Boyd & Balakrishnan 1990, who bound a transfer function along the imaginary axis this way). So the
+largest real part of the eigenvalues of this matrix is an upper bound on λ. In contrast to bounds
+that hold for every spectrum (Kuczyński & Woźniakowski 1992) it uses the computed T and N; three
+steps usually suffice if the eigenvalues decay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from lucidae.iteration.loop import limited_blas
+from lucidae.linear.probe import EPS
+
+__all__ = ["Complement", "eigenvalue_bound", "start_share"]
+
+Vector = np.ndarray[Any, Any]
+
+STARTS = 16
+"""Number s of random rows from which the block Krylov space starts."""
+
+FAILURE = 1e-9
+"""Probability that one bound on the largest eigenvalue is wrong."""
+
+STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Numbers of Krylov steps after which a bound is computed: nine, each wrong with `FAILURE`."""
+
+FEWEST_STEPS = 4
+"""Number of Krylov steps that are made in any case, however many features there are."""
+
+LARGEST_BASIS = 2**24
+"""Largest number of stored entries of the Krylov basis: 128 mebibytes."""
+
+
+def start_share(starts: int) -> float:
+    """Return the length ‖Ωv‖ that random starts Ω exceed, except with probability `FAILURE`.
+
+    Ω has `starts` rows of independent standard normal entries, and v is a unit vector that does not
+    depend on Ω. The squared length has a chi-squared distribution; its quantile is returned.
+    """
+    return math.sqrt(2.0 * float(scipy.special.gammaincinv(starts / 2.0, FAILURE)))
+
+
+def eigenvalue_bound(inner: Vector, outer: Vector, first: int, share: float) -> float:
+    """Return an upper bound on the largest eigenvalue λ of a symmetric matrix A.
+
+    The bound holds if the eigenvector v of λ has at least the length `share` in the first block of
+    the basis Q; see the module's docstring.
+
+    Parameters
+    ----------
+    inner : ndarray of shape (q, q)
+        T = QAQᵀ for the orthonormal rows Q of a subspace.
+    outer : ndarray of shape (q, q)
+        NNᵀ for N = QA − TQ.
+    first : int
+        Number of rows of the first block of Q.
+    share : float
+        Positive lower bound τ on the length of the first `first` entries of Qv.
+
+    Returns
+    -------
+    float
+        The bound. It is at least the largest eigenvalue of T.
+
+    Examples
+    --------
+    In the plane, the subspace is spanned by a vector at 45 degrees to both eigenvectors:
+
+    >>> import numpy as np
+    >>> A, row = np.diag([3.0, 1.0]), np.array([[1.0, 1.0]]) / np.sqrt(2)
+    >>> inner = row @ A @ row.T
+    >>> rest = row @ A - inner @ row
+    >>> round(eigenvalue_bound(inner, rest @ rest.T, 1, 1 / np.sqrt(2)), 3)
+    3.414
+    """
+    q = len(inner)
+    selected = np.zeros((q, q))
+    selected[range(first), range(first)] = 1.0 / share
+    matrix = np.block([[inner, outer / share], [selected, inner]])
+    with limited_blas(0):  # several threads slow LAPACK's nonsymmetric eigensolver down
+        found = np.linalg.eigvals(matrix)
+    return max(float(np.max(found.real)), float(np.linalg.eigvalsh(inner)[-1]))
+
+
+class Complement:
+    """Block Krylov space of the second moment in the orthogonal complement of a decoder's span.
+
+    Parameters
+    ----------
+    product : callable
+        Function that returns the product of rows of shape (q, m) with the second moment.
+    span : ndarray of shape (m, r)
+        Orthonormal basis of the decoder's span, as columns.
+    trace : float
+        Trace of the second moment in the complement: an upper bound on its eigenvalues there.
+    rounding : float
+        Bound on the rounding error of a product with a unit vector.
+    starts : ndarray of shape (s, m)
+        Random rows Ω of standard normal entries; none if the complement is empty.
+
+    Attributes
+    ----------
+    bound : float
+        Upper bound on the largest eigenvalue in the complement, so far.
+    found : float
+        Largest Ritz value in the complement, a lower bound on its largest eigenvalue.
+    steps : int
+        Number of steps so far, each of which is one product with a block of rows.
+    """
+
+    def __init__(
+        self,
+        product: Callable[[Vector], Vector],
+        span: Vector,
+        trace: float,
+        rounding: float,
+        starts: Vector,
+    ) -> None:
+        self.product, self.span, self.rounding = product, span, rounding
+        self.left = span.shape[0] - span.shape[1]
+        self.bound, self.found, self.steps = max(trace, 0.0) + 4 * rounding, 0.0, 0
+        self.exhausted = self.left == 0
+        self.starts = self.block = starts
+        self.first, self.share = 0, 0.0
+        self.basis = np.empty((0, span.shape[0]))
+        self.images = np.empty((0, span.shape[0]))
+
+    def extend(self, steps: int) -> bool:
+        """Extend the space to `steps` block steps and update `bound` and `found`.
+
+        Returns whether a step was made; none is made if the space is complete or too large.
+        """
+        before = self.steps
+        while not self.exhausted and self.steps < steps and self._affordable():
+            fresh = orthonormal(self.block, (self.span.T, self.basis))
+            if not len(fresh):
+                self.exhausted = True
+                break
+            if not self.steps:
+                self.first = len(fresh)
+                length = float(np.linalg.norm(self.starts @ fresh.T, 2))
+                self.share = start_share(len(self.starts)) / length
+            image = self.product(fresh)
+            self.block = image - (image @ self.span) @ self.span.T
+            self.basis = np.concatenate([self.basis, fresh])
+            self.images = np.concatenate([self.images, self.block])
+            self.steps += 1
+            self.exhausted = len(self.basis) >= self.left
+        if self.steps > before:
+            self._update()
+        return self.steps > before
+
+    def _update(self) -> None:
+        inner = self.basis @ self.images.T
+        inner = (inner + inner.T) / 2
+        self.found = float(np.linalg.eigvalsh(inner)[-1])
+        # An invariant space of a random start contains an eigenvector of every eigenvalue.
+        bound = self.found
+        if not self.exhausted:
+            rest = self.images - inner @ self.basis
+            bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
+        self.bound = min(self.bound, bound + self.rounding)
+
+    def _affordable(self) -> bool:
+        grown = len(self.basis) + len(self.block)
+        return self.steps < FEWEST_STEPS or grown * self.span.shape[0] <= LARGEST_BASIS
+
+    def ritz(self, rows: Vector, images: Vector, fresh: Vector) -> Vector:
+        """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).
+
+        They are its Ritz values in the sum of this space, the orthonormal `rows`, whose products
+        with the second moment are `images`, and the span of the rows `fresh`.
+        """
+        fresh = orthonormal(fresh, (rows, self.basis))
+        basis = np.concatenate([rows, self.basis, fresh])
+        # The stored images lack their part in the decoder's span, which `rows` contain.
+        across = images @ basis.T
+        inner = np.concatenate([self.images, self.product(fresh)]) @ basis.T
+        inner = np.concatenate([across, inner])
+        inner[len(rows) :, : len(rows)] = across[:, len(rows) :].T
+        return np.asarray(np.linalg.eigvalsh((inner + inner.T) / 2)[::-1])
+
+
+def orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
+    """Return an orthonormal basis, as rows, of the part of `rows` orthogonal to all of `others`."""
+    lengths = np.sqrt(np.sum(rows * rows, axis=1))
+    rows = rows[lengths > 0.0] / lengths[lengths > 0.0, None]
+    for _ in range(2):  # twice is enough (Kahan, Parlett)
+        for basis in others:
+            rows = rows - (rows @ basis.T) @ basis
+    if not len(rows):
+        return rows
+    basis, triangle = np.linalg.qr(rows.T)
+    left, sizes, _ = np.linalg.svd(triangle)
+    fresh: Vector = (basis @ left).T[sizes > 1e-10]
+    for other in others:
+        fresh = fresh - (fresh @ other.T) @ other
+    return np.asarray(fresh / np.sqrt(np.sum(fresh * fresh, axis=1))[:, None])
