@@ -18,7 +18,8 @@ from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.probe import Estimate
-from lucidae.linear.verified_spectrum import data_of, krylov_error, leading_eigenpairs
+from lucidae.linear.eigenvalue_bounds import STARTS, start_share
+from lucidae.linear.verified_spectrum import data_of, leading_eigenpairs
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
 X = 2 + centred_rows(VALUES)
@@ -157,8 +158,12 @@ def test_columns_that_are_almost_parallel_span_what_float64_tells_apart(angle, v
     assert found is verdict
 
 
-def test_the_error_of_the_krylov_bound():
-    assert_allclose(krylov_error(64, 10_000), (math.log(164.8 / 1e-9 ** (1 / 16)) / 127) ** 2)
+def test_the_length_that_random_starts_exceed():
+    """P{χ² ≤ c} = 1e-9 for 16 degrees of freedom, by the series of its distribution."""
+    c = start_share(16) ** 2
+    terms = [(c / 2) ** j / math.factorial(j) for j in range(8)]
+    assert_allclose(-math.expm1(math.log(sum(terms)) - c / 2), 1e-9, rtol=1e-5)
+    assert STARTS == 16
 
 
 # Other numbers that no test noticed.

@@ -11,7 +11,7 @@ from linear.problems import centred_rows, orthogonal
 from lucidae import SecondMoment
 from lucidae.linear import verified_spectrum
 from lucidae.linear.certificate import certify_weights
-from lucidae.linear.verified_spectrum import Data, data_of, krylov_error, leading_eigenpairs
+from lucidae.linear.verified_spectrum import Data, data_of, leading_eigenpairs
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 seeds = st.integers(0, 2**32 - 1)
@@ -83,10 +83,12 @@ def test_a_gap_of_less_than_a_tenth_is_no_failure_of_an_exact_decoder():
     values = np.r_[5.0, 3.0, 2.8, np.linspace(1.0, 0.1, 1500)]
     found = leading_eigenpairs(diagonal_data(values), np.eye(2, len(values))).subspace
     assert found.value + found.error < 1e-6
-    close = np.r_[5.0, 3.0, 3.0 - 1e-6, np.linspace(1.0, 0.1, 1500)]
-    undecided = leading_eigenpairs(diagonal_data(close), np.eye(2, len(close))).subspace
-    assert undecided.value - undecided.error < 1e-6
-    assert undecided.value + undecided.error == 1.0
+    for gap, high in ((1e-6, 1e-6), (1e-14, 1.0)):
+        close = np.r_[5.0, 3.0, 3.0 - gap, np.linspace(1.0, 0.1, 1500)]
+        found = leading_eigenpairs(diagonal_data(close), np.eye(2, len(close))).subspace
+        assert found.value - found.error < 1e-6
+        assert found.value + found.error <= high
+    assert found.value + found.error == 1.0, "a gap below rounding errors decides nothing"
 
 
 def test_the_bounds_vanish_quadratically_at_the_optimum():
@@ -126,14 +128,6 @@ def test_no_variance_decides_nothing_and_no_weights_are_far_from_everything():
     assert np.isnan(
         leading_eigenpairs(diagonal_data(np.ones(3)), np.full((2, 3), np.nan)).subspace
     )[0]
-
-
-def test_the_guarantee_is_that_of_kuczynski_and_wozniakowski():
-    """With √ε(2q − 1) = log(1.648 √m/δ) the failure probability of one start is δ."""
-    for steps, m in ((16, 100), (64, 10_000)):
-        root = np.sqrt(krylov_error(steps, m)) * (2 * steps - 1)
-        each = 1.648 * np.sqrt(m) * np.exp(-root)
-        assert_allclose(each**verified_spectrum.STARTS, verified_spectrum.FAILURE)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
@@ -187,34 +181,3 @@ def test_weights_of_zeros_are_not_at_the_minimum_where_only_bounds_are_known(mon
     certificate = certify_weights(rows, rows.T, X, method=method, l2=l2)
     assert certificate["gap"].holds is not True
     assert certificate.holds is False
-
-
-@pytest.mark.parametrize("kind", ["flat", "linear", "decaying"])
-@pytest.mark.parametrize("steps", [4, 8, 16])
-def test_the_bound_on_lanczos_iteration_holds_in_simulations(kind, steps):
-    """P{λ₁ − ξ ≥ ελ₁} ≤ 1.648 √m e^(−√ε(2q−1)), counted over random starts of one vector."""
-    m, trials = 60, 200
-    values = {
-        "flat": np.r_[1.0, np.full(m - 1, 0.9)],
-        "linear": np.linspace(1.0, 0.0, m),
-        "decaying": 0.9 ** np.arange(m),
-    }[kind]
-    rng = np.random.default_rng(steps)
-    errors = []
-    for _ in range(trials):
-        basis = np.empty((0, m))
-        row = rng.standard_normal(m)
-        for _ in range(steps):
-            row = row / np.linalg.norm(row)
-            row = row - (row @ basis.T) @ basis
-            row = row / np.linalg.norm(row)
-            basis = np.vstack([basis, row])
-            row = row * values
-        found = np.linalg.eigvalsh((basis * values) @ basis.T)[-1]
-        errors.append(1.0 - found)
-    for share in np.geomspace(1e-3, 0.9, 12):
-        bound = 1.648 * np.sqrt(m) * np.exp(-np.sqrt(share) * (2 * steps - 1))
-        assert np.mean(np.array(errors) >= share) <= min(bound, 1.0) + 3 / np.sqrt(trials)
-    failed = np.mean(np.array(errors) >= krylov_error(steps, m))
-    each = verified_spectrum.FAILURE ** (1.0 / verified_spectrum.STARTS)
-    assert failed <= each + 3 * np.sqrt(each / trials), "one start of those in the block"

@@ -17,7 +17,7 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
-from lucidae.arrays.krylov import RESIDUAL, krylov_eigenpairs
+from lucidae.arrays.krylov import EXTRA, RESIDUAL, WIDEST, krylov_eigenpairs
 
 ITERATIVE_FEATURES = 400
 """Smallest number of rows of a matrix for which block Krylov iteration is used."""
@@ -55,9 +55,9 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     size = matrix.shape[0]
     found = None
     if size >= ITERATIVE_FEATURES and k <= size // ITERATIVE_SHARE:
-        # One product with a block reads the matrix once; a reduction to tridiagonal form does so
-        # for every second of its columns.
-        passes = size / 4
+        # A dense solver takes about 6 size³ operations at the speed of products with vectors, which
+        # is as much as this number of products with a block of k vectors.
+        passes = 1.5 * size / min(k + EXTRA, WIDEST)
         found = krylov_eigenpairs(
             lambda rows: rows @ matrix, k, matrix[0, :], passes=passes, last=RESIDUAL
         )

@@ -90,8 +90,8 @@ def krylov_eigenpairs(
     reference : array of shape (m,)
         An array whose library, dtype and device are used.
     passes : float
-        Largest number of products with a block of vectors. The iteration ends earlier when its
-        convergence rate so far predicts that it would take more.
+        Largest number of products with a block of vectors. After a quarter of them the iteration
+        ends if its convergence rate predicts that it would take more.
     widest : int
         Largest number of vectors in a block.
     last : float
@@ -121,7 +121,8 @@ def krylov_eigenpairs(
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
             seen.append((space.steps, excess))
-        if space.steps + _steps_left(seen) > passes:
+        hopeless = space.steps >= passes / 4 and space.steps + _steps_left(seen) > passes
+        if hopeless or space.steps >= passes:
             return None
         if (excess <= 1.0 and fresh == unsearched) or not block.shape[0]:
             # The space is invariant, or converged: new random vectors find what it may have missed.
@@ -217,14 +218,12 @@ def _steps_left(seen: list[tuple[int, float]]) -> float:
     """Return a prediction of the number of steps until convergence.
 
     `seen` has, for each step, its number and the largest ratio of a residual to its tolerance. The
-    decay rate over the last three steps is extrapolated, and half of the result is returned,
-    because convergence gets faster. The result is 0 for fewer than three steps.
+    decay rate over the second half of the steps is extrapolated, and half of the result is
+    returned, because convergence gets faster. The result is 0 for fewer than four steps.
     """
-    if len(seen) < 3:
+    if len(seen) < 4 or seen[-1][1] <= 1.0:
         return 0.0
-    (first, before), (last, now) = seen[max(0, len(seen) - 4)], seen[-1]
-    if now <= 1.0:
-        return 0.0
+    (first, before), (last, now) = seen[min(len(seen) // 2, len(seen) - 4)], seen[-1]
     rate = math.log(before / now) / (last - first)
     return math.log(now) / rate / 2 if rate > 0.0 else math.inf
 

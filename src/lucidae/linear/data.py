@@ -280,7 +280,9 @@ class StreamCovariance:
         size = PLAIN_ROWS if plain else BLOCK_ROWS
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))
-            rows, weights = self.rows[part, :], self.weights[part]
+            # Indexing would copy a sparse matrix.
+            rows = self.rows if n_rows <= size else self.rows[part, :]
+            weights = self.weights[part]
             weight = scalar(namespace(weights).sum(weights))
             if weight <= 0.0:
                 continue

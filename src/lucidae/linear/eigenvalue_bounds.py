@@ -120,8 +120,6 @@ class Complement:
         Function that returns the product of rows of shape (q, m) with the second moment.
     span : ndarray of shape (m, r)
         Orthonormal basis of the decoder's span, as columns.
-    trace : float
-        Trace of the second moment in the complement: an upper bound on its eigenvalues there.
     rounding : float
         Bound on the rounding error of a product with a unit vector.
     starts : ndarray of shape (s, m)
@@ -129,6 +127,8 @@ class Complement:
 
     Attributes
     ----------
+    block : ndarray of shape (b, m)
+        Orthonormal rows of the next block, whose product with the second moment is not yet known.
     bound : float
         Upper bound on the largest eigenvalue in the complement, so far.
     found : float
@@ -141,43 +141,54 @@ class Complement:
         self,
         product: Callable[[Vector], Vector],
         span: Vector,
-        trace: float,
         rounding: float,
         starts: Vector,
     ) -> None:
         self.product, self.span, self.rounding = product, span, rounding
         self.left = span.shape[0] - span.shape[1]
-        self.bound, self.found, self.steps = max(trace, 0.0) + 4 * rounding, 0.0, 0
-        self.exhausted = self.left == 0
-        self.starts = self.block = starts
-        self.first, self.share = 0, 0.0
+        self.bound, self.found, self.steps = math.inf, 0.0, 0
         self.basis = np.empty((0, span.shape[0]))
         self.images = np.empty((0, span.shape[0]))
+        self.block = orthonormal(starts, (span.T,))
+        self.first, self.share = len(self.block), 0.0
+        if self.first:
+            length = float(np.linalg.norm(starts @ self.block.T, 2))
+            self.share = start_share(len(starts)) / length
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the space contains the product of each of its elements with the matrix."""
+        return not len(self.block) or len(self.basis) >= self.left
+
+    def add(self, image: Vector) -> None:
+        """Make one step; `image` is the product of `block` with the second moment."""
+        image = image - (image @ self.span) @ self.span.T
+        self.basis = np.concatenate([self.basis, self.block])
+        self.images = np.concatenate([self.images, image])
+        self.block = orthonormal(image, (self.span.T, self.basis))
+        self.steps += 1
 
     def extend(self, steps: int) -> bool:
-        """Extend the space to `steps` block steps and update `bound` and `found`.
+        """Extend the space to `steps` block steps, and update `bound` and `found`.
 
-        Returns whether a step was made; none is made if the space is complete or too large.
+        Returns whether the space has at least as many steps and is not larger than allowed.
         """
-        before = self.steps
         while not self.exhausted and self.steps < steps and self._affordable():
-            fresh = orthonormal(self.block, (self.span.T, self.basis))
-            if not len(fresh):
-                self.exhausted = True
-                break
-            if not self.steps:
-                self.first = len(fresh)
-                length = float(np.linalg.norm(self.starts @ fresh.T, 2))
-                self.share = start_share(len(self.starts)) / length
-            image = self.product(fresh)
-            self.block = image - (image @ self.span) @ self.span.T
-            self.basis = np.concatenate([self.basis, fresh])
-            self.images = np.concatenate([self.images, self.block])
-            self.steps += 1
-            self.exhausted = len(self.basis) >= self.left
-        if self.steps > before:
+            self.add(self.product(self.block))
+        if self.steps:
             self._update()
-        return self.steps > before
+        return self.steps >= steps
+
+    def final_slack(self) -> float:
+        """Return a prediction of the difference between `bound` and `found` after all steps.
+
+        After q steps the difference of the two is roughly proportional to (2q − 1)⁻³ for a flat
+        spectrum, and smaller for others. The result is 0 before `FEWEST_STEPS` steps.
+        """
+        if self.steps < FEWEST_STEPS:
+            return 0.0
+        left = (2 * self.steps - 1) / (2 * STEPS[-1] - 1)
+        return (self.bound - self.found) * left**3
 
     def _update(self) -> None:
         inner = self.basis @ self.images.T
@@ -204,7 +215,8 @@ class Complement:
         basis = np.concatenate([rows, self.basis, fresh])
         # The stored images lack their part in the decoder's span, which `rows` contain.
         across = images @ basis.T
-        inner = np.concatenate([self.images, self.product(fresh)]) @ basis.T
+        added = self.product(fresh) if len(fresh) else fresh
+        inner = np.concatenate([self.images, added]) @ basis.T
         inner = np.concatenate([across, inner])
         inner[len(rows) :, : len(rows)] = across[:, len(rows) :].T
         return np.asarray(np.linalg.eigvalsh((inner + inner.T) / 2)[::-1])

@@ -31,7 +31,7 @@ from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance
 from lucidae.linear.methods import Method
-from lucidae.linear.spectrum import TINY
+from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.weights import orthonormal_rows
 
 ZERO_LATENT = 1e-8
@@ -184,7 +184,11 @@ def _minus_diagonal(A: Array, value: float) -> Array:
 
 
 def build_model(
-    outcome: TrainedWeights, mean: Array, weight: float, covariance: Covariance
+    outcome: TrainedWeights,
+    mean: Array,
+    weight: float,
+    covariance: Covariance,
+    spectrum: Spectrum | None = None,
 ) -> Model:
     """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
 
@@ -198,13 +202,16 @@ def build_model(
         Sum of the weights of the training rows.
     covariance : Covariance
         Products with the second moment of the training rows, from which variances are computed.
+    spectrum : Spectrum, optional
+        Leading eigenpairs of the second moment. If the components are their eigenvectors, the
+        variances are their eigenvalues, and no product is computed.
     """
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp = namespace(atoms)
     components, nonzero = _unit_rows(encoder, atoms)
     ratio = weight / max(weight - 1.0, np.finfo(float).eps)
     basis = _basis(components, nonzero)
-    along, codes, inside = _measured(covariance, components, encoder, basis)
+    along, codes, inside = _measured(covariance, components, encoder, basis, spectrum)
     # Zero latents come last, all others by descending variance along their component.
     order = np.lexsort((-to_numpy(along), ~nonzero))
     index = xp.asarray(order, device=atoms.device)
@@ -277,7 +284,11 @@ def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
 
 
 def _measured(
-    covariance: Covariance, components: Array, encoder: Array, basis: Array
+    covariance: Covariance,
+    components: Array,
+    encoder: Array,
+    basis: Array,
+    spectrum: Spectrum | None,
 ) -> tuple[Array, Array, Array]:
     """Return three quantities computed from products with the second moment of the data.
 
@@ -289,6 +300,9 @@ def _measured(
     bent = largest(encoder - factors[:, None] * components)
     if basis is components and bent <= 8 * machine_epsilon(encoder) * largest(encoder):
         # At a closed form all three have the same directions, and one product serves for all.
+        if spectrum is not None and _are_eigenvectors(components, spectrum):
+            along = spectrum.values[:k]
+            return along, factors * factors * along, eye_like(k, along) * along
         inside = covariance.apply(components) @ components.mT
         along = diagonal(inside)
         return along, factors * factors * along, (inside + inside.mT) / 2
@@ -297,3 +311,13 @@ def _measured(
     variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
     inside = products[2 * k :, :] @ basis.mT
     return variances[:k], variances[k:], (inside + inside.mT) / 2
+
+
+def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
+    """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order."""
+    k = components.shape[0]
+    if spectrum.vectors.shape[1] < k:
+        return False
+    # Components were scaled to unit length, which may have changed their last digit.
+    apart = largest(components - spectrum.vectors[:, :k].mT)
+    return apart <= 4 * machine_epsilon(components)

@@ -12,6 +12,8 @@ features. Their costs in floating-point operations are:
 The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
 first if twelve products cost less than the cheaper of the other two algorithms. It is given up as
 soon as its convergence rate predicts that it will cost more than that one.
+
+The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -35,13 +37,21 @@ size it takes half a gibibyte."""
 FEWEST_PASSES = 12
 """Number of products with a block after which block Krylov iteration has usually converged."""
 
-SPARSE_COST = 30.0
-"""Time of one floating-point operation in a product of sparse matrices, relative to one in a
-product of dense matrices."""
+SPARSE_COST = 16.0
+"""Time of one floating-point operation in a product of a sparse matrix with a few vectors, relative
+to one in a product of dense matrices."""
+
+SPARSE_SQUARE_COST = 1000.0
+"""Time of one floating-point operation in the product of a sparse matrix with its own transpose,
+relative to one in a product of dense matrices: each adds to an entry that must be found."""
 
 WIDEST_SPARSE = 4
 """Largest number of vectors in a block for sparse rows. Products with wider blocks are hardly
 faster per vector, and fewer products with narrow blocks are needed in all."""
+
+SKINNY_COST = 2.0
+"""Time of one floating-point operation in a product of a large matrix with a block of a few dozen
+vectors, relative to one in a product of two large matrices."""
 
 VECTOR_COST = 8.0
 """Time of one floating-point operation in a product of a matrix and a vector, which is limited by
@@ -109,25 +119,29 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
     >>> tall.passes < 12 < square.passes
     True
     """
-    stored, unit = (n * m, 1.0) if entries is None else (entries, SPARSE_COST)
+    stored, unit, square = n * m, 1.0, 1.0
+    if entries is not None:
+        stored, unit, square = entries, SPARSE_COST, SPARSE_SQUARE_COST
     widest = WIDEST if entries is None else WIDEST_SPARSE
     width = min(k + EXTRA, widest, m)
     # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
-    to_moment, to_gram = unit * stored * stored / n, unit * stored * stored / m
+    to_moment, to_gram = square * stored * stored / n, square * stored * stored / m
     moment = to_moment + eigen_cost(m, k) if m <= EXACT_FEATURES else math.inf
     gram = to_gram + eigen_cost(n, k) + 2 * unit * stored * k if n <= EXACT_FEATURES else math.inf
-    return Costs(moment, gram, 4 * unit * stored * width, widest)
+    skinny = SKINNY_COST if entries is None else 1.0
+    return Costs(moment, gram, 4 * unit * skinny * stored * width, widest)
 
 
 def eigen_cost(size: int, k: int) -> float:
     """Return the number of operations for the k leading eigenpairs of a dense symmetric matrix.
 
-    The matrix has `size` rows. The cheaper one of a dense solver and Lanczos iteration is counted.
+    The matrix has `size` rows. The cheaper one of a dense solver and block Krylov iteration is
+    counted.
     """
     # Half of the 4/3 size³ operations of a reduction to tridiagonal form are products with vectors.
     dense = (2 / 3) * size**3 * (1 + VECTOR_COST)
-    lanczos = 2 * size**2 * VECTOR_COST * 12 * (k + 10)
-    return min(dense, lanczos) + 4 * size**2 * k
+    iterative = FEWEST_PASSES * 2 * SKINNY_COST * size**2 * (k + EXTRA)
+    return min(dense, iterative) + 4 * size**2 * k
 
 
 def gram_matrix(X: Any, mean: Array, weights: Array | None, total: float) -> Array:

@@ -79,7 +79,8 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
         outcome = _exact_outcome(method, spectrum, k)
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
-    return build_model(outcome, source.mean, source.weight, source.covariance), spectrum
+    known = spectrum if solver.closed_form else None
+    return build_model(outcome, source.mean, source.weight, source.covariance, known), spectrum
 
 
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:

@@ -34,6 +34,9 @@ DENSE_FEATURES = 1024
 BLOCK_ROWS = 2048
 """Number of rows that are centred and multiplied at a time."""
 
+SHIFT_ROWS = 64
+"""Number of rows that are shifted and squared at a time, so that they stay in the cache."""
+
 SHORTEST = 1e-290
 """A decoder column whose largest absolute entry is at most this counts as zero.
 
@@ -211,27 +214,64 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights)
     weight = float(shares.sum())
     shares = shares / weight
-    zero = np.zeros(X.shape[1])
-    if scipy.sparse.issparse(X):
-        mean = np.asarray(shares @ X.astype(np.float64)).ravel()
-        own = np.asarray(shares @ X.astype(np.float64).power(2)).ravel() - mean**2
-        total = float(np.sum(own))
-        if float(mean @ mean) <= LARGE_MEAN * total:
-            return Data(mean, total, _uncentred(X, shares, mean), own, weight=weight)
-    # The mean of the deviations from a first mean corrects its rounding error.
-    mean = sum((part for part, _ in _centred_sums(X, shares, zero, None)), zero)
-    rest, own = zero, zero
-    for part, squares in _centred_sums(X, shares, mean, None):
-        rest, own = rest + part, own + squares
-    mean, own = mean + rest, own - rest**2
+    mean, own = _mean_and_variances(X, shares)
     total = float(np.sum(own))
-    if is_numpy(X) and X.dtype == np.float64 and float(mean @ mean) <= LARGE_MEAN * total:
+    double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
+    if double and float(mean @ mean) <= LARGE_MEAN * total:
         return Data(mean, total, _uncentred(X, shares, mean), own, weight=weight)
 
     def product(rows: Vector) -> Vector:
-        return sum((part for part, _ in _centred_sums(X, shares, mean, rows)), 0.0 * rows)
+        return sum((part for part in _centred_products(X, shares, mean, rows)), 0.0 * rows)
 
     return Data(mean, total, product, own, weight=weight)
+
+
+def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
+    """Return mean and variance of each column of X; `shares` are the weights, of sum 1.
+
+    The columns are shifted by their mean over a few rows before they are squared. Where the shift
+    turns out to be far from the mean, for the standard deviation, a second pass is made.
+    """
+    shift = np.zeros(X.shape[1])
+    if not scipy.sparse.issparse(X):
+        shift = to_numpy(as_double(X[: min(SHIFT_ROWS, X.shape[0]), :])).mean(axis=0)
+    for _ in range(3):
+        rest, squares = _shifted_sums(X, shares, shift)
+        mean, own = shift + rest, squares - rest**2
+        if np.all(rest**2 <= LARGE_MEAN * own):
+            break
+        shift = mean
+    return mean, own
+
+
+def _shifted_sums(X: Any, shares: Vector, shift: Vector) -> tuple[Vector, Vector]:
+    """Return Σ p (x − s) and Σ p (x − s)² for each column x of X, shifted by s, with weights p."""
+    if scipy.sparse.issparse(X):
+        stored = X.astype(np.float64)
+        # Entries that are not stored are zero: they contribute −s and s².
+        moved = stored.copy()
+        moved.data = moved.data - shift[stored.tocoo().coords[1]]
+        absent = 1.0 - np.asarray(shares @ _pattern(stored)).ravel()
+        first = np.asarray(shares @ moved).ravel() - absent * shift
+        moved.data = moved.data**2
+        return first, np.asarray(shares @ moved).ravel() + absent * shift**2
+    first, second = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for start in range(0, X.shape[0], SHIFT_ROWS):
+        chosen = slice(start, min(start + SHIFT_ROWS, X.shape[0]))
+        block = as_double(X[chosen, :])
+        block = block - like(shift, block)
+        share = like(shares[chosen], block)
+        first += to_numpy(share @ block)
+        block *= block
+        second += to_numpy(share @ block)
+    return first, second
+
+
+def _pattern(X: Any) -> Any:
+    """Return a sparse matrix that is 1 where an entry of X is stored."""
+    ones = X.copy()
+    ones.data = np.ones_like(ones.data)
+    return ones
 
 
 def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
@@ -240,34 +280,28 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
     For the mean μ and the weights p (`shares`, of sum 1), Σv = Xᵀc − (1ᵀc)μ with the weighted
     projections c = p(Xv − 1μᵀv).
     """
+    sparse = scipy.sparse.issparse(X)
 
     def product(rows: Vector) -> Vector:
-        codes = shares[:, None] * (np.asarray(X @ rows.T) - mean @ rows.T)
-        return np.asarray(X.T @ codes - np.outer(mean, codes.sum(axis=0))).T
+        codes = shares[:, None] * (np.asarray(X @ np.ascontiguousarray(rows.T)) - mean @ rows.T)
+        sums = (X.T @ codes).T if sparse else codes.T @ X
+        return np.asarray(sums - np.outer(codes.sum(axis=0), mean))
 
     return product
 
 
-def _centred_sums(
-    X: Any, shares: Vector, mean: Vector, rows: Vector | None
-) -> Iterator[tuple[Any, Any]]:
-    """Yield sums over `BLOCK_ROWS` rows x of X at a time, centred about μ, with weights p.
+def _centred_products(X: Any, shares: Vector, mean: Vector, rows: Vector) -> Iterator[Vector]:
+    """Yield Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, over `BLOCK_ROWS` rows x of X at a time.
 
-    Each pair contains Σ p (x − μ) and, per feature, Σ p (x − μ)² if `rows` is None; otherwise an
-    array with Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. `shares` are the weights,
-    `mean` is μ.
+    `shares` are the weights p, and `mean` is μ.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
         chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
-        part, share = X[chosen, :], shares[chosen]
+        part = X[chosen, :]
         block = part.toarray() if scipy.sparse.issparse(part) else part
         block = as_double(block) - like(mean, as_double(block))
-        share = like(share, block)
-        if rows is None:
-            yield to_numpy(share @ block), to_numpy(share @ (block * block))
-        else:
-            codes = block @ like(rows, block).mT
-            yield to_numpy((codes * share[:, None]).mT @ block), None
+        codes = block @ like(rows, block).mT
+        yield to_numpy((codes * like(shares[chosen], block)[:, None]).mT @ block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,23 +484,29 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     """
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
-    probed = data.apply(np.concatenate([span.T, drawn_after(1, data.variances, span)]))
-    image = probed[:-1]
+    rounding = data.n_features * EPS * data.trace
+    starts = drawn_after(min(STARTS, data.n_features - span.shape[1]), data.variances, data.mean, span)
+    rest = Complement(data.product, span, rounding, starts)
+    # One pass over the data serves for the decoder's span and for the first Krylov step.
+    images = data.apply(np.concatenate([span.T, rest.block]))
+    image = images[: span.shape[1]]
+    if len(rest.block):
+        rest.add(images[span.shape[1] :])
     inside, turn = np.linalg.eigh((image @ span + (image @ span).T) / 2)
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
     residual = image - inside[:, None] * span.T
-    rounding = data.n_features * EPS * data.trace
-    left = min(STARTS, data.n_features - span.shape[1])
-    starts = drawn_after(left, probed, data.mean)
-    rest = Complement(data.product, span, data.trace - float(np.sum(inside)), rounding, starts)
     size = float(np.linalg.norm(residual)) + rounding
+    # No eigenvalue outside is larger than the trace there.
+    rest.bound = max(data.trace - float(np.sum(inside)), 0.0) + 4 * rounding
     for steps in STEPS:
         # More steps help as long as the bound on the complement decides, and not its Ritz value.
         gap, best = float(inside[-1]) - rest.bound, float(inside[-1]) - rest.found
-        decided = best <= 0.0 or size < 1e-3 * gap or (gap > best / 2 and rest.steps > 0)
-        if decided or not rest.extend(steps):
+        decided = best <= 0.0 or size < 1e-3 * gap or (gap > best / 2 and rest.found > 0.0)
+        if decided or rest.final_slack() > best or not rest.extend(steps):
             break
-    ritz = rest.ritz(span.T, image, residual)
+    # Residuals that are nearly zero do not raise the Ritz values of the span.
+    tiny = size**2 <= rounding * float(inside[0])
+    ritz = rest.ritz(span.T, image, residual[:0] if tiny else residual)
     return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k, basis_error)
 
 
