@@ -92,7 +92,7 @@ CLOSED_FORMS = [
     data.RowsCovariance.codes,
     data.RowsCovariance.centred_products,
     data.RowsCovariance.apply,
-    data._mean_and_trace,
+    data._centred_statistics,
     eigen.leading_eigenpairs,
     eigen.subset_eigenpairs,
     eigen.are_orthonormal,

@@ -137,9 +137,7 @@ def _start(rows: Array) -> _Space:
     return _Space(block, np.zeros((0, 0)), block)
 
 
-def _with_random_rows(
-    block: Array, basis: Array, rng: np.random.Generator, count: int
-) -> Array:
+def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, count: int) -> Array:
     """Return `block` and `count` random rows, orthonormal to each other and to the rows `basis`."""
     xp = namespace(basis)
     rows = normal(rng, (count, int(basis.shape[1])), basis)

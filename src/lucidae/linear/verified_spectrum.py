@@ -485,7 +485,9 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
     rounding = data.n_features * EPS * data.trace
-    starts = drawn_after(min(STARTS, data.n_features - span.shape[1]), data.variances, data.mean, span)
+    starts = drawn_after(
+        min(STARTS, data.n_features - span.shape[1]), data.variances, data.mean, span
+    )
     rest = Complement(data.product, span, rounding, starts)
     # One pass over the data serves for the decoder's span and for the first Krylov step.
     images = data.apply(np.concatenate([span.T, rest.block]))
