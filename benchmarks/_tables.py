@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -155,3 +155,86 @@ def missing_peers(packages: Mapping[str, str] | None = None) -> list[str]:
     """Return the peers whose package is not installed."""
     known = PACKAGES if packages is None else packages
     return [peer for name, peer in known.items() if importlib.util.find_spec(name) is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One line of the table of peers: some work of ours beside the same work of a peer.
+
+    Parameters
+    ----------
+    number : str
+        Number of the requirement, such as "P13".
+    work : str
+        What was done.
+    ours : Times or None
+        Our times; None if there are none, which `notes` explains.
+    peer : str
+        Name of the peer.
+    theirs : Times or None
+        Times of the peer; None if there are none.
+    most : float, optional
+        Largest ratio of our median to that of the peer that is asked for.
+    others_met : bool, default=True
+        Whether what else is asked for is met.
+    notes : str
+        Errors, peaks of memory, or the reason of missing times.
+    """
+
+    number: str
+    work: str
+    ours: Times | None
+    peer: str
+    theirs: Times | None
+    most: float | None = None
+    others_met: bool = True
+    notes: str = ""
+
+    HEADER: ClassVar = (
+        "#",
+        "work",
+        "lucidae",
+        "peer",
+        "its time",
+        "ratio",
+        "asked",
+        "met",
+        "notes",
+    )
+
+    @property
+    def ratio(self) -> float:
+        """Our median divided by that of the peer; NaN if one is missing."""
+        if self.ours is None or self.theirs is None:
+            return float("nan")
+        return self.ours.median / self.theirs.median
+
+    @property
+    def met(self) -> str:
+        """Whether what is asked for is met: "yes", "**NO**", or a dash if nothing can be said."""
+        if not self.others_met:
+            return "**NO**"
+        if self.most is None or not np.isfinite(self.ratio):
+            return "–"
+        return "yes" if self.ratio <= self.most else "**NO**"
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table."""
+        return [
+            self.number,
+            self.work,
+            "–" if self.ours is None else str(self.ours),
+            self.peer,
+            "–" if self.theirs is None else str(self.theirs),
+            f"{self.ratio:.2f}" if np.isfinite(self.ratio) else "–",
+            "–" if self.most is None else f"≤ {self.most:.3g}",
+            self.met,
+            self.notes or "–",
+        ]
+
+
+def comparison_table(comparisons: Iterable[Comparison]) -> str:
+    """Return the table of some comparisons, and the peers that are not installed."""
+    table = markdown(Comparison.HEADER, [entry.cells() for entry in comparisons])
+    missing = "; ".join(missing_peers()) or "none"
+    return f"{table}\n\nPeers that are not installed: {missing}."
