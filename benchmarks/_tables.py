@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,9 @@ from statistics import median
 from typing import Any, ClassVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lucidae.datasets import load_mnist
 
 Work = Callable[[], object]
 
@@ -67,6 +71,26 @@ def interleaved(works: Mapping[str, Work], repeats: int) -> dict[str, Times]:
     """Return the times of all works, which are run in turn `repeats` times."""
     rounds = [{name: seconds(work) for name, work in works.items()} for _ in range(repeats)]
     return {name: Times(tuple(times[name] for times in rounds)) for name in works}
+
+
+def best_times(works: Mapping[str, Work], repeats: int) -> dict[str, Times]:
+    """Return the times of each work at its best number of BLAS threads, one or all cores."""
+    found: dict[str, list[Times]] = {name: [] for name in works}
+    for threads in sorted({1, os.cpu_count() or 1}):
+        with threadpool_limits(threads):
+            for name, times in interleaved(works, repeats).items():
+                found[name].append(times)
+    return {name: min(tried, key=lambda times: times.median) for name, tried in found.items()}
+
+
+def mnist_rows() -> tuple[str, np.ndarray]:
+    """Return MNIST if it is cached, else random numbers of its size and spectrum, with a name."""
+    try:
+        return "MNIST", load_mnist(dtype="float64").data
+    except FileNotFoundError:
+        rng = np.random.default_rng(0)
+        spread = np.sqrt(5.1 * np.arange(1, 785.0) ** -1.2)
+        return "random numbers", rng.standard_normal((60_000, 784)) * spread
 
 
 @contextmanager
