@@ -213,6 +213,8 @@ def test_a_peer_counts_if_it_is_as_accurate():
     assert shapes.counts(2e-10, 3e-11, "float64")
     assert shapes.counts(9e-6, 1e-8, "float32")
     assert not shapes.counts(math.nan, 1e-15, "float64")
+    assert shapes.counts(1e-12, math.nan, "float64")
+    assert not shapes.counts(1e-3, math.nan, "float64")
 
 
 def test_the_fastest_accurate_peer_decides():
