@@ -106,14 +106,26 @@ def block_width(m: int, k: int) -> int:
     return min(k + 1 + 6, 32, m)
 
 
-def basis_operations(m: int, b: int, passes: int) -> float:
-    """Return the operations of the factorisations in block Krylov iteration.
+def basis_sizes(k: int, b: int, passes: int) -> list[int]:
+    """Return the number of vectors in the basis of a Krylov space in each pass.
 
-    In each pass, a singular value decomposition and a QR decomposition of a block of b × m numbers
-    take 18 m b² operations. The eigendecomposition of the restricted matrix, which has j b rows in
-    pass j, takes 9 (j b)³; the sum over the passes is about 9/4 b³ passes⁴.
+    A pass adds b vectors. A restart keeps the basis below a largest size; between restarts it is
+    counted with this size.
     """
-    return 18.0 * m * b * b * passes + 9 / 4 * b**3 * float(passes) ** 4
+    largest = 2 * (k + 1 + max(2 * b, 24)) + 4 * b
+    return [min(j * b, largest) for j in range(1, passes + 1)]
+
+
+def orthogonalisation(m: int, k: int, b: int, passes: int) -> tuple[float, float]:
+    """Return the operations of the products and of the factorisations with the basis.
+
+    In each pass, the new block of b vectors is projected three times on the B vectors of the basis,
+    which takes 12 m b B operations. Its QR decomposition takes 10 m b² operations, and the
+    eigendecomposition of the restricted matrix takes 9 B³.
+    """
+    sizes = np.array(basis_sizes(k, b, passes), dtype=float)
+    products, restricted = 12.0 * m * b * sizes.sum(), 9.0 * np.sum(sizes**3)
+    return float(products), float(10.0 * m * b * b * passes + restricted)
 
 
 def tree_depth(chunks: int) -> int:
@@ -146,17 +158,14 @@ def gram_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
 
 
 def krylov_cost(n: int, m: int, k: int, passes: int, size: int = 8) -> Cost:
-    """Block Krylov iteration on rows in memory: two products with all rows in each pass.
-
-    In pass j the new block of b vectors is orthogonalised against j blocks in four projections,
-    which take 16 m b² j operations; their sum is 8 m b² passes².
-    """
+    """Block Krylov iteration on rows in memory: two products with all rows in each pass."""
     b = block_width(m, k)
+    products, factorisations = orthogonalisation(m, k, b, passes)
     return Cost(
-        products=passes * 4.0 * n * m * b + 8.0 * m * b * b * passes**2,
-        eigen=basis_operations(m, b, passes),
+        products=passes * 4.0 * n * m * b + products,
+        eigen=factorisations,
         memory=passes * 2.0 * n * m * size,
-        space=float(n) * m * size + DOUBLE * m * b * (passes + 2.0),
+        space=float(n) * m * size + DOUBLE * float(m) * (basis_sizes(k, b, passes)[-1] + 2 * b),
     )
 
 
@@ -206,29 +215,46 @@ def tasks_of_tree(chunks: int) -> float:
 
 
 def pass_cost(
-    n: int, m: int, k: int, passes: int, size: int = 4, *, chunks: int = 1, workers: int = 1
+    n: int,
+    m: int,
+    k: int,
+    passes: int,
+    size: int = 4,
+    *,
+    row_chunks: int = 1,
+    column_chunks: int = 1,
+    workers: int = 1,
 ) -> Cost:
     """Block Krylov iteration without a matrix, which reads the data from files in each pass.
 
-    With several workers, each pass sends the block of b vectors to all of them and merges the
-    products of the chunks, b vectors each, in a tree. The basis is in one process.
+    With several workers, each pass sends the block of b vectors to all of them, each of which can
+    pass it on, so that it is sent 1 + ⌈log₂ workers⌉ times one after the other. Then it merges the
+    products of the chunks, b × (columns of the chunk) numbers each, in a tree. If the columns are
+    divided too, the codes of each chunk, b numbers for each of its rows, are summed over its
+    row of chunks first. The basis is in one process.
     """
-    b = block_width(m, k)
-    share, block = 1.0 / workers, DOUBLE * float(m) * b
-    spread = (
-        0.0
-        if workers == 1
-        else workers + chunks * share * (1 - share) + FAN_IN * tree_depth(min(chunks, workers))
+    b, share, entries = block_width(m, k), 1.0 / workers, float(n) * m
+    block = DOUBLE * float(m) * b
+    products, factorisations = orthogonalisation(m, k, b, passes)
+    tree = float(row_chunks) * m * b
+    codes = float(n) * column_chunks * b if column_chunks > 1 else 0.0
+    sent = DOUBLE * (tree + codes) * share * (1 - share)
+    copies = 1 + math.ceil(math.log2(workers)) + FAN_IN * tree_depth(min(row_chunks, workers))
+    sent += block * copies
+    joins = tasks_of_tree(row_chunks) - row_chunks
+    chunks = row_chunks * column_chunks
+    tasks = (
+        chunks + joins if column_chunks == 1 else 3 * chunks + row_chunks + column_chunks * joins
     )
-    entries = float(n) * m
     return Cost(
-        products=passes * 4.0 * entries * b * share + 8.0 * m * b * b * passes**2,
-        eigen=basis_operations(m, b, passes),
+        products=passes * 4.0 * entries * b * share + products,
+        eigen=factorisations,
         memory=passes * share * entries * (size + 4 * DOUBLE),
         disk=passes * share * entries * size,
-        network=passes * block * spread,
-        messages=0.0 if workers == 1 else passes * tasks_of_tree(chunks),
-        space=block * (passes + 2.0) + 2.0 * BLOCK_BYTES * (1 + DOUBLE / size),
+        network=0.0 if workers == 1 else passes * sent,
+        messages=0.0 if workers == 1 else passes * tasks,
+        space=DOUBLE * float(m) * (basis_sizes(k, b, passes)[-1] + 2 * b)
+        + 2.0 * BLOCK_BYTES * (1 + DOUBLE / size),
     )
 
 
@@ -451,9 +477,9 @@ def questions(passes: int = 12) -> list[Question]:
         ),
         Question(
             "10⁹ × 1000",
-            f"matrix-free, {passes} passes, 256 MiB",
+            f"matrix-free, {passes} passes, chunks of 256 MiB of rows",
             100,
-            pass_cost(*tall, K, passes, chunks=large, workers=100),
+            pass_cost(*tall, K, passes, row_chunks=large, workers=100),
         ),
         Question(
             "10⁸ × 10⁴",
@@ -463,9 +489,9 @@ def questions(passes: int = 12) -> list[Question]:
         ),
         Question(
             "10⁸ × 10⁴",
-            f"matrix-free, {passes} passes, 256 MiB",
+            f"matrix-free, {passes} passes, chunks of 256 MiB of rows",
             100,
-            pass_cost(10**8, 10**4, K, passes, chunks=large, workers=100),
+            pass_cost(10**8, 10**4, K, passes, row_chunks=large, workers=100),
         ),
         Question(
             "10⁶ × 10⁶",
@@ -481,9 +507,15 @@ def questions(passes: int = 12) -> list[Question]:
         ),
         Question(
             "10⁶ × 10⁶",
-            f"matrix-free, {passes} passes, 256 MiB",
+            f"matrix-free, {passes} passes, chunks of 256 MiB of rows",
             100,
-            pass_cost(*square, K, passes, chunks=large, workers=100),
+            pass_cost(*square, K, passes, row_chunks=large, workers=100),
+        ),
+        Question(
+            "10⁶ × 10⁶",
+            f"matrix-free, {passes} passes, chunks of 8192 × 8192",
+            100,
+            pass_cost(*square, K, passes, row_chunks=123, column_chunks=123, workers=100),
         ),
     ]
 

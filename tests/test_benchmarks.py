@@ -293,8 +293,17 @@ def test_operations_of_the_products_are_those_of_loops():
     pairs = sum(2 for _ in range(m) for i in range(n) for j in range(n) if i < j)
     assert scaling.gram_cost(n, m, k).products == pairs + n * m + 2 * n * m * k
     b = scaling.block_width(m, k)
-    expected = sum(2 * (2 * n * m * b) + 8 * m * b * b * (2 * j - 1) for j in range(1, passes + 1))
+    projections = sum(3 * 2 * (2 * m * b * b * j) for j in range(1, passes + 1))
+    expected = passes * 2 * (2 * n * m * b) + projections
     assert scaling.krylov_cost(n, m, k, passes).products == expected
+
+
+def test_restarts_keep_the_basis_small():
+    sizes = scaling.basis_sizes(10, 17, 100)
+    assert sizes[:3] == [17, 34, 51]
+    assert sizes[-1] == sizes[50] == max(sizes)
+    costs = [scaling.pass_cost(10**6, 10**6, 10, passes) for passes in (20, 40)]
+    assert costs[1].space == costs[0].space
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 8, 9, 64, 65, 1000])
@@ -323,9 +332,18 @@ def test_costs_grow_with_rows_passes_and_workers():
     assert costs[1].disk == 2 * costs[0].disk
     assert costs[1].space == costs[0].space
     shared = [
-        scaling.pass_cost(10**6, 300, 5, 10, chunks=640, workers=w).terms()[:4] for w in (2, 4, 8)
+        scaling.pass_cost(10**6, 300, 5, 10, row_chunks=640, workers=w).terms()[:4]
+        for w in (2, 4, 8)
     ]
     assert all(np.all(more <= fewer) for fewer, more in pairwise(shared))
+
+
+def test_square_chunks_send_less_than_chunks_of_whole_rows():
+    rows = scaling.pass_cost(10**6, 10**6, 10, 5, row_chunks=14_400, workers=100)
+    square = scaling.pass_cost(10**6, 10**6, 10, 5, row_chunks=120, column_chunks=120, workers=100)
+    assert square.network < 0.25 * rows.network
+    assert square.disk == rows.disk
+    assert square.messages > rows.messages
 
 
 CONSTANTS = {
