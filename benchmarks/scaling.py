@@ -12,7 +12,7 @@ explained in ``docs/scaling.md``, whose tables this script replaces.
 A worker is one process with one thread. For predictions, the rate of reading of a worker and the
 rate of its network are at most `--disk-rate` and `--network-rate`, because the files that are
 measured are read from the page cache and the processes that are measured are on one machine. The
-script takes about two minutes.
+script takes about five minutes.
 """
 
 from __future__ import annotations
