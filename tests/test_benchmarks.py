@@ -1,5 +1,6 @@
 """The computing parts of the benchmarks: formulas of costs, references, verdicts and tables."""
 
+import argparse
 import json
 import math
 import time
@@ -431,6 +432,25 @@ def test_exact_components_are_those_of_the_whole_file(tmp_path):
     exact = vectors[:, ::-1][:, : streams.COMPONENTS].T
     assert _tables.component_error(streams.exact_components(16), exact) < 1e-10
     assert sum(len(batch) for batch in streams.batches_of_npy(str(path))) == len(rows)
+
+
+def test_peers_have_a_limit_of_their_own(monkeypatch):
+    jobs = {
+        "ours": streams.Job("ours", "npy", Path("rows.npy"), 1),
+        "Dask": streams.Job("dask", "lucidae", Path("rows.npy"), 1),
+        "peer": streams.Job("dask", "full", Path("rows.npy"), 1),
+    }
+
+    def run(job, limit):
+        if not job.is_ours:
+            raise RuntimeError(f"stopped after {limit:g} s")
+        return {"seconds": limit, "megabytes": 1.0}
+
+    monkeypatch.setattr(streams.Job, "run", run)
+    arguments = argparse.Namespace(repeats=2, time_limit=9.0, peer_limit=3.0)
+    found = streams.measured(jobs, arguments)
+    assert found["ours"].times == found["Dask"].times == _tables.Times((9.0, 9.0))
+    assert found["peer"].failure == "stopped after 3 s"
 
 
 def test_figures_of_failed_and_finished_jobs():
