@@ -1,4 +1,8 @@
-"""Run all benchmarks, or those that are named: ``python -m benchmarks [moments linear …]``."""
+"""Run all benchmarks, or those that are named: ``python -m benchmarks [moments linear …]``.
+
+Options after the names are passed on: ``python -m benchmarks shapes --small``. Without names, those
+benchmarks are left out that another one includes.
+"""
 
 import runpy
 import sys
@@ -6,20 +10,33 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
+INCLUDED = {"streams": "peers"}
+"""Benchmarks whose rows are part of the table of another one."""
+
 
 def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("[a-z]*.py"))
 
 
-def main(wanted: list[str]) -> int:
+def divided(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names of benchmarks and the options that follow them."""
+    count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    return arguments[:count], arguments[count:]
+
+
+def main(arguments: list[str]) -> int:
+    wanted, options = divided(arguments)
     unknown = sorted(set(wanted) - set(names()))
     if unknown:
         print(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(names())}")
         return 2
-    for name in wanted or names():
+    if options and len(wanted) != 1:
+        print(f"options ({' '.join(options)}) need the name of one benchmark before them")
+        return 2
+    for name in wanted or [name for name in names() if name not in INCLUDED]:
         print(f"\n== {name}", flush=True)
-        sys.argv = [name]
-        runpy.run_path(str(HERE / f"{name}.py"), run_name="__main__")
+        sys.argv = [name, *options]
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
     return 0
 
 

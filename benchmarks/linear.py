@@ -1,6 +1,6 @@
 """Linear autoencoders against PyTorch, IncrementalPCA, PCA and a dense Hessian.
 
-Run with ``python benchmarks/linear.py``. MNIST is used when it is cached (``lucidae data fetch``),
+Run with ``python -m benchmarks linear``. MNIST is used when it is cached (``lucidae data fetch``),
 random numbers of its size and spectrum otherwise. Work and peers are timed in turn in one process,
 each at its best number of threads; figures are medians and their ratios. Growth is the slope of
 log time over log size, beside the one that theory gives.
@@ -20,8 +20,8 @@ import torch
 from sklearn.decomposition import PCA, IncrementalPCA
 from threadpoolctl import threadpool_limits
 
+from benchmarks._tables import mnist_rows
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.datasets import load_mnist
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import MethodSettings, make_method
@@ -43,15 +43,6 @@ STEPS = 20
 THREADS = tuple(sorted({1, os.cpu_count() or 1}))
 
 Work = Callable[[], object]
-
-
-def rows() -> tuple[str, np.ndarray]:
-    try:
-        return "MNIST", load_mnist(dtype="float64").data
-    except FileNotFoundError:
-        rng = np.random.default_rng(0)
-        spread = np.sqrt(5.1 * np.arange(1, 785.0) ** -1.2)
-        return "random numbers", rng.standard_normal((60_000, 784)) * spread
 
 
 def seconds(work: Work) -> float:
@@ -224,36 +215,16 @@ def streaming(X: np.ndarray) -> None:
 
 
 def at_once(X: np.ndarray) -> None:
-    print(f"P3  full batch, k = {K}")
-    for dtype in ("float64", "float32"):
-        data = X.astype(dtype)
-        works: dict[str, Work] = {
-            "ours": lambda data=data: LinearAutoencoder(K).fit(data),
-            "peer": lambda data=data: PCA(K, svd_solver="covariance_eigh").fit(data),
-        }
-        times = best_medians(works, repeats=7)
-        ratio = times["ours"] / times["peer"]
-        note = verdict("≤ 1.1", ratio <= 1.1) if dtype == "float64" else "(ours sums in float64)"
-        print(
-            f"    {dtype}: PCA {times['peer']:.3f} s, LinearAutoencoder {times['ours']:.3f} s, "
-            f"ratio {ratio:.2f}  {note}"
-        )
-
-
-# P18: a small fit, whose cost is validation and Python calls.
-
-
-def small_fit() -> None:
-    X = np.random.default_rng(0).standard_normal((100, 10)) * np.linspace(3, 0.5, 10)
-    with threadpool_limits(1):
-        ours, peer = (
-            min(seconds(lambda kind=kind: kind(3).fit(X)) for _ in range(500))
-            for kind in (LinearAutoencoder, PCA)
-        )
-    ratio = ours / peer
+    works: dict[str, Work] = {
+        "ours": lambda: LinearAutoencoder(K).fit(X),
+        "peer": lambda: PCA(K, svd_solver="covariance_eigh").fit(X),
+    }
+    times = best_medians(works, repeats=7)
+    ratio = times["ours"] / times["peer"]
+    print(f"P3  full batch, k = {K} (float32: P13 in benchmarks/peers.py)")
     print(
-        f"P18 small fit, 100 × 10, k = 3 (best of 500): PCA {1e3 * peer:.2f} ms, "
-        f"LinearAutoencoder {1e3 * ours:.2f} ms, ratio {ratio:.2f}  {verdict('≤ 2', ratio <= 2)}"
+        f"    PCA {times['peer']:.3f} s, LinearAutoencoder {times['ours']:.3f} s, "
+        f"ratio {ratio:.2f}  {verdict('≤ 1.1', ratio <= 1.1)}"
     )
 
 
@@ -334,11 +305,10 @@ def growth() -> None:
 
 
 if __name__ == "__main__":
-    source, data = rows()
+    source, data = mnist_rows()
     print(f"{source}, {data.shape[0]} × {data.shape[1]}, threads tried: {THREADS}")
     training(data)
     streaming(data)
     at_once(data)
-    small_fit()
     hessian(data)
     growth()
