@@ -82,7 +82,8 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         The values that `lucidae.dropout.verifier.measure` returned.
     tolerance : float
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        what least squares explains of E‖y‖². Relative distances are compared with its square root,
+        what least squares explains of E‖y‖², the mean squared norm of the outputs y. Relative
+        distances are compared with its square root,
         since the loss is quadratic in them.
 
     Returns
@@ -117,9 +118,9 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the loss minus its global minimum is zero within the tolerance.
 
-    The difference is relative to ‖M‖², what least squares explains of E‖y‖². A difference below
-    −tolerance is refuted too: then the loss or the lower bound was computed wrongly. The claim is
-    undecided if rounding errors are too large.
+    The difference is relative to what least squares explains of the mean squared output E‖y‖². A
+    difference below −tolerance is refuted too: then the loss or the lower bound was computed
+    wrongly. The claim is undecided if rounding errors are too large.
     """
     if figures.gap is None:
         return _bounded_gap(figures, tolerance)
@@ -198,7 +199,7 @@ def _lost(figures: DropoutFigures) -> str:
 
 
 def _saddle_advice(figures: DropoutFigures) -> str:
-    """Return the advice for weights at a strict saddle, with the reason found by `classify`."""
+    """Return the advice for weights at a strict saddle of the loss, with the reason for it."""
     return f"The weights are at a strict saddle. {figures.reason}"
 
 
@@ -385,8 +386,8 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance.
 
-    The gap is the loss minus its global minimum, relative to ‖M‖². The claim fails if the rows and
-    their second moment contradict each other.
+    The gap is the loss minus its global minimum, relative to what least squares explains of the
+    mean squared output. The claim fails if the rows and their second moment contradict each other.
     """
     statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
@@ -408,10 +409,10 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return the reported strength of dropout below which the tied optimum has full rank.
+    """Return a claim that reports below which strength of dropout the tied optimum has full rank.
 
-    For tied weights this is the condition of Mianjy et al. 2018, Theorem 4.3; otherwise the result
-    is empty.
+    For tied weights (both layers share them) this is the condition of Mianjy et al. 2018, Theorem
+    4.3; otherwise the result is empty.
     """
     if figures.paper_bound is None:
         return ()
@@ -433,7 +434,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _sampling(figures: DropoutFigures) -> Claim:
-    """Return the reported number of components that stand out from the sampling noise."""
+    """Return a claim that reports how many components stand out from the sampling noise."""
     statement = "number of leading singular directions of the data that exceed sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
@@ -452,7 +453,7 @@ def certificate_of(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on a problem; `title` is the heading of the certificate.
+    """Return the certificate of weights on the second moments of the data, headed by `title`.
 
     The other arguments are those of `lucidae.dropout.verifier.measure`.
     """
@@ -468,7 +469,8 @@ def _explained(
 ) -> DropoutFigures:
     """Return the measured values with a reason added if tied weights are at a strict saddle.
 
-    The reason is the sentence of `classify` on how to leave the saddle. No number changes.
+    The reason is the sentence of `lucidae.dropout.landscape.classify` on how to leave the saddle.
+    No number changes.
     """
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):

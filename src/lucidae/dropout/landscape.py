@@ -183,7 +183,8 @@ def _saddle(
 ) -> Classification:
     """Return the classification of a strict saddle, with its direction of most negative curvature.
 
-    `factor` are the weights U. The direction is the best of those in `ESCAPES`.
+    `factor` are the weights U. The direction is the best of those that the functions in `ESCAPES`
+    return.
     """
     found = {
         name: (_curvature_along(objective, factor, direction), direction)
@@ -268,7 +269,7 @@ _REASONS = {
 def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
     """Return the leading eigenvector of the target M in the complement of the range of U.
 
-    The columns of `basis` are an orthonormal basis of the range of U.
+    U are the tied weights. The columns of `basis` are an orthonormal basis of their range.
     """
     matrix = objective.problem.cross
     outside = matrix - basis @ (basis.mT @ matrix)
@@ -283,7 +284,8 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
 def _rank(singular_values: Array, factor: Array) -> int:
     """Return the numerical rank of the weights U (`factor`) from its singular values.
 
-    A singular value counts if it exceeds √(size · ε) times the largest one: its square, an
+    A singular value counts if it exceeds √(size · ε) times the largest one, with the rounding unit
+    ε: its square, an
     eigenvalue of UUᵀ, is then larger than rounding errors.
     """
     xp = namespace(singular_values)
@@ -302,7 +304,10 @@ def is_equalized(factor: Array, tolerance: float = 1e-6) -> bool:
 
 
 def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:
-    """Return the second derivative of the tied loss at U (`factor`) along a unit direction."""
+    """Return the second derivative of the loss of tied weights U (`factor`) along a direction.
+
+    The direction has unit norm.
+    """
     return scalar(trace(direction.mT @ objective.tied_hessian_product(factor, direction)))
 
 

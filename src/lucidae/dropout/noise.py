@@ -26,7 +26,7 @@ NOT_A_SAMPLE = (
 
 
 class Separation(NamedTuple):
-    """How many leading components exceed sampling noise, and a sentence that explains it.
+    """How many leading components of a network exceed sampling noise, and a sentence on it.
 
     Attributes
     ----------

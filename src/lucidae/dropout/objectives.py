@@ -233,7 +233,10 @@ class DropoutObjective:
     strength: Any
 
     def loss(self, weights: Weights) -> Array:
-        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
+        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout.
+
+        x are the inputs and y the outputs; U and V are the outgoing and incoming `weights`.
+        """
         left, right = weights
         if self.problem.root is not None:
             outward = self.problem.root[:, right.shape[-2] :]
@@ -260,7 +263,7 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return the penalty that dropout adds to the loss: λ times the squared path norm.
+        """Return the penalty that dropout adds to the loss: strength times squared path norm.
 
         The squared path norm is Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ, with the outgoing and incoming weights uᵢ and vᵢ
         of the hidden units and the second moment C of the inputs.
@@ -273,7 +276,7 @@ class DropoutObjective:
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return the gradient of the expected dropout loss with respect to the weights U and V."""
+        """Return the gradient of the expected dropout loss with respect to both layers' weights."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
@@ -359,10 +362,11 @@ class DropoutObjective:
         return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
     def _through_root(self, right: Array) -> Array:
-        """Return F_x V, with the columns F_x of the inputs in the triangular factor F of the rows.
+        """Return F_x V for incoming weights V (`right`) and the triangular factor F of the rows.
 
-        The squared norm of column i is vᵢᵀC vᵢ, with the incoming weights vᵢ and C = F_xᵀF_x. It is
-        more accurate than from C, because F is not squared.
+        F_x are the columns of F that belong to the inputs. The squared norm of column i of the
+        result is vᵢᵀC vᵢ, with the incoming weights vᵢ of unit i and the second moment C = F_xᵀF_x
+        of the inputs. It is more accurate than from C, because F is not squared.
         """
         root = self.problem.root
         assert root is not None

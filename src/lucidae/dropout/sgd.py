@@ -171,10 +171,11 @@ class Runs(NamedTuple):
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return the runs at the start of training: from the weights `start`, or random if None.
+    """Return the networks (runs) at the start of training: `start`, or random weights if None.
 
-    Weights of wrong shapes are an error. `scale` is the size of random weights, relative to the
-    square root of the norm of `matrix`.
+    Weights of wrong shapes are an error. `keep` is the probability of keeping a hidden unit.
+    `scale` is the size of random weights, relative to the square root of the norm of `matrix`, the
+    linear map that the networks are to learn.
     """
     if start is None:
         return _random_runs(rng, matrix, keep, width, scale)
@@ -190,7 +191,7 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return runs with small random weights, whose size is `scale` times that of the optimum."""
+    """Return networks (runs) with small random weights, `scale` times as large as the optimum."""
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
     # the probability of keeping a unit; so does the start.
@@ -201,7 +202,10 @@ def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float)
 
 
 def _tied_runs(runs: Runs) -> Runs:
-    """Return runs whose incoming weights are their outgoing ones; unequal shapes are an error."""
+    """Return networks (runs) whose incoming weights are their outgoing ones.
+
+    Unequal shapes are an error.
+    """
     if runs.left.shape != runs.right.shape:
         raise ValueError(
             f"tied=True was given for {runs.right.shape[1]} inputs and {runs.left.shape[1]} "
@@ -226,7 +230,7 @@ def spectral_bound(matrix: Array) -> float:
 
 
 def checked_rate(learning_rate: float | str) -> float | None:
-    """Return the learning rate as a positive float, or None for "auto"; others are an error."""
+    """Return the learning rate as a positive float, None for "auto"; other values are an error."""
     if isinstance(learning_rate, str) and learning_rate == "auto":
         return None
     return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
@@ -252,7 +256,7 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 of the learning rate for every run: the rate does not decrease."""
+    """Return the factor 1 by which the learning rate of every network is multiplied at any step."""
     return 0.0 * time + 1.0
 
 
@@ -324,7 +328,7 @@ class DropoutStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Monitor:
-    """Measures of convergence of several runs, from the expected dropout loss.
+    """Measures of convergence of several networks (runs), from the expected dropout loss.
 
     The steps of the training do not use them. `problem` contains the second moments of the data,
     and `tied` says whether both layers share their weights.
@@ -334,7 +338,7 @@ class Monitor:
     tied: bool
 
     def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected dropout loss, with the strength of dropout of each run."""
+        """Return the expected dropout loss, with the strength of dropout of each network (run)."""
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:
@@ -344,7 +348,7 @@ class Monitor:
     def importance_variance(self, runs: Runs) -> Array:
         """Return the variance over hidden units of their importance scores, shape (n_runs,).
 
-        The scores are those of `DropoutObjective.importance`.
+        The score of a unit is the product of the norms of its outgoing and incoming weights.
         """
         scores = self.expected(runs).importance(runs.weights)
         return namespace(scores).var(scores, axis=-1)

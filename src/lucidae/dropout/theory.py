@@ -134,9 +134,10 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
 
 
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
-    """Return the number of singular values that dropout does not remove, at most `width`.
+    """Return the rank of the optimal product: how many singular values dropout does not remove.
 
-    `singular_values` are descending; see `shrink` for the condition.
+    `singular_values` are those of the least-squares map, descending; the rank is at most `width`,
+    the number of hidden units. `shrink` states the condition.
     """
     xp = namespace(singular_values)
     candidates = singular_values[:width]

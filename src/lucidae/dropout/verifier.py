@@ -59,12 +59,13 @@ def measure(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> DropoutFigures:
-    """Return the values from which the certificate of weights on a problem is made.
+    """Return the measured values from which the certificate of dropout weights is made.
 
     Parameters
     ----------
     problem : LinearProblem
-        Second moments of the data, and the triangular factor of the rows if it was computed.
+        Second moments of inputs x and outputs y, and the triangular factor of the rows [x | y] if
+        it was computed.
     weights : Weights
         Outgoing weights U and incoming weights V, for the inputs of the problem.
     strength : float
@@ -141,7 +142,10 @@ def measure(
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Return the weights and moments as NumPy arrays, for white inputs, and the minimal loss."""
+    """Return weights and moments as NumPy arrays, the transformed inputs, and the minimal loss.
+
+    The inputs are transformed to white ones, whose second moment is the identity.
+    """
     given = Moments.of(problem)
     units = DataUnits.of(given)
     data, white = given.in_units(units), given.white
@@ -189,10 +193,13 @@ def _residual(case: Case) -> Matrix | None:
 def _excess(case: Case) -> tuple[float, float]:
     """Return the loss minus its lower bound, and a bound on the rounding error of the loss.
 
-    Both losses are computed for white inputs, without the loss of least squares, which may be much
-    larger than both and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖². A factor R of the
-    rows is as accurate as the rows; one of their moment gives each product of the squared norm the
-    error of that moment, however small the norm is.
+    Both losses are computed without the loss of least squares, which may be much larger than both
+    and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖², with the least-squares map M for
+    white inputs, the outgoing weights U with columns uᵢ, the incoming weights V' for white inputs
+    with columns v'ᵢ, and the strength λ of dropout. If the white inputs come from a QR
+    factorisation of the rows, the errors are as small as those of the rows. If they come from the
+    second moment of the rows, every product in a squared norm has the error of that moment, however
+    small the norm is.
     """
     left, inner, matrix = case.left, case.inner, case.reduced.matrix
     lower, sizes = case.reduced.lower, np.abs(case.right)
@@ -328,7 +335,7 @@ def _threshold(leading: Matrix, strength: float, width: int) -> float:
 
 
 def _shrunk(optimum: Optimum) -> Matrix:
-    """Return the nonzero singular values of the optimal product."""
+    """Return the nonzero singular values of the optimal product of the weights."""
     return optimum.singular_values[: optimum.rank] - optimum.threshold
 
 
@@ -339,7 +346,7 @@ def _count(values: Matrix, level: float, negligible: float) -> int:
 
 
 def _is_learned(case: Case) -> bool:
-    """Tell whether the optimal product is not zero, up to rounding errors.
+    """Tell whether the optimal product of the weights is not zero, up to rounding errors.
 
     If it is zero (tied weights, and a target without positive eigenvalues), small weights are
     compared with the target instead of with their own size.
@@ -377,10 +384,11 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
-    If X* is zero, the distance is divided by ‖M‖.
+    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs.
 
-    The result is None if the optimum is not known, or if the r-th and the next singular value of
-    the target are so close that another product has the minimal loss up to `allowed`.
+    The result is None if the optimum is not known, or if the r-th and the next singular value of M
+    are so close that another product has the minimal loss up to `allowed`; r is the number of
+    hidden units.
     """
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -396,13 +404,14 @@ def _distance(case: Case, allowed: float) -> float | None:
 
 
 def _subgradient(case: Case, rank: int) -> float:
-    """Return by how much the product violates its optimality conditions, divided by ‖M‖.
+    """Return by how much the product of the weights violates its optimality conditions.
 
-    The product of the weights is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ,
-    rank `rank`). With the target M, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if
-    PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α +
-    σᵣ, the smallest singular value of M that X contains. For tied weights only the largest
-    eigenvalue of N counts.
+    The product is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ, rank `rank`).
+    With the least-squares map M for white inputs, the strength λ of dropout, r hidden units, the
+    nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ =
+    0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α + σᵣ, the
+    smallest singular value of M that X contains. For tied weights only the largest eigenvalue of N
+    counts. The violation is divided by ‖M‖.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -458,7 +467,7 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
 
 
 def _relative_variance(scores: Matrix, negligible: float) -> float:
-    """Return the variance of importance scores divided by their squared mean.
+    """Return the variance of the hidden units' importance scores divided by their squared mean.
 
     It is 0 if no score exceeds `negligible`.
     """

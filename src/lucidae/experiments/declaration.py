@@ -180,22 +180,25 @@ class Cell:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Name and version of the work, and the settings, as they are stored with the result."""
+        """Name and version of the function that does this run, and the settings of the run.
+
+        They are stored with the result.
+        """
         return {"work": str(self.work), "settings": self.settings}
 
     @property
     def key(self) -> str:
-        """SHA-256 digest of the work and the settings: the file name of the stored result."""
+        """SHA-256 digest of function, version and settings: the file name of the stored result."""
         return digest(self.description)
 
 
 def canonical(description: Mapping[str, Any]) -> str:
-    """Return the description of a cell (work and settings) as one line of JSON with sorted keys."""
+    """Return the description of a run (function, version, settings) as JSON with sorted keys."""
     return json.dumps(description, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def digest(description: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the description of a cell (work and settings) as hex digits."""
+    """Return the SHA-256 digest of the description of a run (function, settings) as hex digits."""
     return hashlib.sha256(canonical(description).encode()).hexdigest()
 
 
@@ -339,7 +342,7 @@ class Setting(Protocol):
     """Settings of an experiment at one scale: its runs, and how curves are computed from them."""
 
     def cells(self) -> Sequence[Cell]:
-        """Return all runs, each as a `Cell`."""
+        """Return all runs of the experiment at this scale, each as a `Cell`."""
 
     def curves(self, results: Results) -> Curves:
         """Return the curves, by name, that are computed from the results of all runs."""
@@ -401,7 +404,7 @@ def own(words: str) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The settings of an experiment at one scale, and how its statements are judged at this scale.
+    """The runs of an experiment at one scale (size), and how its statements are judged there.
 
     Parameters
     ----------
@@ -499,5 +502,8 @@ class Experiment:
                 )
 
     def at(self, scale: str) -> Scale:
-        """Return the settings and verdicts of this experiment at `scale`, "smoke" or "paper"."""
+        """Return the runs and verdicts of this experiment at the scale "smoke" or "paper".
+
+        The scale "smoke" uses small data and takes seconds; "paper" has the sizes of the papers.
+        """
         return self.scales[check_choice(scale, "scale", self.scales)]

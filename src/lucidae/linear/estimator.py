@@ -313,7 +313,7 @@ class LinearAutoencoder(
         return self
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        """Fit the autoencoder to data of which only the second moment is known."""
         _check_weight(moment.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):

@@ -82,16 +82,18 @@ class Method:
         return self.rule.expected(self.objective)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
-        """Return the first weights, of the type that the method trains, from both layers.
+        """Return the weights from which training starts, of the type that this method trains.
 
-        `encoder` and `atoms` have shape (k, m); the rows of `atoms` are the decoder's columns.
+        They are made from both layers: `encoder` and `atoms` have shape (k, m) for k latents and m
+        features, and the rows of `atoms` are the decoder's columns.
         """
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return the weights of another method, converted to the type that this method trains.
+        """Return weights that another method trained, in the type that this method trains.
 
-        If the layers are tied here, a mean of the encoder and the transposed decoder is taken.
+        If encoder and decoder share one array here (tied layers), a mean of the encoder and the
+        transposed decoder is taken.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
@@ -124,7 +126,7 @@ def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) ->
 def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
     """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
 
-    As `relative_direction`, for a direction that was computed already.
+    It is what `relative_direction` computes, for a direction that is known already.
     """
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)

@@ -147,7 +147,11 @@ class Objective(Rule):
         return None
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the smallest non-zero eigenvalue of the Hessian; None if `aligns` is false."""
+        """Return the rate at which gradient descent aligns the latents with the principal axes.
+
+        It is the smallest non-zero eigenvalue of the Hessian at the minimum; None if the latents do
+        not align (`aligns` is false).
+        """
         curvatures = self.hessian_eigenvalues(values)
         if curvatures is None or not self.aligns:
             return None
@@ -416,7 +420,7 @@ def _positive_solve(A: Array, B: Array) -> Array:
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
-    """Negative ELBO per row of a linear VAE with diagonal posterior covariance.
+    """Negative evidence lower bound (−ELBO) per row of a linear VAE with diagonal covariance.
 
     The model is p(x|z) = N(Wz, s²I) and q(z|x) = N(Vx, D) with the decoder W, the noise variance
     s², the encoder V and the posterior variances D (Bao et al. 2020, Appendix F).
@@ -435,7 +439,7 @@ class LinearVAE(Objective):
     tying = "refused"
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
-        """Return the negative ELBO per row of data, one number per training run."""
+        """Return the negative evidence lower bound (−ELBO) per row, one number per training run."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         k, m = weights.encoder.shape[-2:]
         log_noise = self._log_noise(weights)[..., 0, 0]
@@ -447,7 +451,7 @@ class LinearVAE(Objective):
         ) / 2
 
     def gradient(self, weights: VariationalWeights, covariance: Covariance) -> VariationalWeights:
-        """Return the gradient of the negative ELBO with respect to each field of the weights."""
+        """Return the gradient of the negative evidence lower bound (−ELBO) for all weights."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         m = weights.encoder.shape[-1]
         precision = xp.exp(-self._log_noise(weights))
@@ -493,7 +497,10 @@ class LinearVAE(Objective):
         return VariationalWeights(atoms / total, atoms, log_variances, level)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the negative log-likelihood per row of probabilistic PCA, the smallest −ELBO."""
+        """Return the smallest negative evidence lower bound (−ELBO) per row.
+
+        It is the negative log-likelihood per row of probabilistic PCA.
+        """
         xp, values = namespace(spectrum.values), spectrum.values[:k]
         noise = spectrum.noise(k) if self.noise is None else self.noise
         m = spectrum.n_features
@@ -544,7 +551,10 @@ class LinearVAE(Objective):
         )
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
-        """Return 2: each Newton step has the curvature 1, and encoder and decoder are coupled."""
+        """Return 2, a bound on the curvature of the loss after each group of weights is rescaled.
+
+        Each Newton step has the curvature 1, and encoder and decoder are coupled.
+        """
         return 2.0
 
     def n_eigenvalues(self, k: int) -> int:
@@ -563,7 +573,7 @@ class LinearVAE(Objective):
         return float(spectrum.n_features)
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number of features, which divides (−ELBO − minimum) in the claim `gap`."""
+        """Return the number of features, by which the claim `gap` divides loss minus minimum."""
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
@@ -599,5 +609,5 @@ class LinearVAE(Objective):
 @reads("lucidae.linear.rules:Descent")
 @reads("lucidae.linear.rules:VariationalDescent")
 def _descended(fields: dict[str, Any]) -> Any:
-    """Return the objective from a saved rule of an earlier version, which stored it as a field."""
+    """Return the objective that a saved rule of an earlier version of lucidae stored as a field."""
     return fields["objective"]

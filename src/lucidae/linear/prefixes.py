@@ -70,9 +70,10 @@ class PrefixNumbers:
         self.ahead: Vector | None = None
 
     def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
-        """Return numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
+        """Return random numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
 
-        The bound is an integer that no prefix length of these numbers exceeds.
+        Each number determines how many latents its row keeps, the prefix length; none of these
+        exceeds the bound.
         """
         shape = (epochs, runs, self.n_rows)
         if self.ahead is None or self.ahead.shape != shape:
@@ -85,9 +86,11 @@ class PrefixNumbers:
         self.ahead = self.rng.random((epochs, runs, self.n_rows))
 
     def width(self, largest: float) -> int:
-        """Return the longest prefix length that numbers up to `largest` can give.
+        """Return a bound on the number of latents that random numbers up to `largest` keep.
 
-        It is rounded up to a multiple of `WIDTHS`, but is at most the number of latents k.
+        A row keeps its first b latents, where the prefix length b follows from its uniform random
+        number and increases with it. The bound is the prefix length that `largest` gives, rounded
+        up to a multiple of `WIDTHS`, but at most the number of latents.
         """
         longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
         return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)

@@ -214,10 +214,11 @@ def _random_directions(m: int) -> Vector:
 def drawn_after(count: int, seen: Vector, *others: Vector) -> Vector:
     """Return random rows as long as those of `seen`, seeded by a hash of the bytes of the arrays.
 
-    The bound on the failure probability holds for starts that are independent of the data. With a
-    seed that is known beforehand, data could be chosen orthogonal to all starts; a hash of what was
-    computed from the data and the weights gives the same starts for the same input, but they are
-    only known when the input is fixed.
+    They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
+    holds for starts that are independent of the data. With a seed that is known beforehand, data
+    could be chosen orthogonal to all starts; a hash of what was computed from the data and the
+    weights gives the same starts for the same input, but they are only known when the input is
+    fixed.
     """
     parts = (np.ascontiguousarray(part).tobytes() for part in (seen, *others))
     digest = hashlib.sha256(b"".join(parts)).digest()

@@ -330,10 +330,11 @@ class RotationAugmentedRule(Rule):
         return weights.gather(encoder, atoms)
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return the smaller one of half the smallest gap and the gap after the k-th eigenvalue.
+        """Return the rate of alignment: half the smallest gap, or the gap after eigenvalue k.
 
-        The smallest gap is the smallest difference between two of the first k eigenvalues. See Bao
-        et al. 2020, Theorem 5; the half is the factor ½ of their Algorithm 1.
+        The smaller of both is returned. The smallest gap is the smallest difference between two of
+        the first k eigenvalues of the second moment. See Bao et al. 2020, Theorem 5; the half is
+        the factor ½ of their Algorithm 1.
         """
         return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
@@ -362,11 +363,18 @@ class GeneralizedHebbianRule(Rule):
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return twice the largest eigenvalue: the convergence rate along the first component."""
+        """Return twice the largest eigenvalue of the second moment, for the step size.
+
+        It is the convergence rate along the first component.
+        """
         return 2 * scalar(spectrum.values[0])
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return the smallest difference between two of the first k + 1 eigenvalues."""
+        """Return the rate at which the latents align with the principal axes.
+
+        It is the smallest difference between two of the first k + 1 eigenvalues of the second
+        moment.
+        """
         return min(inner_gap(values, k), outer_gap(values, k))
 
 
@@ -415,14 +423,19 @@ class BrockettRule(Rule):
         return TiedWeights(orthonormal_rows(weights.encoder))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return four times the largest eigenvalue of the second moment times the largest rank."""
+        """Return a bound on the curvature: four times largest eigenvalue times largest rank.
+
+        The eigenvalue is that of the second moment of the data; the ranks are the weights of the
+        latents in Brockett's cost.
+        """
         return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return min(g/k, 2d_k(σ_k² − σ_{k+1}²)).
+        """Return the rate at which the latents align with the principal axes.
 
-        σ₁² ≥ σ₂² ≥ … are the eigenvalues of the second moment, g is the smallest difference between
-        two of the first k, and d_k is the last entry of `ranks`.
+        It is min(g/k, 2d_k(σ_k² − σ_{k+1}²)), where σ₁² ≥ σ₂² ≥ … are the eigenvalues of the second
+        moment, g is the smallest difference between two of the first k, and d_k is the last entry
+        of `ranks`.
         """
         last = float(to_numpy(self.ranks)[-1])
         return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))
@@ -515,7 +528,7 @@ class NestedDropoutRule(Rule):
         return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
 
     def expected(self, objective: Rule) -> Rule:
-        """Return `objective`: the loss in expectation over the masks."""
+        """Return `objective`, the expectation of this rule's loss over its random masks."""
         return objective
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:

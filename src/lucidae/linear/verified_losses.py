@@ -45,7 +45,7 @@ class LossTerms:
 def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> Estimate | None:
     """Return the loss of the weights by the definition of the objective, with its rounding error.
 
-    None for a linear VAE whose noise variance is zero.
+    The result is None for a linear VAE whose noise variance is zero.
     """
     encoder, atoms = weights.encoder, weights.atoms
     if isinstance(objective, ExpectedNestedDropout):

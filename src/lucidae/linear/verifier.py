@@ -330,7 +330,7 @@ def _loss_figures(
 
 
 def _within_trace(upper: Vector, trace: float) -> Vector:
-    """Return bounds on descending eigenvalues that do not add up to more than the trace."""
+    """Return bounds on descending eigenvalues, lowered so that their sum is at most the trace."""
     left = trace - (np.cumsum(upper) - upper)
     return np.minimum(upper, np.maximum(left, 0.0))
 

@@ -336,7 +336,10 @@ class VAE(nn.Module):
 
 
 def _as_tensor(dictionary: Any) -> Tensor:
-    """Return a dictionary matrix as a tensor of real numbers; anything else is an error."""
+    """Return the dictionary, a matrix with one column per latent, as a tensor of real numbers.
+
+    Anything else than a matrix of real numbers is an error.
+    """
     try:
         columns = torch.as_tensor(dictionary)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -176,11 +176,11 @@ def curves(
 
 
 def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str, str]]:
-    """Return the names of curves that `curves` draws over each other, as pairs (hidden, above).
+    """Return pairs of curves, by name, of which the second hides the first in a plot.
 
-    The second curve of a pair covers the first. A curve is covered if a later curve passes nine
-    tenths of its points at less than a hundredth of the height of the figure, on a logarithmic
-    axis.
+    Curves are drawn by `curves` in the order of `series`. A curve is hidden if a later curve is so
+    close to nine tenths of its points that the distance is less than a hundredth of the height of
+    the figure, on a logarithmic axis.
 
     Parameters
     ----------

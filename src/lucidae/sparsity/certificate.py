@@ -224,7 +224,8 @@ def _noise_variance(figures: SparseFigures) -> Claim:
 def _energy(figures: SparseFigures) -> Claim:
     """Return the claim that the reported energy is the one at the fitted relevances.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The energy is the loss that was minimised, and the relevance of a column is the prior variance
+    of its coefficients.
     """
     name = "energy"
     statement = "the reported energy is the energy at the fitted relevances and noise variance"
@@ -327,7 +328,7 @@ def _unique_by_coherence(figures: SparseFigures) -> Claim:
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
-    """Return the median ratio of successive norms of coefficient rows as a reported value."""
+    """Return a claim that reports the median ratio of successive norms of coefficient rows."""
     name = "row_scales"
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
     ratios = row_scale_ratios(figures.row_norms)
@@ -341,7 +342,10 @@ def _row_scales(figures: SparseFigures) -> Claim:
 
 
 def _posterior_collapse(figures: SparseFigures) -> Claim:
-    """Return the claim that no inactive column would lower the full energy if it were active."""
+    """Return the claim that no inactive column would lower the full energy if it were active.
+
+    The full energy is the loss of the VAE with a full posterior covariance.
+    """
     name = "posterior_collapse"
     collapsed = figures.n_columns - figures.n_active
     statement = (

@@ -336,7 +336,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return with_changes(found, self._state.changed_attributes(assigned))
 
     def _checked_objective(self, n_columns: int) -> Energy:
-        """Check the parameters that do not depend on data, and return the energy to minimise."""
+        """Check the parameters that do not depend on data; return the energy (loss) to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
         check_verbose(self.verbose)
@@ -537,7 +537,7 @@ def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, Stat
 
 
 def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
-    """Return the distance to stationarity as an energy added by `register_posterior` reports it."""
+    """Return the distance to stationarity that an energy added by `register_posterior` reports."""
     problem, units = rows.normalised(objective.groups)
     level = scalar(units.normalised_noise(noise))
     weights = units.normalised_relevance(like(relevance, problem.dictionary))

@@ -137,7 +137,10 @@ def _without_constants(values: Any, weights: Any) -> Any:
 
 
 def _exponents(peaks: Any) -> Any:
-    """Return the exponents e for which the peaks divided by 2^e lie in [0.5, 1); 0 for zeros."""
+    """Return the exponents e for which the numbers `peaks` divided by 2^e lie in [0.5, 1).
+
+    The exponent of zero is 0.
+    """
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 

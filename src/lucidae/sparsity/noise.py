@@ -60,8 +60,8 @@ FALLBACK = 0.1
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return how the noise variance is found: "learn", "cv", "fallback" or the number given.
 
-    "auto" becomes "learn" if the energy has a posterior and there are at most half as many columns
-    as rows, "cv" otherwise, and "fallback" for a single row.
+    "auto" becomes "learn" if the energy has a posterior variance and there are at most half as many
+    columns as rows, "cv" otherwise, and "fallback" for a single row.
     """
     if isinstance(given, Real):
         words = " or one of 'auto', 'learn', 'cv'"
@@ -84,7 +84,7 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Raise an error if the energy has no posterior; its noise variance cannot be learned then."""
+    """Raise an error if the energy has no posterior variance; the noise cannot be learned then."""
     if not objective.has_posterior:
         raise ValueError(
             f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
@@ -133,9 +133,10 @@ def folds(
 
 
 class Learning(NamedTuple):
-    """The relevances found at one noise variance, and the noise variance that EM takes next.
+    """The relevances found at one noise variance, and the noise variance to be tried next.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. The next noise variance
+    follows from one step of expectation–maximisation (EM).
     """
 
     solution: Solution[State]
@@ -143,7 +144,7 @@ class Learning(NamedTuple):
 
     @classmethod
     def after(cls, solution: Solution[State], objective: Energy) -> Learning:
-        """Return `solution` together with the noise variance after one EM step from it."""
+        """Return `solution` with the noise variance after one step of expectation–maximisation."""
         state = solution.value
         return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
 
@@ -179,11 +180,12 @@ def learn_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise the energy with respect to the relevances and the noise variance together.
+    """Minimise the energy (loss) with respect to the relevances and the noise variance together.
 
-    For the full posterior, minimisations over the relevances alternate with EM steps of the noise
-    variance; both lower the energy. For the diagonal posterior, both are updated in every step. The
-    relevance of a column is the prior variance of its coefficients.
+    For the full posterior, minimisations over the relevances alternate with steps of
+    expectation–maximisation (EM) of the noise variance; both lower the energy. For the diagonal
+    posterior, both are updated in every step. The relevance of a column is the prior variance of
+    its coefficients.
 
     Parameters
     ----------
@@ -309,7 +311,7 @@ class RowFold:
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
     """
     if not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)

@@ -36,8 +36,8 @@ class Penalty(Protocol):
 class LogPenalty:
     """The penalty h(a) = log a of the mean square a of a column's coefficients.
 
-    The energy of the diagonal VAE tends to the one with this penalty as the noise variance tends to
-    zero (Wipf 2023, Lemma 4.3).
+    The energy (loss) of the diagonal-covariance VAE tends to that of the autoencoder with this
+    penalty as the noise variance tends to zero (Wipf 2023, Lemma 4.3).
 
     Examples
     --------

@@ -98,7 +98,7 @@ Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """A method that minimises an energy, and the property of the energy that it needs.
+    """A method that minimises an energy (loss), and the property of the energy that it needs.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def solve(
     limit: int = 1000,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an energy with respect to the relevances, at the problem's noise variance.
+    """Minimise an energy (loss) with respect to the relevances, at the problem's noise variance.
 
     The relevance of a column is the prior variance of its coefficients.
 
@@ -171,17 +171,23 @@ def check_suited(method: Any, objective: Energy) -> str:
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether the dictionary is so small that every update may include all columns."""
+    """Tell whether the dictionary is so small that every update may include all its columns."""
     return problem.rows * problem.columns <= SMALL
 
 
 def em_steps(problem: Problem) -> int:
-    """Return the number of EM steps that "auto" takes for one or two responses: 30 to 100."""
+    """Return how many steps of expectation–maximisation "auto" takes for one or two responses.
+
+    The number is from 30 to 100.
+    """
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
 def basin_limit(objective: Energy, rule: str) -> int:
-    """Return the largest number of updates by `rule` before Newton steps take over."""
+    """Return the largest number of updates by `rule` before Newton steps take over.
+
+    The updates choose a basin of attraction of the energy; Newton steps find its minimum.
+    """
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
 
@@ -259,13 +265,19 @@ def repeat_update(
 
 
 def _with_learned_noise(state: State, objective: Energy) -> Problem:
-    """Return the problem of a state with the noise variance after one EM step."""
+    """Return the problem of a state with its noise variance updated.
+
+    The update is one step of expectation–maximisation.
+    """
     noise = learned_noise(state, objective.degrees_of_freedom(state))
     return state.problem._replace(noise=noise)
 
 
 def _noise_distance(state: State, objective: Energy) -> float:
-    """Return the relative change of the noise variance in the next EM step."""
+    """Return the relative change of the noise variance in its next update.
+
+    The update is one step of expectation–maximisation.
+    """
     return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
 
 
@@ -329,9 +341,10 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Repeat an update; then find the minimum by Newton steps if the energy allows them.
+    """Repeat an update of the relevances; then take Newton steps if the energy allows them.
 
-    `updates` is the largest number of updates before the Newton steps; by default `basin_limit`.
+    The relevance of a column is the prior variance of its coefficients. `updates` is the largest
+    number of updates before the Newton steps; by default `basin_limit`.
     """
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
@@ -357,7 +370,7 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 
 
 def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the solution of `solve_working_set` from `start`, with the given limits."""
+    """Return the solution of `solve_working_set` from the state `start`, with the given limits."""
     return solve_working_set(
         start,
         marginal,
@@ -421,7 +434,10 @@ def _solve_by_coordinates(
 
 
 def _marginal(objective: Energy) -> Marginal:
-    """Return the energy as a data term plus a log-volume; raise an error if it has no such form."""
+    """Return the energy as a data term plus a log-volume; raise an error if it has no such form.
+
+    The log-volume is the term that does not depend on the responses.
+    """
     if objective.marginal is None:
         raise ValueError(
             f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
@@ -459,9 +475,9 @@ def _solve_auto(
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
-    """Return the names of the solver that suits a problem and of others to compare it with.
+    """Return the name of the solver that suits a problem, and those of others to compare it with.
 
-    The others are run only if the energy probably has many minima.
+    The others are run only if the energy (loss) probably has many minima.
     """
     if not is_small(problem):
         return ("coordinate",)

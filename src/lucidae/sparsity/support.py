@@ -50,8 +50,9 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
 def significance_threshold(significance: float, n_columns: int) -> float:
     """Return the evidence that a column (or group) must exceed to be significant.
 
-    It is the quantile of the χ² distribution with one degree of freedom at one minus the
-    significance divided by the number of columns (or groups).
+    The evidence is twice the log-likelihood that the column adds. The threshold is the quantile of
+    the χ² distribution with one degree of freedom at one minus the significance divided by the
+    number of columns (or groups).
     """
     return float(scipy.stats.chi2.isf(significance / n_columns, 1))
 
@@ -80,8 +81,8 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     """Return, for each group, twice the log-likelihood that is lost without its columns.
 
     Let Φ_g be the columns of a group with relevance (prior variance) w, X the n responses with
-    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response is
-    larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
+    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response,
+    minus twice the log-likelihood, is larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
     state = evaluate_from(state, state.relevance)
     whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)

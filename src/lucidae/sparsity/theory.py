@@ -187,7 +187,7 @@ def _by_projection(
     span at most s − r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence
     no such T exists if all subsets of s − r + 1 columns that are not contained in S are linearly
     independent after the range of X is projected out. For representations with a relative residual
-    up to EXACT, the smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X),
+    up to `EXACT`, the smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X),
     where σ_r(X) is the r-th singular value of X; this is below `least`.
     """
     size = used.size - rank + 1

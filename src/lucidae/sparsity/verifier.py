@@ -158,7 +158,7 @@ def measure(
 
 
 def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
-    """Return the measured values of a fit; floating-point warnings are up to the caller."""
+    """Return the measured values of a fit, without suppressing floating-point warnings."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         to_numpy(sample.dictionary).astype(np.float64),
@@ -278,9 +278,10 @@ def _judged(
 ) -> SparseFigures:  # fmt: skip
     """Return `figures` with the values about KKT conditions, posterior mean and collapsed latents.
 
-    `U` are the coefficients, `tolerance` is the largest distance that counts as stationary,
-    `stored` the machine epsilon of the fitted arrays, and `implied` the relative error of
-    relevances that were computed from the coefficients (0 if they were given).
+    A collapsed latent belongs to a column whose posterior variance equals its prior variance. `U`
+    are the coefficients, `tolerance` is the largest distance that counts as stationary, `stored`
+    the machine epsilon of the fitted arrays, and `implied` the relative error of relevances (prior
+    variances) that were computed from the coefficients (0 if they were given).
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
@@ -335,7 +336,8 @@ def _violation(
 ) -> tuple[float, float]:
     """Return the distance of relevances to the KKT conditions, and a bound on its rounding error.
 
-    `slope_error` are bounds on the errors of the derivatives of the energy, one for each column.
+    The relevance of a column is the prior variance of its coefficients. `slope_error` are bounds on
+    the errors of the derivatives of the energy, one for each column.
     """
     if model.violation is not None:
         return model.violation, 0.0
@@ -356,10 +358,11 @@ def _violation(
 
 
 def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
-    """Return the derivative of the log-volume in the relevance of each column.
+    """Return the derivative of the log-volume in the relevance (prior variance) of each column.
 
-    It is the curvature for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one, where φ
-    is the column, w its relevance and γ the noise variance.
+    The log-volume is the term of the energy that does not depend on the responses. For a column φ
+    with relevance w, noise variance γ and the covariance Σ of a response, the derivative is φᵀΣ⁻¹φ
+    for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
     """
     if model.posterior != "diagonal":
         return at.curvature
@@ -368,9 +371,10 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
-    """Return the mean squares of the coefficients and the relevances, in the penalty's units.
+    """Return the mean squares of the coefficients, and the relevances, in the penalty's units.
 
-    In these units columns have unit norm and responses have unit mean square.
+    The relevances are the prior variances of the coefficients. In these units columns have unit
+    norm and responses have unit mean square.
     """
     squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
     squares = np.where(squares > 0, squares, 1.0)
@@ -385,9 +389,10 @@ def _point_violation(
 ) -> tuple[float, float]:
     """Return the largest relative change of a relevance in the point estimate's next update.
 
-    The update replaces each relevance by 1/h′(a), where h is the penalty and a the mean square of
-    the column's coefficients. The change is relative to the larger of both plus the noise variance.
-    The second value is a bound on the rounding error.
+    The relevance of a column is the prior variance of its coefficients. The update replaces it by
+    1/h′(a), where h is the penalty and a the mean square of the column's coefficients. The change
+    is relative to the larger of old and new relevance plus the noise variance. The second value is
+    a bound on the rounding error.
     """
     noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
 
@@ -422,7 +427,10 @@ def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
 
 
 def _implied_share(at: Evaluation, implied: float) -> float:
-    """Return the error of the KKT distance caused by the relative error `implied` of relevances."""
+    """Return the error of the KKT distance caused by the relative error `implied` of relevances.
+
+    The KKT distance is that to the optimality conditions; relevances are prior variances.
+    """
     w, z, Q = at.relevance, at.curvature, at.alignment
     return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
 
@@ -479,7 +487,8 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """Return the log-volume of the energy per response, for all rows, in the units of the data.
 
-    It is the log-determinant of the covariance of a response, or its diagonal counterpart.
+    The log-volume is the term of the energy that does not depend on the responses: the
+    log-determinant of the covariance of a response, or its diagonal counterpart.
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
@@ -493,7 +502,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the energy of all responses in the units of the data.
+    """Return the energy (loss) of all responses in the units of the data.
 
     Return None for an energy added by `register_posterior`, whose formula is unknown.
     """
@@ -521,7 +530,7 @@ def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind
 
 
 def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:
-    """Return the energy and its parts by name, for the evidence of the certificate."""
+    """Return the energy (loss) and its parts by name, for the evidence of the certificate."""
     return {
         "energy": _energy(rows, at, model),
         "data_term": at.fit,
@@ -535,8 +544,10 @@ def _evidence(
 ) -> dict[str, Any]:
     """Return the noise variance and the values of the active columns, by name.
 
-    They are relevances, curvatures and alignments, in the units of the data. `worst` is the index
-    of the inactive column whose activation would lower the energy most.
+    Active columns have positive relevance (prior variance). The values are relevances, curvatures
+    φᵀΣ⁻¹φ and alignments ‖φᵀΣ⁻¹X‖²/n of the columns φ, for n responses X with covariance Σ, in the
+    units of the data. `worst` is the index of the inactive column whose activation would lower the
+    energy most.
     """
     chosen = np.flatnonzero(active)
     exponent = 2 * (rows.shifts[chosen] - rows.shift)

@@ -88,10 +88,12 @@ class Convergence:
     def curves(self, results: Results) -> Curves:
         """Return curves over the steps, averaged over the runs, for each width and strength.
 
-        ``"objective"`` is the expected objective, ``"optimum"`` its optimal value and ``"excess"``
-        their difference divided by the optimal value. ``"variance"`` is the variance of the
-        importance scores over the hidden units, and ``"relative variance"`` is this variance
-        divided by its largest value, so that strengths can be compared.
+        The width is the number of hidden units, the strength is λ = dropout/(1 − dropout).
+        ``"objective"`` is the expected dropout loss, ``"optimum"`` its optimal value and
+        ``"excess"`` their difference divided by the optimal value. ``"variance"`` is the variance
+        of the importance scores over the hidden units; the score of a unit is the product of the
+        norms of its incoming and outgoing weights. ``"relative variance"`` is this variance divided
+        by its largest value, so that strengths can be compared.
         """
         curves = {}
         for width in self.widths:
@@ -178,12 +180,13 @@ STATEMENTS = {
 
 
 def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
-    """Return the verdicts on each statement, for every width and strength.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
-    `within` is the largest excess of the last objective, divided by the optimal value.
-
-    The speed of equalization is judged on the mean over the whole training, on a logarithmic grid
-    of steps, so that it does not depend on the choice of one step.
+    There is one for every width (number of hidden units) and strength of dropout. `within` is the
+    largest accepted difference between the last objective and the optimal value, divided by the
+    optimal value. Larger strengths must make the units equally important sooner; this is judged on
+    the mean of the variance of their importance scores over the whole training, on a logarithmic
+    grid of steps, so that it does not depend on the choice of one step.
     """
     verdicts: dict[str, list[Any]] = {name: [] for name in STATEMENTS}
     for width in widths:
@@ -199,7 +202,8 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
             Ordered(
                 tuple(f"relative variance/{width}/{lam:g}" for lam in STRENGTHS),
                 at="mean",
-                says=f"{VARIANCE}, at each λ minus at the next larger λ, r = {width} hidden units",
+                says=f"decrease of the {VARIANCE} from each λ to the next larger λ, "
+                f"r = {width} hidden units",
             )
         )
     return {name: tuple(found) for name, found in verdicts.items()}

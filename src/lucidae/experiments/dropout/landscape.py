@@ -59,8 +59,8 @@ class Surfaces:
 
         ``"norm"`` is their mean norm, ``"gap"`` their largest loss minus the global minimum, and
         ``"inequality"`` the largest difference between the absolute weights of the two hidden
-        units, for λ > 0. The other two curves are for λ = 0: the range of the norms, and the same
-        inequality, which show whether the minima form a circle.
+        units, for λ > 0. For λ = 0 there are two further curves, the range of the norms and the
+        same inequality, which show whether the minima form a circle.
         """
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}

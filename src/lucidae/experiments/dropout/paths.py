@@ -70,7 +70,7 @@ class Paths:
     def curves(self, results: Results) -> Curves:
         """Return the distance to the nearest global optimum along each path.
 
-        It is the largest one of all seeds.
+        It is the largest distance of all seeds.
         """
         curves = {}
         for lam in self.strengths:
@@ -131,7 +131,7 @@ def measure(settings: Settings) -> Arrays:
 
 
 def expect(within: float) -> dict[str, tuple[AtMost, ...]]:
-    """Return, for every path, the verdict that it ends closer than `within` to a global optimum."""
+    """Return, for every path of SGD, the comparison that it ends within `within` of an optimum."""
     return {
         "optimum": tuple(
             AtMost(

@@ -99,16 +99,16 @@ def measure(settings: Settings) -> Arrays:
 
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
-    """Return the verdict that a condition number is at least its lower bound at every size."""
+    """Return the comparison that a condition number is at least its lower bound at every size."""
     says = f"condition number of the Hessian divided by its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 
 
 def expect(nonuniform: float, nested: float) -> dict[str, Any]:
-    """Return the verdicts on each statement.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
     `nonuniform` and `nested` are the smallest ratios of the condition number at the largest number
-    of latents to that at the smallest.
+    of latents to that at the smallest, for the non-uniform ℓ₂ penalty and for nested dropout.
     """
     growth = "condition number at the largest number of latents divided by that at the smallest"
     return {

@@ -42,8 +42,8 @@ class Plane:
     With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
     rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
     of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
-    quarter turn J, so that the gradient over the point is the inner products of the gradient over
-    W₁ with D and J D.
+    quarter turn J, so that the gradient with respect to the point consists of the inner products of
+    the gradient with respect to W₁ with D and J D.
 
     Parameters
     ----------
@@ -56,22 +56,35 @@ class Plane:
 
     @property
     def frame(self) -> Vector:
-        """The matrices D and J D of the class docstring, as an array of shape (2, 2, 2)."""
+        """The matrices D and J D of which the weights are combined, as an array of shape (2, 2, 2).
+
+        D is the diagonal matrix of √(1 − λᵢ/σᵢ²), with the penalties λᵢ and the eigenvalues σᵢ²; J
+        is the rotation by a quarter turn.
+        """
         scale = np.diag(np.sqrt(1 - self.penalties / self.values))
         return np.stack([scale, TURN @ scale])
 
     def weights(self, points: Vector) -> UntiedWeights:
-        """Return encoder and decoder at points (α cos θ, α sin θ), an array of shape (…, 2)."""
+        """Return encoder and decoder at points (α cos θ, α sin θ), an array of shape (…, 2).
+
+        α is the scale of the weights relative to the optimum, and θ the angle of their rotation.
+        """
         layer = np.einsum("...p,pij->...ij", points, self.frame)
         return UntiedWeights(layer, layer)
 
     def loss(self, points: Vector) -> Vector:
-        """Return the loss at points (α cos θ, α sin θ), an array of shape (…, 2)."""
+        """Return the loss at points (α cos θ, α sin θ), an array of shape (…, 2).
+
+        α is the scale of the weights relative to the optimum, and θ the angle of their rotation.
+        """
         objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         return np.asarray(objective.value(self.weights(points), covariance))
 
     def slope(self, point: Vector) -> Vector:
-        """Return the gradient of the loss over the point (α cos θ, α sin θ), shape (2,)."""
+        """Return the gradient of the loss with respect to the point (α cos θ, α sin θ), shape (2,).
+
+        α is the scale of the weights relative to the optimum, and θ the angle of their rotation.
+        """
         objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         gradient = objective.gradient(self.weights(point), covariance)
         return np.asarray(np.einsum("ij,pij->p", gradient.encoder + gradient.atoms, self.frame))
@@ -117,8 +130,9 @@ class Landscape:
     def curves(self, results: Results) -> Curves:
         """Return errors of radius and angle along the descent, loss on the ring, and curvatures.
 
-        The ring has radius 1 and contains the minima. Its loss minus the minimum is divided by the
-        loss at the origin minus the minimum.
+        Radius and angle are the scale and the rotation of the weights relative to the optimum. The
+        ring has radius 1 and contains the minima. Its loss minus the minimum is divided by the loss
+        at the origin minus the minimum.
         """
         (cell,) = results
         path, ring = cell.arrays["path"], cell.arrays["ring"]
@@ -145,7 +159,10 @@ class Landscape:
 @work("linear.landscape/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Return the loss on a grid and on the ring of radius 1, and the path of one descent."""
+    """Return the loss on a grid and on the ring of radius 1, and the path of one descent.
+
+    Radius and angle are the scale and the rotation of the weights relative to the optimum.
+    """
     plane = Plane(np.array(settings["eigenvalues"]), np.array(settings["penalties"]))
     axis = np.linspace(-1.35, 1.35, settings["points"])
     grid = np.stack(np.meshgrid(axis, axis), axis=-1)

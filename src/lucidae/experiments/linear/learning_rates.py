@@ -48,7 +48,8 @@ DIGITS_SEARCH = {
 class Search:
     """Settings of a search: every model and optimizer is trained with several learning rates.
 
-    The other settings are those of lae-dynamics, so that runs in both experiments are done once.
+    The other settings are those of the experiment lae-dynamics, so that runs which both have are
+    done once.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ class Search:
 def expect(search: Mapping[tuple[str, str], Any], slack: float) -> tuple[AtMost, ...]:
     """Return the verdicts that the learning rates in use are nearly the best of the search.
 
-    The last distance to the principal axes may exceed the smallest one by `slack`.
+    The distance to the principal axes after the last epoch may exceed the smallest one by `slack`.
     """
     return tuple(
         AtMost(

@@ -38,7 +38,7 @@ def expect(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, An
     Parameters
     ----------
     sizes : mapping
-        Its keys are the batch sizes.
+        Number of epochs by batch size; only the batch sizes are used.
     aligned : float
         Largest distance at which the rotation-augmented gradient (RAG) has found the axes.
     gap : float

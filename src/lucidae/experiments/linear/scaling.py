@@ -47,7 +47,7 @@ class EpochsToAlignment:
     sizes : tuple of int
         Numbers of latents.
     rates : mapping of (method, optimizer) to a pair
-        Learning rates for k ≤ 50 and for k > 50.
+        Learning rates for at most 50 latents and for more than 50.
     limit : int
         Epochs after which a run is stopped.
     target : float, default=0.3
@@ -141,7 +141,10 @@ def exponent(sizes: Sequence[float], epochs: Any) -> float:
 
 @work("linear.scaling/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Return the epochs that each run needs to the target; NaN if it does not reach the target."""
+    """Return the epochs that each run needs to the target; NaN if it does not reach the target.
+
+    The target is an axis-alignment distance of the decoder.
+    """
     return [{"epochs": np.array(_epochs(settings, device))} for settings in group]
 
 
@@ -182,7 +185,10 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
 
 
 def fails(method: str, at: int, limit: int) -> AtLeast:
-    """Return the verdict that a method does not reach the target within the limit of epochs."""
+    """Return the verdict that a method does not reach the target within the limit of epochs.
+
+    The target is an axis-alignment distance of the decoder; `at` is the number of latents.
+    """
     name = label(*method.split("/"))
     words = f"epochs that {name} needs to the target (the limit, if it does not reach it)"
     return AtLeast(f"epochs at least/{method}", limit, at=at, says=words)
@@ -213,7 +219,7 @@ EXPONENT = Reported(
 
 
 def expect(limit: int, size: int) -> dict[str, Any]:
-    """Return the verdicts that both scales have in common, for each statement.
+    """Return the verdicts that both scales of the experiment share, for each of its statements.
 
     `limit` is the largest number of epochs, and `size` the number of latents at which the epochs of
     two methods are compared.

@@ -72,7 +72,7 @@ class Trial:
 
     @property
     def grid(self) -> list[int]:
-        """Sorted epochs that are recorded: a logarithmic grid and `marks`."""
+        """Sorted epochs at which a run is recorded: a logarithmic grid, and those in `marks`."""
         inside = {mark for mark in self.marks if mark <= self.n_epochs}
         return sorted({*log_grid(self.n_epochs), *inside})
 
@@ -222,7 +222,8 @@ class TrainingRuns:
     def curves(self, results: Results) -> Curves:
         """Return the curves over the epochs, by names such as ``"alignment/rag/nesterov"``.
 
-        The measures are the distances to the principal axes and to the subspace, the loss, and the
+        A name consists of the measure, the method and the optimizer. The measures are the distances
+        of the decoder to the principal axes and to the principal subspace, the loss, and the
         imbalance of encoder and decoder.
         """
         return {

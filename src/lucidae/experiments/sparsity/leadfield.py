@@ -20,10 +20,12 @@ EXPERIMENT = Experiment(
     "are strongly correlated.",
     statements={
         "others": Statement(
-            "The success rates of the group lasso, the autoencoder and the diagonal VAE fall at "
-            "small numbers of active sources already."
+            "The success rates of the group lasso, the autoencoder and the diagonal-covariance VAE "
+            "fall at small numbers of active sources already."
         ),
-        "full": Statement("The full VAE keeps a high success rate with many active sources."),
+        "full": Statement(
+            "The full-covariance VAE keeps a high success rate with many active sources."
+        ),
     },
     scales=scales(
         smoke={

@@ -71,7 +71,7 @@ def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.nd
 def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved:
     """Return `first` with those of its solutions replaced for which `second` has lower energy.
 
-    `second` has solutions of the problems `index` only.
+    The energy is the training loss of the VAE. `second` has solutions of the problems `index` only.
     """
     xp = namespace(first.value.energy)
     order = np.arange(len(first))
@@ -93,12 +93,12 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 
 
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the diagonal VAE (Wipf 2023, eq. 50)."""
+    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50)."""
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
 
 def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the autoencoder's energy with a logarithmic penalty on row norms.
+    """Return the minimisers of the autoencoder's training loss with a log penalty on row norms.
 
     This is the deterministic model of Wipf 2023, eq. 48.
     """

@@ -15,18 +15,19 @@ EXPERIMENT = Experiment(
     "recovery of the support, the set of nonzero rows, counts as success.",
     statements={
         "full": Statement(
-            "Also with noise, the full VAE has the highest success rate of the four methods."
+            "Also with noise, the full-covariance VAE has the highest success rate of the four "
+            "methods."
         ),
         "diagonal": Statement(
-            "With noise the diagonal VAE has a higher success rate than the autoencoder: even a "
-            "diagonal posterior removes some local minima."
+            "With noise the diagonal-covariance VAE has a higher success rate than the "
+            "autoencoder: even a diagonal posterior removes some local minima."
         ),
         "lasso": Statement(
             "With noise the autoencoder has a higher success rate than the group lasso."
         ),
         "rate": own(
-            "The full VAE recovers nearly all supports of 0.6 d rows, where d is the number of "
-            "rows of the dictionary."
+            "The full-covariance VAE recovers nearly all supports of 0.6 d rows, where d is the "
+            "number of rows of the dictionary."
         ),
     },
     scales=scales(

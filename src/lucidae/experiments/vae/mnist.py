@@ -47,7 +47,7 @@ class Comparison:
     noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per kind of covariance and seed."""
+        """Return one run (a `Cell`) per kind of posterior covariance (full, diagonal) and seed."""
         study = self._study()
         settings = study.cell_settings(self.scale, self.noise_variance)
         return [Cell(study.measure, one, self.seconds) for one in settings]
@@ -66,7 +66,8 @@ class Comparison:
     def curves(self, results: Results) -> Curves:
         """Return each measured quantity over the epochs, averaged over the seeds.
 
-        ``"evidence"`` is −ELBO with full minus −ELBO with diagonal covariance, in nats per image.
+        ELBO is the evidence lower bound. ``"evidence"`` is −ELBO with full minus −ELBO with
+        diagonal covariance, in nats per image.
         """
         curves = {}
         for kind in ("full", "diagonal"):
@@ -145,7 +146,7 @@ REPORTED = tuple(
 
 
 def scales(smoke: str | float, paper: str | float) -> dict[str, Scale]:
-    """Return the scales "smoke" and "paper"; the arguments are their noise variances.
+    """Return the settings at the scales "smoke" (small) and "paper", for given noise variances.
 
     A noise variance is a number, or "learn".
     """
