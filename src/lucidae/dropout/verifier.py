@@ -84,7 +84,7 @@ def measure(
     DropoutFigures
     """
     case = _case(problem, weights, strength, tied)
-    optimum, level = case.optimum, math.sqrt(tolerance)
+    level = math.sqrt(tolerance)
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
     excess, excess_error = _excess(case)
     undecided = case.reduced.undecided / case.explainable
@@ -96,8 +96,7 @@ def measure(
     attributes = worst_attribute(reported, value, value_error, case)
     negligible = 0.0 if _is_learned(case) else level * math.sqrt(case.explainable)
     rank = _count(case.product.values, level, negligible)
-    band = _rank_band(case, level)
-    known, squared = optimum is not None, case.units.outputs**2
+    known, squared = case.optimum is not None, case.units.outputs**2
     separation = separated_from_noise(
         case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
     )
@@ -106,7 +105,6 @@ def measure(
         width=case.width,
         tied=tied,
         value=value * squared,
-        optimum=None if optimum is None else optimum.value * squared,
         energy=case.data.energy * squared,
         excess=excess * squared,
         explainable=case.explainable * squared,
@@ -114,31 +112,46 @@ def measure(
         relative_variance=_relative_variance(scores, negligible),
         path_excess=_path_excess(scores, case.product.values, negligible),
         rank=rank,
-        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level, negligible),
-        product_distance=_distance(case, tolerance * case.explainable),
         curvature=curvature,
         reason=reason,
-        paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
         white=case.white,
-        rank_band=band,
-        subgradient=_subgradient(case, rank) if known else None,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
         gap_error=gap_error,
         error=_inner_error(case),
-        optimum_error=_optimum_error(case),
         undecided=undecided,
         condition=case.reduced.condition,
         dropped=case.reduced.dropped,
         from_rows=case.data.root is not None,
         inconsistency=case.reduced.inconsistency,
-        lower_bound=None if known else case.bound.value * squared,
         decrease=None if known or optimal else _decrease(slope, case) * squared,
         separated=separation.number,
         sampling=separation.sentence,
         precision=EPSILON if reported is None else reported.precision,
         evidence=_evidence(value, scores, case),
+        **_against_optimum(case, tolerance, negligible, rank),
     )
+
+
+def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int) -> dict[str, Any]:
+    """Return the values that compare the weights with the optimum, by field of `DropoutFigures`.
+
+    `rank` is the rank of the product of the weights, and a singular value below `negligible` does
+    not count for the rank of the optimal product. The optimum is not known for tied weights of
+    correlated inputs.
+    """
+    optimum, level, squared = case.optimum, math.sqrt(tolerance), case.units.outputs**2
+    known = optimum is not None
+    return {
+        "rank_band": _rank_band(case, level),
+        "product_distance": _distance(case, tolerance * case.explainable),
+        "optimum_error": _optimum_error(case),
+        "lower_bound": None if known else case.bound.value * squared,
+        "optimum": None if optimum is None else optimum.value * squared,
+        "optimal_rank": None if optimum is None else _count(_shrunk(optimum), level, negligible),
+        "subgradient": _subgradient(case, rank) if known else None,
+        "paper_bound": _paper_bound(case.target, case.width) if case.tied and known else None,
+    }
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
