@@ -58,10 +58,10 @@ def worst_attribute(
 def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
     """Return relative errors of ``singular_values_``, ``threshold_`` and ``rank_``, with bounds.
 
-    Each pair is the difference between an attribute and the value computed from the data, relative
-    to the largest singular value, and a bound on its rounding error. The reported threshold α and
-    rank ρ must also fit the singular values s of the data: s_{ρ+1} ≤ α < s_ρ, or ρ equals the
-    number r of hidden units.
+    There is a pair for each attribute: the difference between it and the value computed from the
+    data, relative to the largest singular value, and a bound on its rounding error. The reported
+    threshold α and rank ρ must also fit the singular values s of the data: s_{ρ+1} ≤ α < s_ρ, or ρ
+    equals the number r of hidden units.
     """
     optimum, width = case.bound, case.width
     values, reported = optimum.singular_values, host(given.singular_values)

@@ -54,7 +54,7 @@ def read_problem(
 def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
     """Return the triangular factor of a QR factorisation of the rows [x | y] of one block.
 
-    The rows are centred and scaled by the moment of all rows.
+    The rows are centred and scaled by the second moment of all rows.
     """
     return row_root(X, Y, weights, moment, centered=centered)
 
@@ -86,7 +86,7 @@ def loaded_or_problem(
 def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | None) -> None:
     """Raise an error for settings that need rows in random order, or a `start` with other columns.
 
-    `start` is the moment of rows that were read before.
+    `start` is the second moment of rows that were read before.
     """
     if estimator._chosen_solver.needs_rows:
         raise ValueError(
@@ -100,6 +100,6 @@ def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | No
         )
     if start is not None and start.n_features < data.rows.n_features:
         raise ValueError(
-            f"start has {start.n_features} features, but X has {data.rows.n_features}: it must be "
-            "the moment of earlier rows of the same data."
+            f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "
+            "be the second moment of earlier rows of the same data."
         )

@@ -180,7 +180,7 @@ def _training(figures: DropoutFigures) -> str:
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Return a sentence that says why rounding errors leave the gap to the minimum undecided."""
+    """Return a sentence that says why rounding errors leave open whether the loss is minimal."""
     dropped = (
         f" Number of directions in which the inputs are constant up to rounding errors: "
         f"{figures.dropped}."
@@ -283,9 +283,9 @@ def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
 def _error_of_square(figure: float, error: float) -> float:
     """Return a bound on the error of a measured value that is quadratic in the importance scores.
 
-    If the importance scores of the hidden units have relative errors of at most e (`error`), a
-    value v (`figure`) that is zero at its minimum, such as their relative variance, changes by at
-    most 2e√v + e².
+    The importance score of a hidden unit is the product of the norms of its outgoing and incoming
+    weights. If all scores have relative errors of at most e (`error`), a value v (`figure`) that is
+    zero at its minimum, such as their relative variance, changes by at most 2e√v + e².
     """
     return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
 
@@ -425,7 +425,8 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
     return (
         reported(
             "small_dropout",
-            "value of dropout/(1 − dropout) below which the optimal product U Uᵀ has full rank",
+            "value of dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights U "
+            "has full rank",
             "Mianjy et al. 2018, Theorem 4.3",
             figures.paper_bound,
             advice,
@@ -563,7 +564,7 @@ def certify_weights(
     if (X is None) == (matrix is None):
         raise ValueError(
             "X and matrix were both given, or neither of them. Give either data (X, and Y unless "
-            "the network is an autoencoder) or matrix=M."
+            "the network is an autoencoder) or matrix=M, the matrix that U Vᵀ approximates."
         )
     problem = (
         data_problem(X, Y, fit_intercept, sample_weight)
@@ -588,7 +589,7 @@ def matrix_problem(matrix: Any) -> LinearProblem:
 
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
-    """Return the moments for predicting Y from X, or for reconstructing X if Y is None."""
+    """Return the second moments for predicting Y from X, or for reconstructing X if Y is None."""
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
         if isinstance(found, BlockProblem):

@@ -111,7 +111,7 @@ class Classification:
 def tied_objective(M: Any, strength: float) -> DropoutObjective:
     """Return the expected dropout loss for white inputs and the symmetric part of the target M.
 
-    An M that is not square is an error.
+    An M that is not square is an error. White inputs have the identity as second moment.
     """
     matrix = as_double(check_rows(M, accept_sparse=False, name="M"))
     if matrix.shape[0] != matrix.shape[1]:

@@ -103,7 +103,8 @@ class LinearProblem:
     def from_matrix(cls, matrix: Any) -> Self:
         """Return the moments of white inputs x with outputs y = Mx, M being `matrix`.
 
-        The loss of this problem without dropout is ‖M − UVᵀ‖², that of factorising M.
+        The loss of this problem without dropout is ‖M − UVᵀ‖², that of factorising M. White inputs
+        have the identity as second moment.
 
         Parameters
         ----------
@@ -140,7 +141,7 @@ class LinearProblem:
         centered: bool = True,
         root: Array | None = None,
     ) -> Self:
-        """Return the problem of rows [x | y] from their joint moment.
+        """Return the problem of rows [x | y] from their joint second moment.
 
         The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
         subtracted from the rows. This corresponds to a network with a bias in both layers: the
@@ -151,7 +152,7 @@ class LinearProblem:
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the problem whose target y is the input x itself, from the moment of x."""
+        """Return the problem whose target y is the input x itself, from the second moment of x."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
@@ -313,7 +314,7 @@ class DropoutObjective:
     def tied_value(self, factor: Array) -> Array:
         """Return the expected dropout loss f(U, U) of tied weights U (`factor`).
 
-        For white inputs this is Mianjy et al. 2018, Problem 4.
+        For white inputs (of identity second moment) this is Mianjy et al. 2018, Problem 4.
         """
         return self.value(Weights(factor, factor))
 
@@ -332,8 +333,8 @@ class DropoutObjective:
     def stationarity(self, weights: Weights) -> Array:
         """Return the norm of the gradient of the loss, divided by 2‖E[yxᵀ]‖ ‖(U, V)‖.
 
-        x are the inputs, y the outputs, U and V the weights. The result is dimensionless: about 1
-        at a small random start, 0 at a critical point.
+        x are the inputs, y the outputs, U and V the outgoing and incoming weights. The result is
+        dimensionless: about 1 at a small random start, 0 at a critical point.
         """
         return self._relative(self.gradient(weights), weights, 2.0)
 
@@ -373,7 +374,7 @@ class DropoutObjective:
         return root[:, : right.shape[-2]] @ right
 
     def _loaded(self, gram: Array) -> Array:
-        """Return G + λ diag(G) for a Gram matrix G of the hidden units and the strength λ.
+        """Return G + λ diag(G) for a Gram matrix G of hidden units and the strength λ of dropout.
 
         This is the expectation of the Gram matrix of units that are masked at random and rescaled.
         """
@@ -390,10 +391,11 @@ def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) 
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
     """Return the gradient of the dropout loss of a batch for given masks of the hidden units.
 
-    The loss is the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², with the mask b of a row and the
-    probability θ (`keep`) of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps
-    along θ/2 times this gradient, because its update does not rescale the factor that is propagated
-    back; see `paper_direction`.
+    The loss is the mean over rows, with inputs x and outputs y, of ‖y − U diag(b) Vᵀx / θ‖², with
+    the outgoing weights U, the incoming weights V, the mask b of a row and the probability θ
+    (`keep`) of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps along θ/2 times
+    this gradient, because its update does not rescale the factor that is propagated back; see
+    `paper_direction`.
     """
     gates = masks / keep
     hidden = (X @ weights.right) * gates

@@ -36,8 +36,8 @@ Rng = np.random.RandomState
 Schedule = Callable[[Array, int], Array]
 
 TINY = 1e-150
-"""Replaces the norm of a target matrix that is zero, so that the sizes of the first weights and of
-the learning rate are defined."""
+"""Replaces the norm of a target matrix that is zero, so that the sizes of the initial weights and
+of the learning rate are defined."""
 
 RATE = 0.25
 """Fraction of the largest stable learning rate that learning_rate="auto" uses."""
@@ -55,7 +55,7 @@ class ExampleSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianSource:
-    """Examples with white Gaussian inputs x and outputs y = Mx, M being `matrix`.
+    """Examples with Gaussian inputs x of identity covariance and outputs y = Mx, M being `matrix`.
 
     This is the population of Mianjy et al. 2018, section 6.
     """
@@ -103,9 +103,9 @@ class SampleSource:
     cumulative: np.ndarray[Any, Any] | None = None
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return whitened inputs and centred outputs of random rows, for every run (network).
+        """Return inputs of identity second moment and centred outputs of random rows.
 
-        The shapes are those of `ExampleSource.draw`.
+        They are drawn for every run (network); the shapes are those of `ExampleSource.draw`.
         """
         rows = self._rows(rng, n_runs * batch_size)
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
@@ -247,7 +247,7 @@ def stable_rates(
     masks of the r hidden units contribute r(1 + λ)/b. The part of the outputs that no network
     explains, of size `noise`, adds gradient noise in proportion to its size, so it sets the scale
     if it is larger than ‖M‖. The constant `RATE` was tuned on inputs of 1 to 80 dimensions with λ
-    from 0 to 100.
+    from 0 to 100. White inputs have the identity as second moment.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -388,17 +388,17 @@ def descend(
     Parameters
     ----------
     source : ExampleSource
-        Draws examples with white inputs.
+        Draws examples with white inputs (of identity second moment).
     matrix : array of shape (d1, d2)
-        M = E[yxᵀ] of that source. It sets the scale of the learning rate and of the first weights,
-        and determines the expected gradient that the stopping rule measures. The steps do not use
-        it.
+        M = E[yxᵀ] of that source. It sets the scale of the learning rate and of the initial
+        weights, and determines the expected gradient that the stopping rule measures. The steps do
+        not use it.
     dropouts : sequence of float
         Probability of dropping a hidden unit, for each run.
     width : int
         Number r of hidden units.
     rng : RandomState
-        Draws the first weights, examples and masks.
+        Draws the initial weights, examples and masks.
     noise : float, default=0.0
         √E‖y − Mx‖², the size of the part of the outputs that no network explains.
     learning_rate : float or "auto"
@@ -413,7 +413,7 @@ def descend(
     tied : bool, default=False
         Whether both layers share their weights; M must be square.
     start : Weights, optional
-        First weights of every run, of shapes (n_runs, d1, r) and (n_runs, d2, r); random by
+        Initial weights of every run, of shapes (n_runs, d1, r) and (n_runs, d2, r); random by
         default.
     record : mapping of str to callable, optional
         Further quantities that the history records, by name; each is a function of `Runs`.
@@ -422,7 +422,7 @@ def descend(
     tolerance : float
         Relative norm of the expected gradient at which the training stops; all runs must reach it.
     init_scale : float
-        Size of the first weights, relative to √‖M‖.
+        Size of the initial weights, relative to √‖M‖.
     check_every, record_at, callbacks
         As in `lucidae.iteration.iterate`; the history records the expected objective of every run
         and the variance of its importance scores.

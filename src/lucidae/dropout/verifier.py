@@ -1,16 +1,18 @@
 """Measured values for certificates of dropout weights, from the weights and the data alone.
 
 Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
-implemented a second time, in another way. The solver whitens the inputs by an eigendecomposition
-and decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
-factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
-bisection, and derivatives from finite differences that are exact for polynomials of degree four.
+implemented a second time, in another way. The solver whitens the inputs (transforms them so that
+their second moment is the identity) by an eigendecomposition and decomposes the least-squares map M
+by singular values; here the inputs are reduced by a pivoted Cholesky or QR factorisation, the
+singular values come from the eigenvectors of a Gram matrix, the threshold from bisection, and
+derivatives from finite differences that are exact for polynomials of degree four.
 
 Notation: U and V are the outgoing and incoming weights of the r hidden units, λ is the strength of
-dropout and C = E[xxᵀ] = RᵀR. With V' = RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected
-dropout loss is f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of
-least squares. s₁ ≥ s₂ ≥ … are the singular values of M. All of it is computed in units in which
-inputs and outputs are of the order of one (`lucidae.dropout.reduction.DataUnits`).
+dropout, x are the inputs, y the outputs, and C = E[xxᵀ] = RᵀR with a triangular factor R. With V' =
+RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected dropout loss is f = ‖M − UV'ᵀ‖² +
+λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of least squares. s₁ ≥ s₂ ≥ … are the
+singular values of M. All of it is computed in units in which inputs and outputs are of the order of
+one (`lucidae.dropout.reduction.DataUnits`).
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def measure(
         Whether both layers share their weights.
     tolerance : float, default=1e-6
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        ‖M‖², the part of E‖y‖² that least squares explains.
+        the part of E‖y‖² that least squares explains, the mean squared norm of the outputs y.
     reported : ReportedAttributes, optional
         Fitted attributes of the estimator that found the weights, which are compared with the
         data.
@@ -208,11 +210,11 @@ def _excess(case: Case) -> tuple[float, float]:
 
     Both losses are computed without the loss of least squares, which may be much larger than both
     and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖², with the least-squares map M for
-    white inputs, the outgoing weights U with columns uᵢ, the incoming weights V' for white inputs
-    with columns v'ᵢ, and the strength λ of dropout. If the white inputs come from a QR
-    factorisation of the rows, the errors are as small as those of the rows. If they come from the
-    second moment of the rows, every product in a squared norm has the error of that moment, however
-    small the norm is.
+    white inputs (of identity second moment), the outgoing weights U with columns uᵢ, the incoming
+    weights V' for white inputs with columns v'ᵢ, and the strength λ of dropout. If the white inputs
+    come from a QR factorisation of the rows, the errors are as small as those of the rows. If they
+    come from the second moment of the rows, every product in a squared norm has the error of that
+    moment, however small the norm is.
     """
     left, inner, matrix = case.left, case.inner, case.reduced.matrix
     lower, sizes = case.reduced.lower, np.abs(case.right)
@@ -273,7 +275,8 @@ def _value(
 def _decomposed(left: Matrix, inner: Matrix) -> Product:
     """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'.
 
-    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs.
+    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs (of
+    identity second moment).
     """
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
@@ -397,7 +400,8 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
-    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs.
+    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs (of
+    identity second moment).
 
     The result is None if the optimum is not known, or if the r-th and the next singular value of M
     are so close that another product has the minimal loss up to `allowed`; r is the number of
@@ -420,11 +424,11 @@ def _subgradient(case: Case, rank: int) -> float:
     """Return by how much the product of the weights violates its optimality conditions.
 
     The product is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ, rank `rank`).
-    With the least-squares map M for white inputs, the strength λ of dropout, r hidden units, the
-    nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ =
-    0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α + σᵣ, the
-    smallest singular value of M that X contains. For tied weights only the largest eigenvalue of N
-    counts. The violation is divided by ‖M‖.
+    With the least-squares map M for white inputs (of identity second moment), the strength λ of
+    dropout, r hidden units, the nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal
+    if and only if PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the
+    full rank r, α + σᵣ, the smallest singular value of M that X contains. For tied weights only the
+    largest eigenvalue of N counts. The violation is divided by ‖M‖.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -454,10 +458,11 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    For separate layers the inputs are white, and each hidden unit is scaled so that its outgoing
-    and incoming weights have equal norms, if both are nonzero. Neither changes the loss; they make
-    the result independent of the units of the inputs. The target is scaled to norm one, and the
-    weights by the square root of that factor.
+    For separate layers the inputs are transformed to the identity as second moment, and each hidden
+    unit is scaled so that its outgoing and incoming weights have equal norms, if both are nonzero.
+    Neither changes the loss; they make the result independent of the units of the inputs. The
+    matrix that the product of the weights approximates is divided by its norm, and the weights by
+    the square root of that norm.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
@@ -482,7 +487,8 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
 def _relative_variance(scores: Matrix, negligible: float) -> float:
     """Return the variance of the hidden units' importance scores divided by their squared mean.
 
-    It is 0 if no score exceeds `negligible`.
+    The score of a unit is the product of the norms of its outgoing and incoming weights. The result
+    is 0 if no score exceeds `negligible`.
     """
     mean = float(scores.mean())
     return float(((scores / mean - 1.0) ** 2).mean()) if (scores > negligible).any() else 0.0
@@ -505,10 +511,10 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative rounding error of V' and of the least-squares map M.
+    """Return a bound on the relative rounding error of transformed weights and least-squares map.
 
-    V' are the incoming weights for white inputs. All values computed from V' and M share this
-    bound.
+    The incoming weights and the map are those for inputs transformed to the identity as second
+    moment. All values computed from them share this bound.
     """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON

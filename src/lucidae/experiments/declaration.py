@@ -304,7 +304,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured quantity along a grid of epochs, sizes or strengths.
+    """A measured quantity along a grid of epochs, sizes or strengths of dropout.
 
     Parameters
     ----------

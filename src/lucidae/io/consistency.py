@@ -143,4 +143,4 @@ def _check_row(estimator: Any, row: Any) -> None:
         use = estimator.transform if hasattr(estimator, "transform") else estimator.predict
         output = use(row)
     if output.shape[0] != 1:
-        raise ValueError(f"for one row of data it returns {output.shape[0]} rows.")
+        raise ValueError(f"for one row of data the estimator returns {output.shape[0]} rows.")

@@ -65,6 +65,7 @@ class AlignedPoint:
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
         """Return the minimum of expected nested dropout whose rows and columns have unit length.
 
+        Nested dropout keeps only the first b of k latents, where the prefix length b is random.
         `values` are the eigenvalues of the second moment, descending, and `prior` contains the
         probability of each prefix length 1, …, k.
         """

@@ -467,7 +467,10 @@ class Options:
                 )
 
     def prefix_prior(self, k: int) -> Vector:
-        """Return the probabilities of the prefix lengths 1 … k of nested dropout, shape (k,)."""
+        """Return the probabilities of the prefix lengths 1 … k of nested dropout, shape (k,).
+
+        Nested dropout with prefix length b keeps the first b of k latents.
+        """
         if isinstance(self.prior, str):
             return PRIORS[self.prior](k)
         if self.prior.shape != (k,):

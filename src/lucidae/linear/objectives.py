@@ -53,7 +53,7 @@ class Objective(Rule):
     Attributes
     ----------
     gap_statement : str
-        Statement of the claim `gap` in certificates.
+        Statement of the claim `gap` in certificates, which is about the loss minus its minimum.
     has_penalties : bool
         Whether latents can be zero at the minimum because their penalty is too large.
     """
@@ -405,7 +405,8 @@ class ExpectedNestedDropout(Objective):
     def _masks(self, ref: Array) -> tuple[Array, Array]:
         """Return the probabilities of keeping latent i (k × 1), and latents i and j (k × k).
 
-        Prefixes are nested: both are kept whenever the later one is kept.
+        Nested dropout keeps the first b of k latents, so that both are kept whenever the later one
+        is.
         """
         kept = like(keep_probabilities(self.prior), ref)
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
@@ -527,11 +528,13 @@ class LinearVAE(Objective):
     def preconditioned(
         self, direction: VariationalWeights, weights: VariationalWeights, covariance: Covariance
     ) -> VariationalWeights:
-        """Return the Newton step of each of the four fields while the other three are fixed.
+        """Return the Newton step of each group of parameters while the others are fixed.
 
-        The second derivatives are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder
-        W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of the posterior variances D, and m/2 for that of the
-        noise variance s²; Σ is the second moment. The best V is (WᵀW + s²I)⁻¹Wᵀ for every Σ.
+        The groups are the encoder V, the decoder W with columns wᵢ, the posterior variances D and
+        the noise variance s². The second derivatives are (WᵀW/s² + I) ⊗ Σ (a Kronecker product) for
+        V, (D + VΣVᵀ)/s² for W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of D, and m/2 for that of s²,
+        where Σ is the second moment of the data with m features. The best V is (WᵀW + s²I)⁻¹Wᵀ for
+        every Σ.
         """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
         noise = xp.exp(self._log_noise(weights))

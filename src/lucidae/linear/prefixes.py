@@ -25,9 +25,10 @@ def keep_probabilities(prior: Array) -> Array:
 
 
 def prefix_thresholds(prior: Array) -> Array:
-    """Return the probabilities of a prefix length below i, for i = 1 … k.
+    """Return, for i = 1 … k, the probability that nested dropout keeps fewer than i latents.
 
-    `prior` has the probabilities of the prefix lengths 1 … k; they are divided by their sum.
+    It keeps the first b of k latents, where b is the prefix length. `prior` has the probabilities
+    of the prefix lengths 1 … k; they are divided by their sum.
     """
     keep = keep_probabilities(prior)
     return 1 - keep / keep[0]
@@ -44,8 +45,9 @@ SLACK = 1e-12
 class PrefixNumbers:
     """Draws the uniform random numbers of nested dropout: one per epoch, run and row.
 
-    NumPy draws the numbers in the order in which the epochs need them. A seed therefore gives the
-    same trajectory on every device, however many epochs are computed at once.
+    A number determines the prefix length b of its row: the first b latents are kept. NumPy draws
+    the numbers in the order in which the epochs need them. A seed therefore gives the same
+    trajectory on every device, however many epochs are computed at once.
 
     Parameters
     ----------

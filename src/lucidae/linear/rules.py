@@ -238,7 +238,7 @@ class Rule(ABC):
         return self.curvature(spectrum)
 
     def steepening(self, start: Any) -> float:
-        """Return a bound on the ratio of the curvature at the first weights to that at the minimum.
+        """Bound the ratio of the curvature at the initial weights to that at the minimum.
 
         The reconstruction loss is quartic in the weights. If the decoder is the transpose of the
         encoder and both have the spectral norm w, its curvature is (6w² − 2)σ₁², where σ₁² is the
@@ -249,7 +249,7 @@ class Rule(ABC):
         Parameters
         ----------
         start : weights
-            The first weights.
+            The initial weights.
         """
         norm = namespace(start.encoder).linalg.matrix_norm
         size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
@@ -483,7 +483,10 @@ class NestedDropoutRule(Rule):
         return self.drawn(weights, covariance).direction(weights, covariance)
 
     def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
-        """Draw one prefix length per row, and return the rule that always uses these lengths."""
+        """Draw one prefix length per row, and return the rule that always uses these lengths.
+
+        A prefix length of b keeps the first b latents of a row.
+        """
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
         return DrawnPrefixes(self, like(self.rng.random(shape), weights.encoder))
 
@@ -549,6 +552,8 @@ class NestedDropoutRule(Rule):
 class DrawnPrefixes(Rule):
     """Nested dropout with prefix lengths that were drawn before and stay fixed.
 
+    A prefix length of b keeps the first b latents of a row.
+
     Parameters
     ----------
     rule : NestedDropoutRule
@@ -563,7 +568,10 @@ class DrawnPrefixes(Rule):
     needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Return the gradient of the reconstruction loss with the fixed prefix lengths."""
+        """Return the gradient of the reconstruction loss with the fixed prefix lengths.
+
+        A prefix length of b keeps the first b latents of a row.
+        """
         return self.rule.sampled(weights, covariance, self.numbers)
 
 

@@ -191,8 +191,8 @@ NOISE_STATEMENTS = {
 def _noise_variance(figures: SparseFigures) -> Claim:
     """Return the claim on the noise variance, which depends on how it was chosen.
 
-    Given: it is the given number. Learned: the energy is stationary in it. By cross-validation: it
-    is the mean squared error of predicting held-out rows.
+    Given: it is the given number. Learned: the energy (loss) is stationary in it. By
+    cross-validation: it is the mean squared error of predicting held-out rows.
     """
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
@@ -235,7 +235,8 @@ def _energy(figures: SparseFigures) -> Claim:
         return _unknown(figures, name, statement, reference, why)
     claim = at_most(
         name, statement, reference, figures.energy_distance, ENERGY,
-        "The reported energy belongs to other relevances or to other data. Fit again.",
+        "The reported energy (loss) belongs to other relevances (prior variances) or to other "
+        "data. Fit again.",
     )  # fmt: skip
     return _reachable(claim, figures.reach)
 
@@ -253,7 +254,7 @@ def _predictive_variance(figures: SparseFigures) -> Claim:
         return _unknown(figures, name, statement, reference, why)
     claim = at_most(
         name, statement, reference, figures.variance_distance, FINEST,
-        "The relevances, the noise variance or the data have changed. Fit again.",
+        "The relevances (prior variances), the noise variance or the data have changed. Fit again.",
         error=figures.variance_error,
     )  # fmt: skip
     # Variances are differences of numbers of the size of γ cond(Σ), without an upper limit.
@@ -388,10 +389,10 @@ def certify_coefficients(
     y : array-like of shape (d, n) or (d,)
         The responses.
     noise_variance : float, optional
-        Noise variance of the responses. If it is given, the claims about the energy are judged too,
-        at the relevances (prior variances) under which the coefficients would be the posterior
-        mean. If no such relevances exist, these claims fail. Without a noise variance they do not
-        apply.
+        Noise variance of the responses. If it is given, the claims about the energy (loss) are
+        judged too, at the relevances (prior variances) under which the coefficients would be the
+        posterior mean. If no such relevances exist, these claims fail. Without a noise variance
+        they do not apply.
     tol : float
         Distance to the optimality (KKT) conditions, a dimensionless number, that counts as optimal.
 

@@ -1,4 +1,7 @@
-"""Sparse energies as functions of one relevance or one coefficient, with all others fixed."""
+"""Sparse energies (losses) as functions of one relevance or one coefficient, with all others fixed.
+
+The relevance of a column is the prior variance of its coefficients.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Energy(ABC):
 
     @property
     def exact_coordinates(self) -> bool:
-        """Whether the minimum of the energy in one relevance is known in closed form.
+        """Whether the minimum of the energy (loss) in one relevance is known in closed form.
 
         All other relevances are fixed (Wipf 2023, Theorem 4.4). The relevance of a column is the
         prior variance of its coefficients.
@@ -77,7 +77,7 @@ class Energy(ABC):
         """The energy as a `Marginal`, which allows Newton steps; None if it has another form.
 
         A `Marginal` is the sum of a data term and a log-volume, a term that does not depend on the
-        responses.
+        responses. The energy is the loss that is minimised.
         """
         return None
 
@@ -120,11 +120,11 @@ class Energy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Marginal(Energy):
-    """An energy that is the sum of a data term and a log-volume.
+    """An energy (loss) that is the sum of a data term and a log-volume.
 
     The data term is tr(XXᵀΣ⁻¹) for the responses X, where Σ = Φ diag(w) Φᵀ + γI is their covariance
     with the dictionary Φ, the relevances (prior variances) w and the noise variance γ. The
-    log-volume depends on Φ, w and γ, but not on X.
+    log-volume, such as log|Σ|, depends on Φ, w and γ, but not on X.
     """
 
     groups: Groups | None = None
@@ -140,31 +140,32 @@ class Marginal(Energy):
 
     @property
     def marginal(self) -> Marginal:
-        """The energy itself, since it is a data term plus a term without the responses."""
+        """The energy (loss) itself, since it is a data term plus a term without the responses."""
         return self
 
     @abstractmethod
     def volume(self, state: State) -> Array:
         """Return the log-volume: the term of the energy that does not depend on the responses.
 
-        Only the rows of the normalised problem count, not those outside the dictionary's span.
+        Only the rows of the normalised problem count, not those outside the dictionary's span. The
+        energy is the loss that is minimised.
         """
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
         """Return the derivative of the log-volume in the relevance (prior variance) of each column.
 
-        The log-volume is the term of the energy that does not depend on the responses. Columns are
-        treated as if each had a relevance of its own, even if there are groups.
+        The log-volume is the term of the energy (loss) that does not depend on the responses.
+        Columns are treated as if each had a relevance of its own, even if there are groups.
         """
 
     @abstractmethod
     def concavity(self, metric: Array, pressure: Array) -> Array:
         """Return minus the Hessian matrix of the log-volume in the relevances (prior variances).
 
-        The log-volume is the term of the energy that does not depend on the responses. `metric` is
-        ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are the
-        derivatives of the log-volume.
+        The log-volume is the term of the energy (loss) that does not depend on the responses.
+        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are
+        the derivatives of the log-volume.
         """
 
     def reduced_value(self, state: State) -> Array:
@@ -204,8 +205,8 @@ class Marginal(Energy):
         """Return the effective number of parameters of the fit.
 
         It is the sum of the relevances (prior variances) times the derivatives in them of the
-        log-volume, the term of the energy without the responses. For the full posterior this is
-        tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W and the covariance Σ of a response.
+        log-volume, the term of the energy (loss) without the responses. For the full posterior this
+        is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W and the covariance Σ of a response.
         """
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
@@ -305,14 +306,14 @@ class DiagonalCovariance(Marginal):
         The relevance w of a column is the positive root of w² − aw − aγ/c = 0, where the derivative
         of a/w + log(γ + wc) vanishes. Here a is the mean square of the column's coefficients, c its
         squared norm and γ the noise variance. The relevance of a column is the prior variance of
-        its coefficients.
+        its coefficients. The energy is the loss that is minimised.
         """
         power = state.power
         offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Return the relevances of grouped columns after one step that lowers the energy.
+        """Return the relevances of grouped columns after one step that lowers the energy (loss).
 
         The step minimises an upper bound of the energy, in which tangents replace the logarithms,
         because the energy itself has no minimiser in closed form for a group. The relevance of a
@@ -325,7 +326,7 @@ class DiagonalCovariance(Marginal):
         """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ, the energy without its data term.
 
         The dictionary has d rows and columns φⱼ with relevances (prior variances) wⱼ; γ is the
-        noise variance.
+        noise variance. The energy is the loss that is minimised.
         """
         xp = namespace(state.relevance)
         ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
@@ -336,7 +337,7 @@ class DiagonalCovariance(Marginal):
         """Return the derivative ‖φ‖²/(γ + w‖φ‖²) of the log-volume in the relevance of each column.
 
         φ is a column with relevance (prior variance) w, and γ is the noise variance. The log-volume
-        is the term of the energy that does not depend on the responses.
+        is the term of the energy (loss) that does not depend on the responses.
         """
         norms = squared_norms(state.dictionary, -2)
         return norms / (state.noise[..., None] + state.relevance * norms)
@@ -344,7 +345,7 @@ class DiagonalCovariance(Marginal):
     def concavity(self, metric: Array, pressure: Array) -> Array:
         """Return minus the Hessian of the log-volume: a diagonal matrix with `pressure` squared.
 
-        The log-volume is the term of the energy that does not depend on the responses, and
+        The log-volume is the term of the energy (loss) that does not depend on the responses, and
         `pressure` are its derivatives in the relevances (prior variances).
         """
         return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
@@ -419,7 +420,7 @@ It is called with the penalty of point estimates and the groups of columns (or N
 
 
 def register_posterior(name: str, factory: EnergyFactory) -> None:
-    """Make an energy available as ``SparseVAE(posterior=name)`` and in `solve_batch`.
+    """Make an energy (loss) available as ``SparseVAE(posterior=name)`` and in `solve_batch`.
 
     Parameters
     ----------

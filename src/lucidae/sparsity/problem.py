@@ -3,8 +3,8 @@
 `Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
 `normalise` gives columns unit norm and responses unit mean square. If there are more responses than
 rows, it replaces them by a square root of their Gram matrix. If there are fewer columns than rows,
-it reduces the problem to the span of the columns. `Units` converts energies, relevances (prior
-variances of the coefficients) and noise variances back to the units of the data.
+it reduces the problem to the span of the columns. `Units` converts energies (losses), relevances
+(prior variances of the coefficients) and noise variances back to the units of the data.
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
@@ -154,7 +154,7 @@ class Units:
         return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
 
     def energy(self, per_response: Array) -> Array:
-        """Return the energy in the units of the data, summed over the responses.
+        """Return the energy (loss) in the units of the data, summed over the responses.
 
         `per_response` is the energy of the normalised problem divided by the number of responses.
         """
@@ -227,8 +227,8 @@ def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, 
     For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
     variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
     the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
-    outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X −
-    QQᵀX‖² is all that is needed of the other d − κ rows.
+    outside. So the energy (loss) is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² =
+    ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
     """
     xp = namespace(dictionary)
     nothing = squared_norm(responses) * 0.0
@@ -242,8 +242,8 @@ def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, 
 def _gram_root(responses: Array) -> Array:
     """Return a matrix Y with YYᵀ = XXᵀ for the responses X, with at most as many columns as rows.
 
-    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square matrix Rᵀ
-    replaces X, and the cost no longer depends on the number of responses.
+    The energies (losses) depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square
+    matrix Rᵀ replaces X, and the cost no longer depends on the number of responses.
     """
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:

@@ -1,6 +1,7 @@
 """Solvers that find the relevances at which an energy is minimal, in one table by name.
 
-The relevances are the prior variances of the coefficients. If the full energy has a single minimum,
+The relevances are the prior variances of the coefficients, and an energy is a loss as a function of
+them; the full energy is that of the VAE with full posterior covariance. If it has a single minimum,
 all its solvers end there; if it has several, solvers may end at different ones. The table shows the
 energy per response above the lowest of all solvers (median, largest) for ten problems a line with
 d = 100 rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of 20 dB:
@@ -15,11 +16,11 @@ n      r           auto     mm       em         mackay   coordinate
 1      30          0, 1.2   0, 1.2   0, 1.2     0, 1.2   0, 54.5
 =====  ==========  =======  =======  =========  =======  ==========
 
-EM, which is slower, finds the lower minima if the noise variance is far below the true one, and
-without noise if r > 0.8 d. So "auto" uses EM for one or two responses. For more responses it uses
-MacKay's rule, or coordinate moves if there is no noise or the dictionary is wide or large. If the
-result has more than 0.6 d effective parameters and the problem is small, "auto" also runs EM (and
-another update) and returns the result with the lowest energy.
+EM (expectation–maximisation), which is slower, finds the lower minima if the noise variance is far
+below the true one, and without noise if r > 0.8 d. So "auto" uses EM for one or two responses. For
+more responses it uses MacKay's rule, or coordinate moves if there is no noise or the dictionary is
+wide or large. If the result has more than 0.6 d effective parameters and the problem is small,
+"auto" also runs EM (and another update) and returns the result with the lowest energy.
 """
 
 from __future__ import annotations
@@ -158,7 +159,10 @@ def solve(
 
 
 def check_suited(method: Any, objective: Energy) -> str:
-    """Return the name `method` if that solver can minimise the energy; otherwise raise an error."""
+    """Return the name `method` if that solver can minimise the energy; otherwise raise an error.
+
+    The energy is the loss that is minimised.
+    """
     name = check_choice(method, "solver", SOLVERS)
     solver = SOLVERS[name]
     if not solver.suits(objective):
@@ -186,7 +190,7 @@ def em_steps(problem: Problem) -> int:
 def basin_limit(objective: Energy, rule: str) -> int:
     """Return the largest number of updates by `rule` before Newton steps take over.
 
-    The updates choose a basin of attraction of the energy; Newton steps find its minimum.
+    The updates choose a basin of attraction of the energy (loss); Newton steps find its minimum.
     """
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
@@ -219,7 +223,7 @@ def repeat_update(
     objective : Energy
         The energy.
     rule : str
-        Name of the update rule of the energy.
+        Name of the update rule of the energy, which is the loss.
     start : array of shape (n_columns,), optional
         Relevances to start from; `flat_start` by default.
     tolerance, limit : float and int
@@ -341,10 +345,10 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Repeat an update of the relevances; then take Newton steps if the energy allows them.
+    """Repeat an update of the relevances; then take Newton steps if the energy (loss) allows them.
 
     The relevance of a column is the prior variance of its coefficients. `updates` is the largest
-    number of updates before the Newton steps; by default `basin_limit`.
+    number of updates before the Newton steps; by default the function `basin_limit` gives it.
     """
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
@@ -383,10 +387,11 @@ def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State
 def without_vanishing(state: State, marginal: Marginal) -> State:
     """Return the state, of one or several problems, with relevances that tend to zero set to zero.
 
-    These are the relevances far below the noise variance at which the energy still falls towards
-    zero. If the energy has exact coordinate moves, they are also all relevances whose minimiser,
-    with the others fixed, is zero (Wipf 2023, Theorem 4.4); the latter are set to zero only if this
-    does not raise the energy. The relevance of a column is the prior variance of its coefficients.
+    These are the relevances far below the noise variance at which the energy (loss) still falls
+    towards zero. If the energy has exact coordinate moves, they are also all relevances whose
+    minimiser, with the others fixed, is zero (Wipf 2023, Theorem 4.4); the latter are set to zero
+    only if this does not raise the energy. The relevance of a column is the prior variance of its
+    coefficients.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -421,7 +426,7 @@ def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy by coordinate moves and Newton steps on a working set of columns.
+    """Minimise the energy (loss) by coordinate moves and Newton steps on a working set of columns.
 
     Without given relevances (prior variances), the start is found at a decreasing sequence of noise
     variances.
@@ -436,7 +441,8 @@ def _solve_by_coordinates(
 def _marginal(objective: Energy) -> Marginal:
     """Return the energy as a data term plus a log-volume; raise an error if it has no such form.
 
-    The log-volume is the term that does not depend on the responses.
+    The log-volume is the term that does not depend on the responses. The energy is the loss that is
+    minimised.
     """
     if objective.marginal is None:
         raise ValueError(
@@ -450,7 +456,7 @@ def _marginal(objective: Energy) -> Marginal:
 def _solve_auto(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy by the method that suits the problem.
+    """Minimise the energy (loss) by the method that suits the problem.
 
     If the result uses so many columns that the energy probably has many minima, run further methods
     and return the result with the lowest energy.
@@ -498,11 +504,12 @@ def _by_rule(rule: str, words: str) -> Solver:
 SOLVERS: dict[str, Solver] = {
     "auto": Solver(_solve_auto, lambda _: True),
     "mm": _by_rule("mm", "an MM update"),
-    "em": _by_rule("em", "the EM update of the full energy"),
-    "mackay": _by_rule("mackay", "MacKay's update of the full energy"),
+    "em": _by_rule("em", "the expectation–maximisation (EM) update of the full energy (loss)"),
+    "mackay": _by_rule("mackay", "MacKay's update of the full energy (loss)"),
     "coordinate": Solver(
         _solve_by_coordinates,
         lambda energy: energy.exact_coordinates,
-        "an exact minimiser of each single relevance (only the full energy without groups has it)",
+        "an exact minimiser of each single relevance or prior variance (only the full energy "
+        "without groups has it)",
     ),
 }

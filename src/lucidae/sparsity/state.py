@@ -158,7 +158,8 @@ class State(NamedTuple):
         """Return the state restricted to the columns `index`; all others must have relevance zero.
 
         The relevance of a column is the prior variance of its coefficients. The state must be that
-        of one problem and store its fields `whitened` and `loading`.
+        of one problem and store its fields `whitened` and `loading`, products of the dictionary
+        with the inverse covariance of a response.
         """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
@@ -249,10 +250,11 @@ def evaluate(
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
     """Return the state of a problem at given relevances, with curvatures that are NaN.
 
-    This takes less time than `evaluate` and suffices for energies whose update and distance to
-    stationarity do not depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the covariance Σ of a
-    response. Two triangular systems are solved for the responses, instead of inverting the Cholesky
-    factor. The relevance of a column is the prior variance of its coefficients.
+    This takes less time than `evaluate` and suffices for energies (losses) whose update and
+    distance to stationarity do not depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the
+    covariance Σ of a response. Two triangular systems are solved for the responses, instead of
+    inverting the Cholesky factor. The relevance of a column is the prior variance of its
+    coefficients.
     """
     xp = namespace(problem.dictionary)
     lower, log_determinant = factorise(problem, relevance)
@@ -274,7 +276,8 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 def evaluate_from(state: State, relevance: Array) -> State:
     """Return the state at the relevances `relevance`, with `whitened` and `loading` stored.
 
-    The factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
+    These two fields are products of the dictionary with the inverse covariance of a response. The
+    factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
     """
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.whitened.shape[-1]:
@@ -326,12 +329,12 @@ def complementarity(
 ) -> Array:
     """Return the distance of relevances to the optimality (KKT) conditions, a dimensionless number.
 
-    The relevance of a column is the prior variance of its coefficients, and the energy is the sum
-    of a data term and a log-volume, which does not depend on the responses. Let w be the relevance
-    of a column, Q its alignment (minus the derivative of the data term) and z its pressure (the
-    derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z if w = 0. The
-    distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero exactly if the
-    conditions hold. For a group of columns, Q and z are sums over the group.
+    The relevance of a column is the prior variance of its coefficients, and the energy (loss) is
+    the sum of a data term and a log-volume, which does not depend on the responses. Let w be the
+    relevance of a column, Q its alignment (minus the derivative of the data term) and z its
+    pressure (the derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z if w =
+    0. The distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero exactly if
+    the conditions hold. For a group of columns, Q and z are sums over the group.
     """
     xp = namespace(relevance)
     if groups is not None:

@@ -22,8 +22,8 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
     """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
 
     They are the curvature zⱼ = φⱼᵀΣ⁻¹φⱼ and the alignment Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n of the column φⱼ with
-    relevance wⱼ, for n responses X, after the column is left out of their covariance Σ. Then
-    Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So
+    relevance (prior variance) wⱼ, for n responses X, after the column is left out of their
+    covariance Σ. Then Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So
     sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor 1 − wⱼzⱼ is the posterior variance of
     the column's latent, whose prior variance is 1; it is kept above zero in spite of rounding.
     """
@@ -97,7 +97,7 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 
 
 def _removal_cost(left: Any, loading: Any, weight: float) -> float:
-    """Return the increase of the energy per response when a group of columns is removed.
+    """Return the increase of the energy (loss) per response when a group of columns is removed.
 
     It is log|M| + w tr(BᵀM⁻¹B), where M = I − wG is `left`, B is `loading` and w is `weight` (see
     `group_evidence`), or infinity if M is not positive definite.

@@ -2,7 +2,8 @@
 
 No solver uses this module. Uniqueness is proved either from the mutual coherence of the dictionary,
 which bounds its spark (the smallest number of linearly dependent columns), or by checking all sets
-of columns that could replace the active ones. It is never assumed.
+of columns that could replace the active ones. It is never assumed. The relevance of a column is the
+prior variance of its coefficients.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
 def uniqueness_bound(spark: float, rank: int) -> float:
     """Return the number of columns below which an exact representation is the only sparsest one.
 
-    It is (spark − 1 + rank)/2 for the spark of the dictionary and the rank of the responses (Chen &
-    Huo 2006, Theorem 2.4).
+    It is (spark − 1 + rank)/2 for the rank of the responses and the spark of the dictionary, the
+    smallest number of linearly dependent columns (Chen & Huo 2006, Theorem 2.4).
     """
     return (spark - 1.0 + rank) / 2.0
 

@@ -3,7 +3,7 @@
 The relevance w of a column φ is the prior variance of its coefficients u. As in `State`, its
 curvature is z = φᵀΣ⁻¹φ and its alignment is Q = ‖φᵀΣ⁻¹X‖²/n, where X are the n responses and Σ is
 their covariance. The rules are written in terms of Q and not of the mean square a = ‖u‖²/n = w²Q of
-the coefficients, which would give 0/0 if a relevance is zero. No rule raises the energy.
+the coefficients, which would give 0/0 if a relevance is zero. No rule raises the energy (loss).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ It imports nothing of the solvers. Φ is the dictionary, X the responses, W the 
 the relevances (prior variances of the coefficients) and γ the noise variance. The verifier centres
 and weights the rows itself, factorises the covariance Σ = ΦWΦᵀ + γI of a response by a QR
 decomposition (the solvers form Σ and use Cholesky factors), and evaluates the posterior mean, the
-Karush–Kuhn–Tucker (KKT) conditions and the energy by their definitions. Since Σ is never formed,
-its results are accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ), where ε
-is the machine epsilon.
+Karush–Kuhn–Tucker (KKT) conditions and the energy (loss) by their definitions. Since Σ is never
+formed, its results are accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ),
+where ε is the machine epsilon.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Fit(NamedTuple):
     noise : float, optional
         The noise variance.
     energy : float, optional
-        The reported energy.
+        The reported energy (loss).
     noise_rule : str
         How the noise variance was found: "given", "learn", "cv", "fallback", or "" if unknown.
     given_noise : float, optional
@@ -104,7 +104,7 @@ class Fit(NamedTuple):
 
 
 class EnergyKind(NamedTuple):
-    """The energy that a fit should minimise, with tolerance and significance level.
+    """The energy (loss) that a fit should minimise, with tolerance and significance level.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def measure(
     fit : Fit
         The fitted numbers to verify.
     model : EnergyKind
-        The energy that they should minimise.
+        The energy (loss) that they should minimise.
     title : str
         Name of what is measured, for the certificate.
 
@@ -276,12 +276,13 @@ def _judged(
     figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: EnergyKind,
     tolerance: float, stored: float, implied: float,
 ) -> SparseFigures:  # fmt: skip
-    """Return `figures` with the values about KKT conditions, posterior mean and collapsed latents.
+    """Return `figures` with values about optimality, posterior mean and collapsed latents.
 
-    A collapsed latent belongs to a column whose posterior variance equals its prior variance. `U`
-    are the coefficients, `tolerance` is the largest distance that counts as stationary, `stored`
-    the machine epsilon of the fitted arrays, and `implied` the relative error of relevances (prior
-    variances) that were computed from the coefficients (0 if they were given).
+    Optimality means the Karush–Kuhn–Tucker (KKT) conditions. A collapsed latent belongs to a column
+    whose posterior variance equals its prior variance. `U` are the coefficients, `tolerance` is the
+    largest distance that counts as stationary, `stored` the machine epsilon of the fitted arrays,
+    and `implied` the relative error of relevances (prior variances) that were computed from the
+    coefficients (0 if they were given).
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
@@ -334,10 +335,11 @@ def _ratio(values: Any, sizes: Any) -> Any:
 def _violation(
     rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
-    """Return the distance of relevances to the KKT conditions, and a bound on its rounding error.
+    """Return the distance of relevances to optimality, and a bound on its rounding error.
 
-    The relevance of a column is the prior variance of its coefficients. `slope_error` are bounds on
-    the errors of the derivatives of the energy, one for each column.
+    Optimality means the Karush–Kuhn–Tucker (KKT) conditions, and the relevance of a column is the
+    prior variance of its coefficients. `slope_error` are bounds on the errors of the derivatives of
+    the energy (loss), one for each column.
     """
     if model.violation is not None:
         return model.violation, 0.0
@@ -360,9 +362,9 @@ def _violation(
 def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """Return the derivative of the log-volume in the relevance (prior variance) of each column.
 
-    The log-volume is the term of the energy that does not depend on the responses. For a column φ
-    with relevance w, noise variance γ and the covariance Σ of a response, the derivative is φᵀΣ⁻¹φ
-    for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
+    The log-volume is the term of the energy (loss) that does not depend on the responses. For a
+    column φ with relevance w, noise variance γ and the covariance Σ of a response, the derivative
+    is φᵀΣ⁻¹φ for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
     """
     if model.posterior != "diagonal":
         return at.curvature
@@ -410,10 +412,10 @@ def _point_violation(
 def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance w, the distance is divided by √(n w), its prior
-    standard deviation. If the relevance is negligible, the distance times the norm of the column is
-    divided by the norm of the responses instead. `U` are the coefficients and `norms` the norms of
-    the columns.
+    For n responses and a column with relevance (prior variance) w, the distance is divided by √(n
+    w), its prior standard deviation. If the relevance is negligible, the distance times the norm of
+    the column is divided by the norm of the responses instead. `U` are the coefficients and `norms`
+    the norms of the columns.
     """
     w, n = at.relevance, U.shape[1]
     lengths = np.linalg.norm(U - at.mean, axis=1)
@@ -438,8 +440,8 @@ def _implied_share(at: Evaluation, implied: float) -> float:
 def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
     """Return a bound on the relative error of relevances computed from rounded coefficients.
 
-    `U` are the coefficients, `w` the relevances and `stored` the machine epsilon of the dtype in
-    which the coefficients were stored.
+    `U` are the coefficients, `w` the relevances (prior variances) and `stored` the machine epsilon
+    of the dtype in which the coefficients were stored.
     """
     used = np.flatnonzero(U.any(axis=1))
     if not used.size or not np.isfinite(w).all():
@@ -487,7 +489,7 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """Return the log-volume of the energy per response, for all rows, in the units of the data.
 
-    The log-volume is the term of the energy that does not depend on the responses: the
+    The log-volume is the term of the energy (loss) that does not depend on the responses: the
     log-determinant of the covariance of a response, or its diagonal counterpart.
     """
     logarithm = float(np.log(at.noise))
@@ -517,7 +519,7 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
 
 
 def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the relative difference between the reported energy and the verifier's.
+    """Return the relative difference between the reported energy (loss) and the verifier's.
 
     It is relative to the energy, or to the number of responses times that of independent rows if
     this is larger. Return None if one of the energies is unknown.
@@ -547,7 +549,7 @@ def _evidence(
     Active columns have positive relevance (prior variance). The values are relevances, curvatures
     φᵀΣ⁻¹φ and alignments ‖φᵀΣ⁻¹X‖²/n of the columns φ, for n responses X with covariance Σ, in the
     units of the data. `worst` is the index of the inactive column whose activation would lower the
-    energy most.
+    energy (loss) most.
     """
     chosen = np.flatnonzero(active)
     exponent = 2 * (rows.shifts[chosen] - rows.shift)

@@ -113,9 +113,10 @@ def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance moves to its minimiser.
 
-    The relevance of a column is the prior variance of its coefficients, and the full energy is the
-    loss of the VAE with full posterior covariance. The result has one entry for each column, with
-    all other relevances fixed. `curvature` and `alignment` are as in `gain_of`.
+    The relevance of a column φ is the prior variance of its coefficients, and the full energy is
+    the loss of the VAE with full posterior covariance. The result has one entry for each column,
+    with all other relevances fixed. `curvature` is φᵀΣ⁻¹φ and `alignment` is ‖φᵀΣ⁻¹X‖²/n for each
+    column, for n responses X with covariance Σ.
     """
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
@@ -145,7 +146,8 @@ def open_workspace(state: State) -> Workspace:
     """Return new arrays for coordinate moves on all columns of a state.
 
     A coordinate move changes the relevance (prior variance) of one column to its minimiser. The
-    state must store its fields `whitened` and `loading`.
+    state must store its fields `whitened` and `loading`, products of the dictionary with the
+    inverse covariance of a response.
     """
     metric = state.whitened.mT @ state.whitened
     gram = namespace(metric).concat([metric, state.loading], axis=1)
@@ -243,7 +245,8 @@ class NewtonPoint(NamedTuple):
     def at(cls, state: State, damping: Array | None = None) -> NewtonPoint:
         """Return the point at a state that stores its fields `whitened` and `loading`.
 
-        The damping is `FIRST_DAMPING` by default.
+        They are products of the dictionary with the inverse covariance of a response. The damping
+        is `FIRST_DAMPING` by default.
         """
         if damping is None:
             damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
@@ -263,9 +266,9 @@ class NewtonPoint(NamedTuple):
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
     """Return the damped Newton step: the change of each relevance (prior variance).
 
-    A relevance is free if it is positive or if the energy falls as it grows; all others do not
-    change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian is
-    scaled by the derivatives of the log-volume (the term of the energy without the responses)
+    A relevance is free if it is positive or if the energy (loss) falls as it grows; all others do
+    not change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian
+    is scaled by the derivatives of the log-volume (the term of the energy without the responses)
     before the damping is added, so that the step does not depend on the scale of columns or
     responses.
     """
@@ -299,8 +302,8 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
 def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     """Return the point after one damped Newton step, for each of one or several problems.
 
-    If the step does not raise the energy, up to rounding errors, it is taken and the damping is
-    lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
+    If the step does not raise the energy (loss), up to rounding errors, it is taken and the damping
+    is lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -355,7 +358,7 @@ def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]
     """Return the indices of the working set: active columns, and those that would lower the energy.
 
     The indices are ascending. Active columns have positive relevance (prior variance); of the
-    others, those whose activation lowers the energy most are taken.
+    others, those whose activation lowers the energy (loss) most are taken.
     """
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
@@ -403,7 +406,7 @@ def _move_coordinates(
 
     The relevance of a column is the prior variance of its coefficients; a coordinate move changes
     one relevance to its minimiser. `index` are the columns of the working set. A column is free if
-    its relevance is positive or the energy falls as it grows.
+    its relevance is positive or the energy (loss) falls as it grows.
     """
     workspace = open_workspace(state.take(index))
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)

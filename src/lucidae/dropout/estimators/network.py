@@ -433,7 +433,10 @@ class NetworkState(FittedState):
         return row_objective(X, Y, sample_weight, weights, self.strength, centered)
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes to be compared with data of a given second moment.
+
+        The certificate compares them.
+        """
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -530,8 +533,8 @@ class NetworkMixin(CertifiedMixin):
 def merges_moments(estimator: Any) -> bool:
     """Return True if `partial_fit` is available; otherwise raise an AttributeError.
 
-    It is available for solvers that need moments only. An unknown solver does not hide it, so that
-    a call of `partial_fit` reports the wrong name.
+    It is available for solvers that need second moments only. An unknown solver does not hide it,
+    so that a call of `partial_fit` reports the wrong name.
     """
     if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
         raise AttributeError(

@@ -1,4 +1,4 @@
-"""Functions that draw sparse recovery and deep VAEs: success rates, energies, images."""
+"""Functions that draw sparse recovery and deep VAEs: success rates, energies (losses), images."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
 def slices(outcome: Outcome) -> Sequence[Block]:
     """Return a plot of three energies along one coordinate: of two sparse VAEs and an autoencoder.
 
-    The VAEs have a full and a diagonal posterior covariance.
+    The VAEs have a full and a diagonal posterior covariance. The energy is the loss that is
+    minimised.
     """
     curves = outcome.curves
     with drawing():
@@ -73,7 +74,7 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)
         right.plot(curve.x[~deep & (curve.x > 0)], curve.y[~deep & (curve.x > 0)], **AUTOENCODER)
         right.annotate(
-            "tends to −∞ at u = 0",
+            "the energy tends to −∞ at u = 0",
             (0, -13.5),
             xytext=(12, 10),
             textcoords="offset points",

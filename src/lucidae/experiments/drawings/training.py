@@ -254,9 +254,10 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 
 
 def convergence(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of objective and variance of the importance scores during dropout training.
+    """Return a plot of the loss and of the hidden units' importance during dropout training.
 
-    There is a row of panels per number of hidden units.
+    Of the importance scores (products of the norms of incoming and outgoing weights) the variance
+    is drawn. There is a row of panels per number of hidden units.
     """
     setting = outcome.setting
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])

@@ -64,7 +64,11 @@ class Convergence:
     runs_per_cell: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one `Cell`, which has `runs_per_cell` trainings, per width, strength and seed."""
+        """Return one `Cell` per width, strength of dropout and seed.
+
+        A `Cell` is a stored unit of work, here `runs_per_cell` trainings; the width is the number
+        of hidden units.
+        """
         shared = {
             "shape": list(self.shape),
             "n_steps": self.n_steps,
@@ -171,7 +175,9 @@ STATEMENTS = {
         "The hidden units become equally important: the variance of their importance scores goes "
         "to zero."
     ),
-    "monotone": Statement("The variance of the importance scores decreases monotonically."),
+    "monotone": Statement(
+        "The variance of the hidden units' importance scores decreases monotonically."
+    ),
     "faster": Statement(
         "The larger the dropout strength λ, the faster the hidden units become equally important."
     ),
@@ -185,8 +191,9 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
     There is one for every width (number of hidden units) and strength of dropout. `within` is the
     largest accepted difference between the last objective and the optimal value, divided by the
     optimal value. Larger strengths must make the units equally important sooner; this is judged on
-    the mean of the variance of their importance scores over the whole training, on a logarithmic
-    grid of steps, so that it does not depend on the choice of one step.
+    the mean, over the whole training, of the variance of their importance scores (products of the
+    norms of incoming and outgoing weights). The steps are those of a logarithmic grid, so that the
+    result does not depend on the choice of one step.
     """
     verdicts: dict[str, list[Any]] = {name: [] for name in STATEMENTS}
     for width in widths:
@@ -213,7 +220,7 @@ EXPERIMENT = Experiment(
     name="dropout-convergence",
     title="Dropout training and the closed form",
     reference="Mianjy et al. 2018, Figure 3",
-    shows="objective and its optimum, and variance of the importance scores, during dropout SGD",
+    shows="loss, its optimum, and variance of the hidden units' importance, during dropout SGD",
     about="Linear networks with r hidden units, trained by stochastic gradient descent with "
     "dropout of strength λ = dropout/(1 − dropout). The importance score of a hidden unit is the "
     "product of the norms of its incoming and outgoing weights.",

@@ -55,12 +55,12 @@ class Surfaces:
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 
     def curves(self, results: Results) -> Curves:
-        """Return curves over the strengths λ that describe the end points of the descents.
+        """Return curves over the strengths λ of dropout that describe where the descents end.
 
-        ``"norm"`` is their mean norm, ``"gap"`` their largest loss minus the global minimum, and
-        ``"inequality"`` the largest difference between the absolute weights of the two hidden
-        units, for λ > 0. For λ = 0 there are two further curves, the range of the norms and the
-        same inequality, which show whether the minima form a circle.
+        ``"norm"`` is the mean norm of these weights, ``"gap"`` their largest loss minus the global
+        minimum, and ``"inequality"`` the largest difference between the absolute weights of the two
+        hidden units, for λ > 0. For λ = 0 there are two further curves, the range of the norms and
+        the same inequality, which show whether the minima form a circle.
         """
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}

@@ -56,7 +56,10 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength and seed; it follows the paths of both starts."""
+        """Return one run (a `Cell`) per strength of dropout and seed.
+
+        A run follows the paths of SGD from both starts.
+        """
         shared = {
             "target": TARGET,
             "starts": [list(start) for start in STARTS],

@@ -133,7 +133,7 @@ EXPERIMENT = Experiment(
     shows="exact condition numbers and the lower bounds of the paper against the number of latents",
     about="The condition number of the Hessian at the global minimum, computed exactly: for the "
     "non-uniform ℓ₂ penalty with the penalties that make it smallest, and for expected nested "
-    "dropout with two priors of the prefix length.",
+    "dropout with two priors of the number of latents that are kept.",
     statements={
         "bound": Statement(
             "The condition numbers are at least as large as the lower bounds of Bao et al. 2020."

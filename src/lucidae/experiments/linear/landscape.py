@@ -40,10 +40,10 @@ class Plane:
     This is the plane of Bao et al. 2020, Figure 1.
 
     With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
-    rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
-    of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
-    quarter turn J, so that the gradient with respect to the point consists of the inner products of
-    the gradient with respect to W₁ with D and J D.
+    rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D, with a scale α, and the decoder is its
+    transpose. A point of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in
+    the point, with the quarter turn J, so that the gradient with respect to the point consists of
+    the inner products of the gradient with respect to W₁ with D and J D.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ class Landscape:
     rate : float, default=0.05
         Learning rate.
     start : (float, float)
-        First point of the descent, (α cos θ, α sin θ).
+        First point of the descent, (α cos θ, α sin θ), with the scale α and the angle θ of the
+        weights relative to the optimum.
     """
 
     points: int

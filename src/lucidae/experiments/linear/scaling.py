@@ -179,8 +179,8 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
         "epochs/rag/nesterov",
         factor,
         at=at,
-        says=f"epochs that {name} needs to the target (the limit, if it does not reach it), "
-        "divided by those that RAG needs",
+        says=f"epochs that {name} needs to the target distance (the limit, if it does not reach "
+        "it), divided by those that the rotation-augmented gradient (RAG) needs",
     )
 
 
@@ -214,7 +214,8 @@ STATEMENTS = {
 }
 EXPONENT = Reported(
     "exponent/rag/nesterov",
-    says="exponent of the number k of latents in a power law of epochs, RAG",
+    says="exponent of the number k of latents in a power law of epochs, "
+    "rotation-augmented gradient (RAG)",
 )
 
 
@@ -231,7 +232,7 @@ def expect(limit: int, size: int) -> dict[str, Any]:
                 ("exponent/expected_nested_dropout/nesterov", "exponent/rag/nesterov"),
                 margin=0.2,
                 says="exponent of the number k of latents in a power law of epochs, expected "
-                "nested dropout minus RAG",
+                "nested dropout minus rotation-augmented gradient (RAG)",
             ),
         ),
         "rag": (
@@ -239,7 +240,8 @@ def expect(limit: int, size: int) -> dict[str, Any]:
                 "epochs/rag/nesterov",
                 limit,
                 at="everywhere",
-                says="epochs that RAG needs to the target",
+                says="epochs that the rotation-augmented gradient (RAG) needs to the target "
+                "distance",
             ),
         ),
     }

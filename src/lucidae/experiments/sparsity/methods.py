@@ -36,7 +36,7 @@ Solved = BatchSolution[Any]
 
 
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the full-covariance VAE (Wipf 2023, eq. 18).
+    """Return the minimisers of the energy (loss) of the full-covariance VAE (Wipf 2023, eq. 18).
 
     Majorisation-minimisation (MM) is run first. If there is no noise and it ends in a minimum that
     is not sparse, expectation maximisation (EM) is run, too: its small steps find lower minima when
@@ -93,7 +93,10 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 
 
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50)."""
+    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50).
+
+    The energy is the loss that is minimised.
+    """
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
 
@@ -110,8 +113,8 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
     The group lasso minimises ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ over the code U with rows uⱼ, for responses X,
     a dictionary Φ and the noise variance γ. The point estimate with the penalty h(a) = 2√a
-    minimises it: its energy is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square s of
-    the n columns of X, so that γ' = √γ s/√n.
+    minimises it: its energy (loss) is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square
+    s of the n columns of X, so that γ' = √γ s/√n.
     """
     xp = namespace(X)
     scale = xp.sqrt(xp.mean(X * X, axis=(-2, -1)) / X.shape[-1])

@@ -390,7 +390,7 @@ def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
-    """Return reconstruction errors, KL divergence, −ELBO and active latents on a set of samples.
+    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples.
 
     Parameters
     ----------
