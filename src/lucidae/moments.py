@@ -163,9 +163,9 @@ class SecondMoment:
             return self._absorb(SecondMoment(*_dense_sums(X, weights)))._checked(X)
 
     def _checked(self, X: Any) -> Self:
-        """Return this second moment of the rows `X`, or raise a ValueError if it is not accurate.
+        """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
 
-        This is so if rows contain NaN or infinity, or if their squares overflow or underflow
+        It is not if rows contain NaN or infinity, or if their squares overflow or underflow
         float64. Since an entry that is not finite makes the trace NaN or infinite, the entries
         themselves are tested only if the trace is not finite.
         """
@@ -190,7 +190,7 @@ class SecondMoment:
         return largest(deviations) > 1e-15 * largest(_entries(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
-        """Return the moment of the rows so far and those of `batch` together.
+        """Return the second moment of the rows so far and those of `batch` together.
 
         Parameters
         ----------
@@ -213,7 +213,7 @@ class SecondMoment:
         return self._add_rows(batch, weights)
 
     def merge(self, other: SecondMoment) -> Self:
-        """Return the moment of the rows of both moments together.
+        """Return the second moment of the rows of both moments together.
 
         Up to rounding errors, the result does not depend on the order in which moments are merged.
 
@@ -344,7 +344,7 @@ class SecondMoment:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a moment from a file that `save` wrote; no code in the file is executed.
+        """Read a second moment from a file that `save` wrote; no code in the file is executed.
 
         Parameters
         ----------

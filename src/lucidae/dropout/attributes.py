@@ -90,8 +90,9 @@ def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
     """Return relative errors of ``coef_``, mean prediction and ``mean_``, with error bounds.
 
-    They are compared with the weights and the data. Each pair is a relative difference and a bound
-    on its rounding error; attributes that the estimator does not have are left out.
+    They are compared with the weights and the data. Each attribute gives a pair, a relative
+    difference and a bound on its rounding error; attributes that the estimator does not have are
+    left out.
     """
     inputs, size = case.data.inputs, math.sqrt(case.scale)
     features = case.right.shape[0]
@@ -115,8 +116,9 @@ def _coefficient_differences(
 
     U and V are the weights ``left_`` and ``right_``. The rounding of the dtype of ``coef_`` is
     subtracted. The first difference is that of the coefficients. The second is that of the
-    predictions: a coefficient of a feature of small scale may be large without effect, and the
-    other way round. `deviations` are the standard deviations of the features.
+    predictions, because a large coefficient of a feature of small scale may have no effect, and a
+    small one of a feature of large scale a large effect. `deviations` are the standard deviations
+    of the features.
     """
     product = case.left @ case.right.T
     wrong = np.abs(host(given.coef).reshape(product.shape) - product)

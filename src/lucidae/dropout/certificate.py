@@ -206,7 +206,8 @@ def _saddle_advice(figures: DropoutFigures) -> str:
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the product U Vᵀ of the weights satisfies conditions of optimality.
 
-    They are the first-order conditions of a global minimum of the convex relaxation of the loss.
+    They are the first-order conditions of a global minimum of the convex relaxation of the loss, in
+    which the product itself is the variable.
     """
     statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
@@ -266,8 +267,9 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that no weights with the same product U Vᵀ have a smaller path norm.
 
-    The squared path norm is the sum of the squared importance scores of the hidden units, which are
-    defined in `_equalized`.
+    U are the outgoing and V the incoming weights. The squared path norm is the sum over the hidden
+    units of ‖uᵢ‖² vᵢᵀC vᵢ, with the columns uᵢ of U and vᵢ of V and the second moment C of the
+    inputs.
     """
     statement = "no weights with the same product U Vᵀ have a smaller path norm"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
@@ -341,8 +343,8 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
 def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
     """Return the claim that the Hessian of the loss has no negative eigenvalue at the weights.
 
-    If the curvature was not measured, the claim does not apply if the gap already decides whether
-    the weights are optimal (`decided`); otherwise it is undecided.
+    If the curvature was not measured, the claim does not apply if the loss minus its minimum
+    already decides whether the weights are optimal (`decided`); otherwise it is undecided.
     """
     statement = "the Hessian of the loss has no negative eigenvalue, so this is no strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
@@ -484,7 +486,10 @@ def _explained(
 
 
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless the weights fit the numbers of outputs and inputs of the problem."""
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
+
+    `problem` contains the second moments of the data.
+    """
     given = (weights.left.shape[0], weights.right.shape[0])
     if tuple(problem.cross.shape) != given:
         raise ValueError(

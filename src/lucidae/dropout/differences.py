@@ -37,7 +37,10 @@ FEW_WEIGHTS = 2000
 
 
 class Slope(NamedTuple):
-    """The expected dropout loss and its gradient as functions of a vector of weights, and a point.
+    """The expected dropout loss and its gradient as functions of a vector of weights.
+
+    The vector joins the flattened weights of both layers; `point` is one such vector, at which
+    derivatives are measured.
 
     Attributes
     ----------
@@ -64,7 +67,10 @@ class Slope(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Frobenius norm of E[yxᵀ], or 1 if it is zero: the typical size of the Hessian."""
+        """Frobenius norm of E[yxᵀ] for outputs y and inputs x: the typical size of the Hessian.
+
+        It is 1 if the norm is zero.
+        """
         return float(np.linalg.norm(self.cross)) or 1.0
 
     def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:

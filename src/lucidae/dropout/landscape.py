@@ -198,10 +198,10 @@ def _saddle(
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return the unit directions of possible negative curvature at U (`factor`), by name.
+    """Return the unit directions of possible negative curvature at tied weights U, by name.
 
-    They are the directions of the proof in `lucidae.dropout.theory`; those that do not exist at U
-    are left out.
+    U is `factor`; both layers share it. They are the directions of the proof in
+    `lucidae.dropout.theory`; those that do not exist at U are left out.
     """
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
@@ -210,8 +210,8 @@ def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, A
 def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
     """Return the direction that rotates the longest column of U towards the shortest one.
 
-    This is step 1 of the proof in `lucidae.dropout.theory`; U is `factor`. The direction is zero
-    without dropout.
+    U (`factor`) are the tied weights, which both layers share. This is step 1 of the proof in
+    `lucidae.dropout.theory`. The direction is zero without dropout.
     """
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
@@ -224,9 +224,10 @@ def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
 def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
     """Return the direction w aᵀ that adds a missing eigenvector w of the target M to U.
 
-    w is the leading eigenvector outside the range of U (`factor`), and a is orthogonal to the rows
-    of U: an unused direction of the hidden layer. This is step 2a of the proof in
-    `lucidae.dropout.theory`. The direction is zero if nothing is unused.
+    U (`factor`) are the tied weights, whose product UUᵀ approximates M. w is the leading
+    eigenvector outside the range of U, and a is orthogonal to the rows of U: an unused direction of
+    the hidden layer. This is step 2a of the proof in `lucidae.dropout.theory`. The direction is
+    zero if nothing is unused.
     """
     basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
     rank = _rank(singular_values, factor)
@@ -238,9 +239,9 @@ def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
 def exchange_escape(objective: DropoutObjective, factor: Array) -> Array:
     """Return the direction w wⱼᵀU that rotates an eigenvector wⱼ in the range of U towards w.
 
-    w is the leading eigenvector of the target M outside the range of U (`factor`). This is step 2b
-    of the proof in `lucidae.dropout.theory`. The direction is zero if U is zero or has full row
-    rank.
+    U (`factor`) are the tied weights, whose product UUᵀ approximates the target M. w is the leading
+    eigenvector of M outside the range of U. This is step 2b of the proof in
+    `lucidae.dropout.theory`. The direction is zero if U is zero or has full row rank.
     """
     basis, singular_values, Qt = svd_thin(factor)
     rank = _rank(singular_values, factor)
@@ -397,8 +398,8 @@ def _point(
 ) -> CriticalPoint | None:
     """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
 
-    `eigenvalues` (descending) and `vectors` are those of the target M; `chosen` are indices of
-    them.
+    It is one of the loss of tied weights for a target M, whose eigenvalues (descending) and
+    eigenvectors are `eigenvalues` and `vectors`; `chosen` are indices of them.
     """
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)

@@ -159,7 +159,7 @@ class Runs(NamedTuple):
 
     @property
     def weights(self) -> Weights:
-        """The weights of all runs, stacked along the first axis."""
+        """The weights of all runs (networks), along the first axis of the arrays."""
         return Weights(self.left, self.right)
 
     @property
@@ -354,7 +354,7 @@ class Monitor:
         return namespace(scores).var(scores, axis=-1)
 
     def distance(self, runs: Runs) -> float:
-        """Return the largest relative norm of the gradient of the expected loss over all runs."""
+        """Return the largest relative norm of the expected loss's gradient over all networks."""
         expected = self.expected(runs)
         if self.tied:
             return largest(expected.tied_stationarity(runs.left))

@@ -194,8 +194,9 @@ def optimal_value(
 ) -> float:
     """Return the minimum of ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² over all U and V of the given width.
 
-    uᵢ and vᵢ are the columns of U and V. With the rank ρ of the optimum and the singular values sᵢ
-    of M the minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
+    This is the expected dropout loss of outgoing weights U and incoming weights V with columns uᵢ
+    and vᵢ, for a target M. With the rank ρ of the optimum and the singular values sᵢ of M the
+    minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
 
     Parameters
     ----------

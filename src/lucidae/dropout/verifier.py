@@ -296,13 +296,15 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
 def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
     """Return the minimum of the dropout loss and the optimal product X of rank at most r.
 
-    The dropout loss is bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares
-    (`reduced.floor`), with the least-squares map M (`target`), the strength λ of dropout, r hidden
-    units and the nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds for equalized
-    weights. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them. The
-    minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r}
-    sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since UUᵀ is
-    positive semidefinite.
+    X = UV'ᵀ is the product of the outgoing weights U and the incoming weights V' for inputs
+    transformed to the identity as second moment, with columns uᵢ and v'ᵢ. The dropout loss is
+    bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares (`reduced.floor`),
+    with the least-squares map M (`target`), the strength λ of dropout, r hidden units and the
+    nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds if all hidden units have
+    equal norms. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them.
+    The minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² +
+    Σ_{i>r} sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since
+    UUᵀ is positive semidefinite.
     """
     if tied:
         values, vectors = _descending(target)
@@ -373,13 +375,16 @@ def _is_learned(case: Case) -> bool:
 
 
 def _optimum_error(case: Case) -> float:
-    """Return a bound on the rounding error of the optimal product, relative to its norm."""
+    """Return a bound on the rounding error of the optimal product of the weights.
+
+    It is relative to the norm of the product.
+    """
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
 
 
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
-    """Return the smallest and the largest rank that the optimal product may have.
+    """Return the smallest and the largest rank that the optimal product of the weights may have.
 
     A singular value of the optimal product counts as nonzero above `level` times the largest; it is
     doubtful within the factor `BAND` and its rounding error. The result is (None, None) if the
@@ -498,9 +503,10 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
     """Return the squared path norm divided by its minimum for the same product, minus 1.
 
     The squared path norm is ψ² = Σ scoresᵢ², with the importance scores ‖uᵢ‖‖v'ᵢ‖ of the r hidden
-    units. By Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of
-    the product UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square
-    divided by r. The result is 0 if no score exceeds `negligible`.
+    units, whose outgoing and incoming weights are the columns uᵢ of U and v'ᵢ of V'. By
+    Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of the product
+    UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square divided by
+    r. The result is 0 if no score exceeds `negligible`.
     """
     nuclear = float(values.sum())
     if not (scores > negligible).any():
@@ -532,8 +538,9 @@ def _inner_error(case: Case) -> float:
 def _paper_bound(target: Matrix, width: int) -> float:
     """Return the strength of dropout from which on the rank of the tied optimum is below r.
 
-    It is r s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target and r hidden
-    units (Mianjy et al. 2018, Theorem 4.3).
+    Tied weights are shared by both layers, and r is the number of hidden units. The strength is r
+    s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target that the product of the
+    weights approximates (Mianjy et al. 2018, Theorem 4.3).
     """
     values = np.clip(scipy.linalg.eigvalsh(target)[::-1], 0.0, None)
     if len(values) < width or values[width - 1] <= 10 * len(values) * EPSILON * values[0]:

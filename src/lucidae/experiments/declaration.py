@@ -275,7 +275,7 @@ class Results:
         return iter(self.cells)
 
     def where(self, **settings: Any) -> Results:
-        """Return the results of those runs whose settings have all of these values."""
+        """Return the results of those runs whose settings have all of the given values."""
         return Results(
             tuple(
                 cell
@@ -285,7 +285,7 @@ class Results:
         )
 
     def one(self, **settings: Any) -> Measured:
-        """Return the result of the only run with these settings.
+        """Return the result of the only run whose settings have all of the given values.
 
         A `ValueError` is raised if no run, or more than one, has these settings.
         """
@@ -444,7 +444,7 @@ class Drawing:
     function: str
 
     def __call__(self, outcome: Any) -> Sequence[Any]:
-        """Draw the figures of an `Outcome` and return them as blocks of the HTML page."""
+        """Draw the figures of a judged experiment and return them as blocks of the HTML page."""
         blocks: Sequence[Any] = self.load()(outcome)
         return blocks
 

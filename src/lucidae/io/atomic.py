@@ -266,7 +266,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> 
     with open_member(archive, info) as entry:
         array = np.lib.format.read_array(entry, allow_pickle=False)
         if entry.read(1):  # this also verifies the check sum, which zipfile does at the end
-            raise ValueError(f"{info.filename} contains more than its array")
+            raise ValueError(f"{info.filename} contains further bytes after its array")
     return array
 
 

@@ -471,7 +471,10 @@ def _instance(
         return made
     hidden = [name for name in fields if callable(getattr(kind, name, None))]
     if hidden:
-        raise ValueError(f"{hidden[0]!r} is a method of {kind.__name__}, not an attribute.")
+        raise ValueError(
+            f"{hidden[0]!r} is a method of {kind.__name__}, but the file gives it a value as if it "
+            "were an attribute."
+        )
     made = object.__new__(kind)
     made.__dict__.update(_defaults(kind) | fields)
     check_plain(made)

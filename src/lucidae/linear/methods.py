@@ -448,8 +448,8 @@ class Options:
     def check_before_solving(self, m: int) -> None:
         """Raise a ValueError if the arguments contradict each other or the `m` features.
 
-        The number of latents, of penalties and of prefix probabilities is checked. `partial_fit`
-        calls this, because its model is computed later, when it is first read.
+        The number of latents, of penalties and of probabilities of nested dropout is checked.
+        `partial_fit` calls this, because its model is computed later, when it is first read.
         """
         k = self.n_components
         if isinstance(k, int):

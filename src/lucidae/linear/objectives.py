@@ -358,6 +358,8 @@ def uniform_prior(k: int) -> Vector:
 class ExpectedNestedDropout(Objective):
     """Expected loss of nested dropout (Bao et al. 2020, eq. 6, without its factor ½).
 
+    Nested dropout keeps only the first b latents, where b is random.
+
     Parameters
     ----------
     prior : array of shape (k,)
@@ -377,7 +379,7 @@ class ExpectedNestedDropout(Objective):
         return covariance.trace - 2 * cross + square
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient of the expected loss with respect to encoder and decoder."""
+        """Return the gradient of the expected nested-dropout loss for encoder and decoder."""
         data = products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
@@ -389,7 +391,11 @@ class ExpectedNestedDropout(Objective):
         return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the total variance minus the sum of keep probabilities times eigenvalues."""
+        """Return the total variance minus the sum of eigenvalues times probabilities.
+
+        The probability of latent i is that with which nested dropout keeps it; it belongs to the
+        i-th largest eigenvalue of the second moment.
+        """
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
 
@@ -561,11 +567,14 @@ class LinearVAE(Objective):
         return 2.0
 
     def n_eigenvalues(self, k: int) -> int:
-        """Return k, the number of eigenvalues that `curvature` needs."""
+        """Return k, the number of eigenvalues of the second moment that `curvature` needs."""
         return k
 
     def steepening(self, start: Any) -> float:  # noqa: ARG002
-        """Return 1: the curvature at the start of training needs no correction."""
+        """Return 1, the ratio of the curvature at the start of training to that at the optimum.
+
+        Other rules return a larger number if the curvature is larger at the start.
+        """
         return 1.0
 
     def scale(self, spectrum: Spectrum) -> float:
@@ -580,12 +589,18 @@ class LinearVAE(Objective):
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
-        """Return the square root of the mean variance of the features."""
+        """Return the square root of the mean variance of the features.
+
+        The data are divided by it before automatic step sizes are chosen.
+        """
         variance = float(covariance.trace) / covariance.n_features
         return float(np.sqrt(variance)) if variance > 0.0 else 1.0
 
     def completed(self, weights: AnyWeights, noise_variance: float | None) -> VariationalWeights:
-        """Return the weights with their optimal posterior variances, given the noise variance."""
+        """Return the weights of a VAE with optimal posterior variances, from encoder and decoder.
+
+        The noise variance is given.
+        """
         noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         xp = namespace(weights.atoms)
         power = xp.sum(weights.atoms * weights.atoms, axis=-1)[:, None]

@@ -299,15 +299,15 @@ class DescentSettings:
 
     @property
     def preconditions(self) -> bool:
-        """Whether directions are preconditioned (see `Rule.preconditioned`).
+        """Whether directions are preconditioned: divided by the curvature of groups of weights.
 
         They are if the step size is ``"auto"``, except for Adam, which rescales each coordinate
-        anyway.
+        anyway. `Rule.preconditioned` defines the division.
         """
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the given step size, or for ``"auto"`` that for a bound on the curvature."""
+        """Return the given step size; for ``"auto"`` it follows from a bound on the curvature."""
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)

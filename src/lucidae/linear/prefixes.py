@@ -84,7 +84,7 @@ class PrefixNumbers:
         return drawn, self.width(float(drawn.max()))
 
     def prepare(self, epochs: int, runs: int) -> None:
-        """Draw and store the numbers of the next call now, while the GPU computes."""
+        """Draw and store the random numbers of the next call now, while the GPU computes."""
         self.ahead = self.rng.random((epochs, runs, self.n_rows))
 
     def width(self, largest: float) -> int:

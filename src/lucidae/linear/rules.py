@@ -109,7 +109,9 @@ class Rule(ABC):
         return (inspect.getdoc(type(self)) or "").partition("\n")[0]
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> Any:
-        """Return the initial weights of training, tied or untied, after `retract`.
+        """Return the initial weights of training, tied or untied.
+
+        They are moved to the set on which the rule is defined (see `retract`).
 
         Parameters
         ----------
@@ -206,7 +208,9 @@ class Rule(ABC):
         return direction
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature of the loss after preconditioning (`preconditioned`).
+        """Return a bound on the curvature of the loss after preconditioning.
+
+        Preconditioning divides the direction of each group of weights by the group's curvature.
 
         Parameters
         ----------
@@ -258,9 +262,8 @@ class Rule(ABC):
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
         """Return the rate at which the latents align with the principal axes close to the optimum.
 
-        The time is that of the gradient flow, of which a step of size α takes the time α. The
-        misalignment decays at least as exp(−rate · time). The result is None if the rate is not
-        known.
+        Time is measured so that a step of size α takes the time α (gradient flow). The misalignment
+        decays at least as exp(−rate · time). The result is None if the rate is not known.
 
         Parameters
         ----------
@@ -535,7 +538,7 @@ class NestedDropoutRule(Rule):
         return objective
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:
-        """Return an object that draws, for each of `n_rows` rows, the number behind its mask."""
+        """Return an object that draws, for each row, the random number that determines its mask."""
         return PrefixNumbers(self.prior, rng, n_rows)
 
     def _masks(self, drawn: Array, width: int) -> Array:

@@ -442,9 +442,10 @@ def _linear_comparison(
 ) -> tuple[Tensor | None, int | None]:
     """Return the likelihood ratio of each latent, and how many latents a linear VAE would use.
 
-    The ratios are those of `CollapseReport.gains`, None unless the decoder is linear. The linear
-    VAE has the noise variance of the model. Both are None if that is not known, or if there are too
-    many features.
+    A ratio above 1 means that using the latent would increase the likelihood (see
+    `CollapseReport.gains`); the ratios are None unless the decoder is linear. The linear VAE has
+    the noise variance of the model. Both are None if that is not known, or if there are too many
+    features.
     """
     noise = _noise_of(model)
     if found.moment is None or noise is None:

@@ -132,7 +132,8 @@ class NestedDropout(nn.Module):
 def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     """Return the probabilities of the prefix lengths 1, …, `dim` from a name or an array.
 
-    An array that is not a probability distribution is an error.
+    A prefix of length b consists of the first b latents. An array that is not a probability
+    distribution is an error.
     """
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)

@@ -256,6 +256,8 @@ def relevances(
 ) -> Figure:
     """Draw the relevance of each column, and mark the significant and the true columns.
 
+    The relevance of a column is the prior variance of its coefficients.
+
     Parameters
     ----------
     values : array of shape (n_columns,)

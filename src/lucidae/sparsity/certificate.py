@@ -276,7 +276,10 @@ def _support(figures: SparseFigures) -> Claim:
 
 
 def _not_exact(figures: SparseFigures, name: str) -> Claim:
-    """Return a claim of uniqueness that does not apply because the fit is not exact."""
+    """Return a claim of uniqueness that does not apply because the fit is not exact.
+
+    Uniqueness means that no other columns, of as few, represent the responses.
+    """
     why = (
         "Least squares on the active columns leaves a relative error of "
         f"{figures.exact_error:.2g}, and the theorem covers exact fits only."
@@ -285,7 +288,10 @@ def _not_exact(figures: SparseFigures, name: str) -> Claim:
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Return the claim that the representation is unique, proved by checking sets of columns."""
+    """Return the claim that no other columns, of as few, represent the responses.
+
+    It is proved by checking sets of columns.
+    """
     name, count = "unique_in_general_position", figures.n_used
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
@@ -305,9 +311,10 @@ def _unique_in_general_position(figures: SparseFigures) -> Claim:
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
-    """Return the claim that the representation is unique, proved from the mutual coherence.
+    """Return the claim that no other columns, of as few, represent the responses.
 
-    The mutual coherence is the largest absolute correlation of two columns of the dictionary.
+    It is proved from the mutual coherence, the largest absolute correlation of two columns of the
+    dictionary.
     """
     name, count = "unique_by_coherence", float(figures.n_used)
     if not figures.exact_error <= EXACT:

@@ -438,7 +438,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
-        """Return the fitted state without measured values, with arrays in the dtype of X."""
+        """Return the fitted state, with arrays in the dtype of X, before it is verified.
+
+        The measured values of the certificate are added to it later.
+        """
         relevance, state = _stored_relevance(solution.value, units, X)
         noise = scalar(units.noise(state.noise))
         dictionary, responses = rows.weighted
@@ -513,7 +516,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
         if targets.shape[1] != outputs:
             raise ValueError(
-                f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}."
+                f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
+                "give y with as many."
             )
         then = copy(self)
         then.__dict__.update(self._state.parameters or {})

@@ -216,10 +216,10 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
-    """Return the posterior variance of the mean predicted for each weighted row, divided by γ.
+    """Return the posterior variance of the mean predicted for each row, divided by the noise.
 
     For the dictionary Φ, relevances (prior variances) W, noise variance γ and the covariance Σ =
-    ΦWΦᵀ + γI, this is the diagonal of ΦWΦᵀΣ⁻¹.
+    ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹. The rows are weighted.
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -295,7 +295,10 @@ class RowFold:
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
-        """Return a fold with its training rows normalised."""
+        """Return a fold with its training rows in normalised units.
+
+        In these units columns have unit norm and responses have unit mean square.
+        """
         return cls(*train.normalised(objective.groups), train, test)
 
     def error(self, noise: float, objective: Energy) -> float:

@@ -1,12 +1,13 @@
 """The energies that sparse solvers minimise: value, gradient, distance to stationarity, updates.
 
 An energy is a bound on minus the log-likelihood of the responses. All energies are divided by the
-number of responses and are in the units of the normalised problem. X are the responses, Φ is the
-dictionary, w are the relevances (prior variances of the coefficients), γ is the noise variance and
-Σ = Φ diag(w) Φᵀ + γI is the covariance of a response. The full and the diagonal VAE share the data
-term tr(XXᵀΣ⁻¹) and differ in their log-volume, the term that does not depend on the responses. The
-deterministic autoencoder has a penalty on its coefficients instead of a log-volume. `POSTERIORS`
-contains the energies by name, and `register_posterior` adds one.
+number of responses and are in the units of the normalised problem (columns of unit norm, responses
+of unit mean square). X are the responses, Φ is the dictionary, w are the relevances (prior
+variances of the coefficients), γ is the noise variance and Σ = Φ diag(w) Φᵀ + γI is the covariance
+of a response. The VAEs with full and with diagonal covariance share the data term tr(XXᵀΣ⁻¹) and
+differ in their log-volume, the term that does not depend on the responses. The deterministic
+autoencoder has a penalty on its coefficients instead of a log-volume. `POSTERIORS` contains the
+energies by name, and `register_posterior` adds one.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class Energy(ABC):
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit; zero for a point estimate.
 
-        An update of the noise variance adds it, times the noise variance, to the squared residual.
+        The noise variance is updated with the squared residual plus this number times the old noise
+        variance.
         """
         return state.noise * 0.0
 
@@ -397,8 +399,8 @@ class Autoencoder(Energy):
     def violation(self, state: State) -> Array:
         """Return the largest relative change of a relevance (prior variance) in the next update.
 
-        The change is relative to the larger of the old and the new relevance, plus the noise
-        variance.
+        It is the distance to optimality. The change is relative to the larger of the old and the
+        new relevance, plus the noise variance.
         """
         xp = namespace(state.noise)
         target = self.ridge_relevance(state)

@@ -196,7 +196,10 @@ def basin_limit(objective: Energy, rule: str) -> int:
 
 
 class PrunedState(NamedTuple):
-    """A state restricted to the columns that are still updated, and the indices of the columns."""
+    """A state restricted to the columns that are still updated, and the indices of the columns.
+
+    The other columns have negligible relevances (prior variances).
+    """
 
     state: State
     columns: np.ndarray[Any, Any]
@@ -333,8 +336,8 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
 def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:
     """Return the relevances `start`, with those that are too small replaced by a small number.
 
-    The updates cannot change a relevance that is zero. If `start` is None, return None. The
-    relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients; the updates cannot change
+    one that is zero. If `start` is None, return None.
     """
     if start is None:
         return None
@@ -363,7 +366,7 @@ def _solve_by_updates(
 
 
 def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the minimum found by Newton steps from the state at which the updates ended."""
+    """Return the minimum of the energy (loss), by Newton steps from where the updates ended."""
     left = limits.steps - basin.n_iter
     if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
         return basin

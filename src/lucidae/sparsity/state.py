@@ -30,9 +30,10 @@ from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 
 class Factor(NamedTuple):
-    """A Cholesky factorisation Σ = LLᵀ of the covariance of a response.
+    """A Cholesky factorisation Σ = LLᵀ of the covariance Σ of a response.
 
-    The fields are L⁻¹, the product L⁻¹Y with the responses Y of the normalised problem, and log|Σ|.
+    The fields are L⁻¹, the product L⁻¹Y with the responses Y of the problem in normalised units,
+    and log|Σ|.
     """
 
     inverse: Array
@@ -44,10 +45,10 @@ class State(NamedTuple):
     """A problem with relevances, and the quantities that follow from them (Wipf 2023, eq. 18).
 
     Φ is the dictionary with d rows and κ columns φⱼ, X are the n responses and Y is a matrix with p
-    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances, γ the noise variance and
-    Σ = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every field has one more
-    leading axis. The last four fields have shape (0, 0) if they are not stored: the updates do not
-    need them, and problems on an accelerator would copy them in every step.
+    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances (prior variances), γ the
+    noise variance and Σ = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every
+    field has one more leading axis. The last four fields have shape (0, 0) if they are not stored:
+    the updates do not need them, and problems on an accelerator would copy them in every step.
 
     Parameters
     ----------
@@ -294,8 +295,9 @@ def _not_stored(relevance: Array) -> Array:
 def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     """Return equal relevances for which the prior variance of a response is its mean square.
 
-    Columns that are zero get relevance zero, but a zero column of a group has the relevance of its
-    group, which is zero if all its columns are.
+    The relevance of a column is the prior variance of its coefficients. Columns that are zero get
+    relevance zero, but a zero column of a group has the relevance of its group, which is zero if
+    all its columns are.
     """
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns

@@ -36,9 +36,10 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
 def evidence_ratios(state: State, n_responses: int) -> Array:
     """Return twice the log-likelihood that each column adds to a model of all other columns.
 
-    For n responses it is n(t − 1 − log t) with t = q²/s, where s is the sparsity and q² the squared
-    quality of the column (see `leave_one_out`). It is zero if t ≤ 1, since the best relevance
-    (prior variance) of the column is then zero.
+    For n responses X it is n(t − 1 − log t) with t = q²/s, where s = φᵀS⁻¹φ is the sparsity and q²
+    = ‖φᵀS⁻¹X‖²/n the squared quality of the column φ; S is the covariance of a response without
+    this column. It is zero if t ≤ 1, since the best relevance (prior variance) of the column is
+    then zero.
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)

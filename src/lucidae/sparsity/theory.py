@@ -123,8 +123,9 @@ class Position(NamedTuple):
     Parameters
     ----------
     spark : float
-        The spark that the dictionary would have if its columns were in general position: its rank
-        plus one, or infinity if all columns are linearly independent.
+        The spark (smallest number of linearly dependent columns) that the dictionary would have if
+        its columns were in general position: its rank plus one, or infinity if all columns are
+        linearly independent.
     unique : bool
         True if it was proved that there is no other representation; False leaves it open.
     reason : str

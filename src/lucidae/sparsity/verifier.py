@@ -201,7 +201,10 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
-    """Return measured values with infinite distances, for a fit that cannot be evaluated."""
+    """Return measured values with infinite distances to optimality, for an invalid fit.
+
+    Such a fit, with entries that are not finite, cannot be evaluated.
+    """
     return replace(
         figures,
         violation=np.inf,
@@ -246,7 +249,10 @@ def _worse(first: Figure, second: Figure) -> float:
 
 
 def _shifted(noise: float, rows: Weighted) -> float:
-    """Return a noise variance, given in the units of the data, in the verifier's units."""
+    """Return a noise variance, given in the units of the data, in the verifier's units.
+
+    The verifier divides the responses by a power of two.
+    """
     return float(np.ldexp(noise, -2 * rows.shift))
 
 
@@ -464,9 +470,10 @@ def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
 
 
 def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the relative distance of the noise variance from the value that its rule gives.
+    """Return the relative distance of the noise variance from the value that it should have.
 
-    Return None if it is unknown how the noise variance was found.
+    That value follows from how it was found: given, learned, or from held-out rows. Return None if
+    this is unknown.
     """
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     lowest = SMALLEST_NOISE * mean_square

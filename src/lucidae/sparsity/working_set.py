@@ -221,8 +221,9 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
 class NewtonPoint(NamedTuple):
     """A state of one or several problems, and the damping that the next Newton step will try.
 
-    The fields are those of `State`, then the damping (one number for each problem). They are not
-    nested, because `iterate_batch` needs a flat tuple of arrays.
+    A state contains the relevances (prior variances) and what follows from them. The fields are
+    those of `State`, then the damping (one number for each problem). They are not nested, because
+    `iterate_batch` needs a flat tuple of arrays.
     """
 
     dictionary: Array
@@ -254,7 +255,7 @@ class NewtonPoint(NamedTuple):
 
     @property
     def state(self) -> State:
-        """The state without the damping."""
+        """The state (relevances and what follows from them) without the damping of Newton steps."""
         return State(*self[:-1])
 
     @property
@@ -496,7 +497,8 @@ def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
 def noise_stages(target: float) -> list[float]:
     """Return the noise variances of `continuation`: a decreasing geometric sequence below 1.
 
-    The sequence ends before `target`, the noise variance of the problem.
+    They are those of successive fits, each of which starts from the one before. The sequence ends
+    before `target`, the noise variance of the problem.
 
     Examples
     --------

@@ -131,10 +131,11 @@ class DropoutAutoencoder(
 ):
     """Linear autoencoder with dropout in its hidden layer, solved exactly.
 
-    The network x ↦ mean + U Vᵀ(x − mean) reconstructs its input. At the optimum the reconstruction
-    lies in the span of the leading principal components, whose standard deviations are all reduced
-    by the same threshold, and all hidden units have equal importance, so that dropping any one of
-    them has the same effect (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
+    The network x ↦ mean + U Vᵀ(x − mean), with the incoming weights V and the outgoing weights U of
+    its hidden units, reconstructs its input. At the optimum the reconstruction lies in the span of
+    the leading principal components, whose standard deviations are all reduced by the same
+    threshold, and all hidden units have equal importance, so that dropping any one of them has the
+    same effect (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
 
     Parameters
     ----------

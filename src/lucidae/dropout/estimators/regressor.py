@@ -237,13 +237,13 @@ class DropoutRegressor(
 ):
     """Linear regression through a hidden layer with dropout, solved exactly.
 
-    The network x ↦ U Vᵀx + b with r hidden units, each dropped with the given probability in
-    training, has a global optimum in closed form (Mianjy et al. 2018, Theorem 3.6): for inputs
-    transformed to the identity as covariance, it is the least-squares map whose singular values are
-    all reduced by one threshold and cut at rank r, distributed evenly over the hidden units. Inputs
-    may be correlated, and their covariance may be singular: directions whose variance is as small
-    as rounding errors, 10 · n_features · ε times the largest with the rounding unit ε, count as
-    constant.
+    The network x ↦ U Vᵀx + b with r hidden units (incoming weights V, outgoing weights U), each
+    dropped with the given probability in training, and a bias b, has a global optimum in closed
+    form (Mianjy et al. 2018, Theorem 3.6): for inputs transformed to the identity as covariance, it
+    is the least-squares map whose singular values are all reduced by one threshold and cut at rank
+    r, distributed evenly over the hidden units. Inputs may be correlated, and their covariance may
+    be singular: directions whose variance is as small as rounding errors, 10 · n_features · ε times
+    the largest with the rounding unit ε, count as constant.
 
     Parameters
     ----------

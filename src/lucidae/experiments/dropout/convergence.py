@@ -1,4 +1,4 @@
-"""Experiment: dropout SGD compared with the closed form, and how fast hidden units equalize."""
+"""Experiment: dropout SGD compared with the closed form, and how units become equally important."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Convergence:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         outputs, inputs = self.shape
         return {
             "network": f"{inputs} inputs, {outputs} outputs, "

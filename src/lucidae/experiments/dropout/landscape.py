@@ -72,7 +72,7 @@ class Surfaces:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "network": f"one input, one output, target {TARGET:g}, two hidden units, tied weights",
             "strengths": listed(self.strengths),

@@ -71,7 +71,7 @@ class Conditioning:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),

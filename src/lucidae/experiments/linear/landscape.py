@@ -149,7 +149,7 @@ class Landscape:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "eigenvalues": f"{self.eigenvalues[0]:g} and {self.eigenvalues[1]:g}",
             "penalties": f"{self.penalties[0]:g} and {self.penalties[1]:g}",
@@ -196,9 +196,10 @@ def _path(plane: Plane, settings: Settings) -> Vector:
 
 
 def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
-    """Return the second derivatives of the loss at its minimum (1, 0): along radius and angle.
+    """Return the second derivatives of the loss at its minimum, along scale and angle.
 
-    They are central differences of the gradient with the given step.
+    Scale and angle are those of the weights relative to the optimum; the minimum has scale 1 and
+    angle 0. The derivatives are central differences of the gradient with the given step.
     """
     minimum = np.array([1.0, 0.0])
     return np.array(

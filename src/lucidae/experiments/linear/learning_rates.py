@@ -79,7 +79,7 @@ class Search:
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:
-        """Return curves of the last distance to the principal axes over the learning rates.
+        """Return, over the learning rates, the distance to the principal axes after the last epoch.
 
         ``"excess"`` is the distance at the rate that the other experiments use, minus the smallest
         distance. A run that diverged counts as 1, the largest distance.
@@ -95,7 +95,7 @@ class Search:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return self.runs.facts()
 
 

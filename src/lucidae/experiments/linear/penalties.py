@@ -123,7 +123,7 @@ class Penalties:
         return float((ours.y - usual.y)[ours.x == EARLY][0])
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return self.runs.facts()
 
 

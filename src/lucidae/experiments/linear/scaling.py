@@ -93,11 +93,12 @@ class EpochsToAlignment:
         return epoch * self.limit / 3
 
     def curves(self, results: Results) -> Curves:
-        """Return curves of the epochs until the target distance, over the numbers of latents.
+        """Return curves of the epochs until the decoder is aligned, over the numbers of latents.
 
-        ``"epochs"`` is infinite if the target was not reached within the limit; in ``"epochs at
-        least"`` the limit takes the place of infinity. ``"exponent"`` is that of a power law fitted
-        to the numbers of latents at which the target was reached.
+        It is aligned if its distance to the principal axes is at most the target. ``"epochs"`` is
+        infinite if the target was not reached within the limit; in ``"epochs at least"`` the limit
+        takes the place of infinity. ``"exponent"`` is that of a power law fitted to the numbers of
+        latents at which the target was reached.
         """
         curves = {}
         for method, optimizer in self.rates:
@@ -112,7 +113,7 @@ class EpochsToAlignment:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),

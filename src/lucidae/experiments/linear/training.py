@@ -233,7 +233,7 @@ class TrainingRuns:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         first = self.trials[0]
         return {
             "data": DATA[first.data].words,
@@ -257,13 +257,13 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def run_of(settings: Settings) -> Run:
-    """Return method, optimizer, rate and seed from the settings of a `Cell`, as a `Run`."""
+    """Return method, optimizer, rate and seed from the settings of a training run, as a `Run`."""
     names = ("method", "optimizer", "learning_rate", "seed", "tied")
     return Run(*(settings[name] for name in names))
 
 
 def plan_of(settings: Settings, device: str) -> Plan:
-    """Return data, latents, epochs and penalties from the settings of a `Cell`, as a `Plan`.
+    """Return data, latents, epochs and penalties from the settings of a run, as a `Plan`.
 
     All runs of a group have the same plan.
     """

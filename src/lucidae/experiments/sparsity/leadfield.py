@@ -1,4 +1,4 @@
-"""Experiment: recovery of brain sources from a MEG lead field with correlated columns."""
+"""Experiment: recovery of brain sources from magnetic fields (MEG), a correlated dictionary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPERIMENT = Experiment(
     name="sparse-leadfield",
     title="Recovery of brain sources: correlated columns",
     reference="Wipf 2023, Figure 2(c)",
-    shows="recovery against the number of active sources, MEG lead field as dictionary",
+    shows="recovery of brain sources against their number, MEG lead field as dictionary",
     about=f"{ABOUT} The dictionary is a lead field of magnetoencephalography (MEG), whose columns "
     "are strongly correlated.",
     statements={

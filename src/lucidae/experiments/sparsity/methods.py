@@ -57,7 +57,10 @@ def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
 
 def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.ndarray[Any, Any]:
-    """Return the indices of problems without noise whose estimate is not sparse (see `CROWDED`)."""
+    """Return the indices of problems without noise whose estimate has too many nonzero rows.
+
+    Their number is compared with `CROWDED` times the number of rows of the dictionary.
+    """
     xp, rows = namespace(X), X.shape[-2]
     factor, _ = cholesky(covariance(Phi, value.relevance, noise))
     inverse = solve_lower(factor, xp.broadcast_to(eye_like(rows, X), factor.shape))

@@ -132,7 +132,7 @@ class Recovery:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
         success = {
             "rows": "every row within 0.1 % of the truth, the support exact",

@@ -12,7 +12,7 @@ EXPERIMENT = Experiment(
     name="sparse-scaled",
     title="Recovery of the relevant columns: rows of very different norms",
     reference="Wipf 2023, Figure 2(b)",
-    shows="recovery against the number of active rows, norms from Jeffreys' prior",
+    shows="recovery of sparse codes against the number of nonzero rows, norms from Jeffreys' prior",
     about=f"{ABOUT} The norms of the nonzero rows differ widely, as Wipf 2023, Theorem 4.1 "
     "assumes.",
     statements={

@@ -67,7 +67,10 @@ class Slices:
     noise: float = 1.0
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) for the example slice, and one per random problem."""
+        """Return one run (a `Cell`) for the example slice, and one per random problem.
+
+        A slice is the loss as a function of one coordinate, with all others fixed.
+        """
         example = {
             "power": self.power,
             "inner": self.inner,
@@ -107,7 +110,7 @@ class Slices:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "example": f"one response whose square is {self.power:g}, noise variance "
             f"{self.outer:g}, model variance {self.inner:g} without the column",

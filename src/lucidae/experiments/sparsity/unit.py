@@ -14,7 +14,7 @@ EXPERIMENT = Experiment(
     name="sparse-unit",
     title="Recovery of the relevant columns: rows of unit norm",
     reference="Wipf 2023, Figure 2(a)",
-    shows="recovery against the number of active rows, four methods, rows of unit norm",
+    shows="recovery of sparse codes against the number of nonzero rows, all of unit norm",
     about=f"{ABOUT} The nonzero rows have unit norm, which is the case for which the theory "
     "of Wipf 2023 guarantees least.",
     statements={

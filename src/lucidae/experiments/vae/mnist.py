@@ -80,7 +80,7 @@ class Comparison:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         runs = self._study().RUNS[self.scale]
         noise = "learned: the mean squared error of each model"
         if self.noise_variance != "learn":

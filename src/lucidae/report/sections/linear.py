@@ -156,7 +156,7 @@ def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
 
 
 def _histories(models: dict[str, Any]) -> Plot:
-    """Return a plot of each training's distance to a fixed point against the epochs."""
+    """Return a plot of each training's distance to a fixed point of its update, against epochs."""
     histories = {name: model.history_ for name, model in models.items()}
     lines = {name: (history.iterations, history["distance"]) for name, history in histories.items()}
     numbers = {
