@@ -50,7 +50,8 @@ def cluster(address: str | None) -> Iterator[None]:
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise ValueError(
-            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: {why}."
+            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: {why}. Check "
+            "the address, and that the scheduler runs."
         ) from None
     with client:
         yield

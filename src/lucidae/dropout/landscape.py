@@ -161,7 +161,7 @@ def classify(
     if factor.shape[0] != objective.problem.cross.shape[0]:
         raise ValueError(
             f"U has {factor.shape[0]} rows and M has {objective.problem.cross.shape[0]}, expected "
-            "equal numbers."
+            "equal numbers, one row per feature."
         )
     optimum = solve_tied(objective.problem.cross, objective.strength, factor.shape[1])
     gap = scalar(objective.tied_value(factor)) - optimum.value

@@ -82,8 +82,8 @@ class Work:
     def __init__(self, identifier: str, measure: Measure) -> None:
         if not WORK_NAME.fullmatch(identifier):
             raise ValueError(
-                f"the work is called {identifier!r}, expected a name and a version such as "
-                "'linear.training/1'."
+                f"the function that does runs is called {identifier!r}, expected a name and a "
+                "version such as 'linear.training/1'."
             )
         functools.update_wrapper(self, measure)
         self._place = measure.__qualname__
@@ -104,8 +104,9 @@ class Work:
     def __reduce__(self) -> str:
         if self.__module__ == "__main__":
             raise ValueError(
-                f"the work {str(self)!r} is defined in the main script, expected a module that "
-                "worker processes can import: move it to a module, or use jobs=1."
+                f"the function of runs {str(self)!r} is defined in the main script, "
+                "expected a module that worker processes can import: move it to a module, or use "
+                "jobs=1."
             )
         return self._place  # pickle reads a string as the name of an object in `__module__`
 

@@ -119,7 +119,9 @@ def check_estimator(estimator: Any, most: int) -> None:
     if isinstance(features, bool) or not isinstance(features, Integral):
         raise ValueError(f"{owner}.n_features_in_ is {features!r}, expected an integer.")
     if not 1 <= int(features) <= most:
-        raise ValueError(f"{owner}.n_features_in_ is {features}, but no array is that large.")
+        raise ValueError(
+            f"{owner}.n_features_in_ is {features}, but no array of the file has that many entries."
+        )
     try:
         if "_state" in vars(estimator):
             attributes = _Values(estimator._state.attributes)

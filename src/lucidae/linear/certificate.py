@@ -290,7 +290,9 @@ _MINIMA = {
 def _gap_claim(figures: LinearFigures) -> Claim:
     objective = figures.method.objective
     statement = objective.gap_statement
-    reference = _MINIMA.get(type(objective), "value and minimum as the objective gives them")
+    reference = _MINIMA.get(
+        type(objective), "the value and the minimum that the objective itself returns"
+    )
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:

@@ -281,7 +281,9 @@ def convergence(outcome: Outcome) -> Sequence[Block]:
                 spread = positive(outcome.curves[f"variance/{name}"], 1e-12)
                 right.plot(*spread, color=colour, linestyle="-")
             left.set(title=f"Objective, r = {width}", xlabel="step", xscale="log")
-            right.set(title=f"Importance variance, r = {width}", xlabel="step", xscale="log")
+            right.set(
+                title=f"Variance of unit importance, r = {width}", xlabel="step", xscale="log"
+            )
             right.set(yscale="log")
         shared_legend(figure, rows[0][0], 3)
         caption = (

@@ -149,7 +149,13 @@ EXPECT = {
             says=f"{INEQUALITY}, with dropout (λ > 0)",
         ),
     ),
-    "shrink": (Falls("norm", -0.01, says="norm of the weights at the minima, as λ grows"),),
+    "shrink": (
+        Falls(
+            "norm",
+            -0.01,
+            says="norm of the weights at the minima, as the strength λ of dropout grows",
+        ),
+    ),
 }
 
 EXPERIMENT = Experiment(

@@ -135,14 +135,16 @@ EXPERIMENT = Experiment(
     name="lae-dynamics",
     title="Learning dynamics of six models",
     reference="Bao et al. 2020, Figure 2",
-    shows="axis-alignment and subspace distance over the epochs, six models, two optimizers",
+    shows="distances of six models to principal axes and subspace over the epochs, two optimizers",
     about="Six linear autoencoders are trained with two optimizers. The distance to the "
     "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
     "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(
-            every_run(DIGITS, "the best of lae-learning-rates at its smoke scale"),
+            every_run(
+                DIGITS, "the best of the experiment lae-learning-rates at its small scale (smoke)"
+            ),
             expect(3000, (0.3, 0.2), 0.15, 0.1, (0.1, 3000)),
         ),
         "paper": Scale(

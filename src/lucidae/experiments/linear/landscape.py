@@ -233,9 +233,14 @@ EXPECT = {
             "angle error",
             0.05,
             factor=20.0,
-            says="error of the radius (first) and of the angle θ (second) along the descent",
+            says="error of the scale (first) and of the angle (second) of the weights along the "
+            "descent",
         ),
-        AtMost("angle error", 1e-3, says="error of the angle θ in radians along the descent"),
+        AtMost(
+            "angle error",
+            1e-3,
+            says="error of the angle of the weights in radians along the descent",
+        ),
     ),
 }
 

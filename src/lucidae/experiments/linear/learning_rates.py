@@ -120,8 +120,8 @@ EXPERIMENT = Experiment(
     title="Search over learning rates",
     reference="Bao et al. 2020, Table 2",
     shows="the search over learning rates that the other experiments rely on",
-    about="The distance to the principal axes after the last epoch of lae-dynamics, for several "
-    "learning rates of each model and optimizer.",
+    about="The distance to the principal axes after the last epoch of the experiment "
+    "lae-dynamics, for several learning rates of each model and optimizer.",
     statements={
         "best": Statement(
             "Of the learning rates that were tried, those in bold in Bao et al. 2020, Table 2 "

@@ -73,9 +73,9 @@ EXPERIMENT = Experiment(
     name="lae-minibatch",
     title="Learning dynamics with mini-batches",
     reference="Bao et al. 2020, Figures 7 and 8",
-    shows="axis-alignment and subspace distance with two batch sizes",
-    about="The training of lae-dynamics with mini-batches of two sizes. Bao et al. 2020 report "
-    "results similar to those of the full batch, with additional noise.",
+    shows="distances to the principal axes and subspace over the epochs, two batch sizes",
+    about="The training of the experiment lae-dynamics with mini-batches of two sizes. Bao et al. "
+    "2020 report results similar to those of the full batch, with additional noise.",
     statements={
         "rag": Statement(
             "As with the full batch, the rotation-augmented gradient (RAG) finds the principal "

@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     name="sparse-noise",
     title="Recovery of the relevant columns from noisy responses",
     reference="Wipf 2023, Figure 2(d)",
-    shows="recovery of the support against the number of active rows at 20 dB, four methods",
+    shows="recovery of the set of nonzero rows against their number, signal-to-noise ratio 20 dB",
     about=f"{ABOUT} Noise is added to the responses, with a signal-to-noise ratio of 20 dB, and "
     "recovery of the support, the set of nonzero rows, counts as success.",
     statements={

@@ -98,9 +98,9 @@ class Comparison:
 
 
 STATEMENTS = {
-    "error": Statement("The model with full covariance has the lower reconstruction error."),
-    "latents": Statement("The model with full covariance uses fewer latents."),
-    "evidence": own("The model with full covariance has the better evidence lower bound (ELBO)."),
+    "error": Statement("The VAE with full covariance has the lower reconstruction error."),
+    "latents": Statement("The VAE with full covariance uses fewer latents."),
+    "evidence": own("The VAE with full covariance has the better evidence lower bound (ELBO)."),
 }
 EXPECT = {
     "error": (

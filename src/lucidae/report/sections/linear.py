@@ -166,7 +166,7 @@ def _histories(models: dict[str, Any]) -> Plot:
         "loss": np.concatenate([history["loss"] for history in histories.values()]).tolist(),
     }
     figure = figures.curves(
-        lines, xlabel="epoch", ylabel="distance to a fixed point", logarithmic=True
+        lines, xlabel="epoch", ylabel="distance to a fixed point of the update", logarithmic=True
     )
     caption = (
         "Training stops when the distance to a fixed point of the update rule is below the "
