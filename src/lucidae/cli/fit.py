@@ -282,7 +282,7 @@ class Job:
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
     def read(self, scheduler: str | None) -> Table:
-        """Return the table with its responses; a large one without them is read in blocks."""
+        """Return the table with its responses; a large one without responses is read in blocks."""
         table = streamed_table(self.file, scheduler, self.options)
         if table is None:
             return self.read_with_targets()

@@ -496,7 +496,7 @@ def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
 
 
 class Surface(NamedTuple):
-    """The dropout loss of a scalar network as a function of its two tied weights (u₁, u₂).
+    """Dropout loss of a network with one input and one output, over two tied weights (u₁, u₂).
 
     Attributes
     ----------
@@ -520,9 +520,10 @@ class Surface(NamedTuple):
 def scalar_surface(
     target: float = 2.0, strength: float = 0.5, *, extent: float | None = None, points: int = 101
 ) -> Surface:
-    """Return the dropout loss of a scalar network with two tied weights on a grid.
+    """Return the dropout loss of a network with one input and one output, on a grid of weights.
 
-    The loss is (m − u₁² − u₂²)² + λ(u₁⁴ + u₂⁴), as in Mianjy et al. 2018, Figure 1.
+    It has two hidden units with tied weights u₁ and u₂. The loss is (m − u₁² − u₂²)² + λ(u₁⁴ +
+    u₂⁴), as in Mianjy et al. 2018, Figure 1.
 
     Parameters
     ----------
@@ -557,10 +558,11 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return the global minima of the scalar dropout loss, an array of shape (n_minima, 2).
+    """Return the global minima of the dropout loss of a network with one input and one output.
 
-    For a target m > 0 and the strength λ > 0 of dropout they are (±u, ±u) with u² = m/(2 + λ). For
-    m ≤ 0 the minimum is the origin; for λ = 0 the minima form a circle, and the array is empty.
+    The array has the shape (n_minima, 2); the network has two tied weights. For a target m > 0 and
+    the strength λ > 0 of dropout the minima are (±u, ±u) with u² = m/(2 + λ). For m ≤ 0 the minimum
+    is the origin; for λ = 0 the minima form a circle, and the array is empty.
     """
     if target <= 0:
         return np.zeros((1, 2))

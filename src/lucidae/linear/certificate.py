@@ -578,7 +578,10 @@ _SETTINGS = tuple(inspect.signature(Options.of).parameters)
 
 
 def certificate(title: str, figures: LinearFigures) -> Certificate:
-    """Return the certificate of a linear autoencoder from its measured values (see `measure`)."""
+    """Return the certificate of a linear autoencoder from its measured values (`measure`).
+
+    It contains the claims about the weights, each with its verdict.
+    """
     return Certificate(title, claims(figures), figures.evidence)
 
 

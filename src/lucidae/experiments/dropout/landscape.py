@@ -162,7 +162,7 @@ EXPERIMENT = Experiment(
     name="dropout-landscape",
     title="Loss surface of dropout",
     reference="Mianjy et al. 2018, Figure 1",
-    shows="loss surface and contours of a scalar network for three strengths of dropout",
+    shows="loss surface of a network with two hidden units for three strengths of dropout",
     about="The expected dropout loss of a linear autoencoder with one input, one output and two "
     "hidden units with weights u₁ and u₂, for three strengths λ = dropout/(1 − dropout), and the "
     "minima at which descents from random points end.",
