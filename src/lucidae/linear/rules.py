@@ -545,7 +545,7 @@ class NestedDropoutRule(Rule):
         """Return masks (…, n, width) of zeros and ones for the first `width` latents of n rows.
 
         Latent i of a row is kept if the uniform number drawn for the row, in `drawn` (…, n), is at
-        least the probability of a prefix shorter than i.
+        least the probability that fewer than i latents are kept.
         """
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)

@@ -189,10 +189,10 @@ NOISE_STATEMENTS = {
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
-    """Return the claim on the noise variance, which depends on how it was chosen.
+    """Return the claim that the noise variance has the value that follows from its choice.
 
-    Given: it is the given number. Learned: the energy (loss) is stationary in it. By
-    cross-validation: it is the mean squared error of predicting held-out rows.
+    If it was given, that is the given number; if it was learned, the energy (loss) is stationary in
+    it; with cross-validation it is the mean squared error of predicting held-out rows.
     """
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")

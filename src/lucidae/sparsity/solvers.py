@@ -390,11 +390,10 @@ def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State
 def without_vanishing(state: State, marginal: Marginal) -> State:
     """Return the state, of one or several problems, with relevances that tend to zero set to zero.
 
-    These are the relevances far below the noise variance at which the energy (loss) still falls
-    towards zero. If the energy has exact coordinate moves, they are also all relevances whose
-    minimiser, with the others fixed, is zero (Wipf 2023, Theorem 4.4); the latter are set to zero
-    only if this does not raise the energy. The relevance of a column is the prior variance of its
-    coefficients.
+    The relevance of a column is the prior variance of its coefficients. Those far below the noise
+    variance at which the energy (loss) still falls towards zero are set to zero. If the minimum of
+    the energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so are all whose
+    minimiser, with the others fixed, is zero, but only if this does not raise the energy.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -431,8 +430,8 @@ def _solve_by_coordinates(
 ) -> Solution[State]:
     """Minimise the energy (loss) by coordinate moves and Newton steps on a working set of columns.
 
-    Without given relevances (prior variances), the start is found at a decreasing sequence of noise
-    variances.
+    A coordinate move changes the relevance (prior variance) of one column to its minimiser. Without
+    given relevances, the start is found at a decreasing sequence of noise variances.
     """
     if start is None:
         first = continuation(problem, limits.callbacks)

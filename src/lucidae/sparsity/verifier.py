@@ -528,8 +528,8 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
 def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
     """Return the relative difference between the reported energy (loss) and the verifier's.
 
-    It is relative to the energy, or to the number of responses times that of independent rows if
-    this is larger. Return None if one of the energies is unknown.
+    It is divided by the energy, or by the number of responses times the number of independent rows
+    if this is larger. Return None if one of the energies is unknown.
     """
     energy = _energy(rows, at, model)
     if fit.energy is None or energy is None:
