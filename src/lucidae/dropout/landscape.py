@@ -85,7 +85,7 @@ class Classification:
     Parameters
     ----------
     kind : Kind
-        Global minimum, strict saddle (equalized or not) or not critical.
+        Global minimum, strict saddle (with columns of equal norm or not) or not critical.
     gap : float
         Loss f(U) minus the global minimum of f.
     stationarity : float

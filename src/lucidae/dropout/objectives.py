@@ -101,10 +101,10 @@ class LinearProblem:
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
-        """Return the moments of white inputs x with outputs y = Mx, M being `matrix`.
+        """Return the second moments of white inputs x with outputs y = Mx, M being `matrix`.
 
-        The loss of this problem without dropout is ‖M − UVᵀ‖², that of factorising M. White inputs
-        have the identity as second moment.
+        White inputs have the identity as second moment. The loss of this problem without dropout is
+        ‖M − UVᵀ‖², that of factorising M into outgoing weights U and incoming weights V.
 
         Parameters
         ----------

@@ -278,7 +278,7 @@ def _support(figures: SparseFigures) -> Claim:
 def _not_exact(figures: SparseFigures, name: str) -> Claim:
     """Return a claim of uniqueness that does not apply because the fit is not exact.
 
-    Uniqueness means that no other columns, of as few, represent the responses.
+    Uniqueness means that no other set of as few columns represents the responses.
     """
     why = (
         "Least squares on the active columns leaves a relative error of "
@@ -288,7 +288,7 @@ def _not_exact(figures: SparseFigures, name: str) -> Claim:
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Return the claim that no other columns, of as few, represent the responses.
+    """Return the claim that no other set of as few columns represents the responses.
 
     It is proved by checking sets of columns.
     """
@@ -311,7 +311,7 @@ def _unique_in_general_position(figures: SparseFigures) -> Claim:
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
-    """Return the claim that no other columns, of as few, represent the responses.
+    """Return the claim that no other set of as few columns represents the responses.
 
     It is proved from the mutual coherence, the largest absolute correlation of two columns of the
     dictionary.

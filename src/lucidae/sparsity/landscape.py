@@ -67,7 +67,8 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
 
     `full_slice` is the loss of the full-covariance VAE as a function of one relevance, the prior
     variance of a column's coefficients. There is always exactly one minimum (Wipf 2023, Theorem
-    4.4): a − γ', or 0 if that is negative, where a is `power` and γ' is `inner`.
+    4.4): a − γ', or 0 if that is negative. a (`power`) is the mean square of the coefficients that
+    fit the column to what the other columns leave, and γ' (`inner`) is their variance.
 
     Examples
     --------
@@ -81,10 +82,11 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
     """Return the relevances w ≥ 0 that are local minima of `diagonal_slice`: one or two numbers.
 
     `diagonal_slice` is the loss of the diagonal-covariance VAE as a function of one relevance, the
-    prior variance of a column's coefficients. See Wipf 2023, Corollary 4.5. With a = `power`, γ' =
-    `inner` and γ'' = `outer`, the stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The
-    larger one is a minimum, the smaller one a maximum. If the maximum is positive, there is a
-    second minimum at zero.
+    prior variance of a column's coefficients. See Wipf 2023, Corollary 4.5. a (`power`) is the mean
+    square of the coefficients that fit the column to what the other columns leave, γ' (`inner`) is
+    their variance, and γ'' (`outer`) the noise variance divided by the column's squared norm. The
+    stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the
+    smaller one a maximum. If the maximum is positive, there is a second minimum at zero.
 
     Examples
     --------

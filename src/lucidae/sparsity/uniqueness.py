@@ -1,4 +1,4 @@
-"""Measured values behind the claims that no other columns, of as few, represent the responses.
+"""Measured values behind the claims that no other set of as few columns explains the responses.
 
 They are measured on the least-squares fit of the responses by the columns that are used (the
 refit), because the posterior mean shrinks its coefficients and is never exact.
