@@ -63,11 +63,12 @@ class AlignedPoint:
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
-        """Return the minimum of expected nested dropout whose rows and columns have unit length.
+        """Return the minimum of expected nested dropout with encoder and decoder of unit lengths.
 
-        Nested dropout keeps only the first b of k latents, where the prefix length b is random.
-        `values` are the eigenvalues of the second moment, descending, and `prior` contains the
-        probability of each prefix length 1, …, k.
+        The rows of the encoder and the columns of the decoder have length one. Nested dropout keeps
+        only the first b of k latents, where the prefix length b is random. `values` are the
+        eigenvalues of the second moment, descending, and `prior` contains the probability of each
+        prefix length 1, …, k.
         """
         ones = np.ones(len(prior))
         keep = np.cumsum(prior[::-1])[::-1]  # P(prefix length ≥ i)

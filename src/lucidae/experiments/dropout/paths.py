@@ -97,7 +97,10 @@ class Paths:
 
 
 def distance(path: Any, strength: float) -> Any:
-    """Return the distance of each point of a path, shape (n, 2), to the nearest global optimum."""
+    """Return the distance of each point of a path, shape (n, 2), to the nearest global optimum.
+
+    A point consists of the weights of the two hidden units.
+    """
     minima = scalar_surface(TARGET, strength, points=2).minima
     return np.min(np.linalg.norm(path[:, None, :] - minima, axis=-1), axis=-1)
 
