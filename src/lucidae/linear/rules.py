@@ -410,8 +410,9 @@ class BrockettRule(Rule):
         """Return the negative of the Riemannian gradient of Brockett's cost tr(WΣWᵀD).
 
         W (k × m) are the weights with orthonormal rows, Σ (m × m) is the second moment of the data
-        and D the diagonal matrix of `ranks`. The Euclidean gradient is 2DWΣ. Its projection on the
-        tangent space subtracts (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM − (DM − MD).
+        and D the diagonal matrix of the latents' weights (`ranks`). The Euclidean gradient is 2DWΣ.
+        Its projection on the tangent space subtracts (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM −
+        (DM − MD).
         """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
@@ -437,8 +438,8 @@ class BrockettRule(Rule):
         """Return the rate at which the latents align with the principal axes.
 
         It is min(g/k, 2d_k(σ_k² − σ_{k+1}²)), where σ₁² ≥ σ₂² ≥ … are the eigenvalues of the second
-        moment, g is the smallest difference between two of the first k, and d_k is the last entry
-        of `ranks`.
+        moment, g is the smallest difference between two of the first k, and d_k is the weight of
+        the last latent in Brockett's cost (the last entry of `ranks`).
         """
         last = float(to_numpy(self.ranks)[-1])
         return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))

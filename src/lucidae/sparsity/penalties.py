@@ -75,11 +75,14 @@ class PowerPenalty:
         check_number(self.exponent, "exponent", low=0.0, high=1.0, open_low=True)
 
     def value(self, power: Array) -> Array:
-        """Return the penalty: the mean squares `power` to the exponent p, divided by p."""
+        """Return the penalty a^p / p at the mean squares a = `power`, with the exponent p."""
         return power**self.exponent / self.exponent
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative of the penalty: the mean squares `power` to the exponent p − 1."""
+        """Return the derivative a^(p−1) of the penalty at the mean squares a = `power`.
+
+        p is the exponent of the penalty.
+        """
         return power ** (self.exponent - 1.0)
 
 

@@ -187,7 +187,7 @@ def normalise(
     dimension: float | None = None,
     groups: Groups | None = None,
 ) -> tuple[Problem, Units]:
-    """Return the problem with unit columns and unit mean square responses, and the units.
+    """Return the problem scaled to unit columns and unit mean square, and the units.
 
     Parameters
     ----------

@@ -138,8 +138,9 @@ def solve(
     objective : Energy
         The energy.
     method : {"auto", "mm", "em", "mackay", "coordinate"}
-        The solver. Updates choose a basin of attraction of the full energy, and Newton steps on a
-        working set of columns then find its minimum. The other energies have one update each.
+        The solver. Updates choose a basin of attraction of the energy of the full covariance, and
+        Newton steps on a working set of columns then find its minimum. The other energies have one
+        update each.
     start : array of shape (n_columns,), optional
         Relevances to start from; by default each solver has its own start.
     tolerance : float
@@ -449,8 +450,8 @@ def _marginal(objective: Energy) -> Marginal:
     if objective.marginal is None:
         raise ValueError(
             f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
-            "None. Define the property marginal too, because coordinate moves are followed by "
-            "Newton steps."
+            "None. Define the property marginal too, because steps in one relevance (prior "
+            "variance) are followed by Newton steps."
         )
     return objective.marginal
 

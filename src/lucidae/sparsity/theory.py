@@ -182,15 +182,16 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
 def _by_projection(
     unit: Any, used: Any, responses: Any, rank: int, spark: float, least: float
 ) -> Position:
-    """Try to prove uniqueness from the parts of the columns that are orthogonal to the responses.
+    """Try to prove that no other set of as few columns represents the responses.
 
-    Let S be the s columns of the representation, X the responses of rank r, and T another set of at
-    most s columns whose span contains the range of X. Orthogonal to this range, the columns of T
-    span at most s − r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence
-    no such T exists if all subsets of s − r + 1 columns that are not contained in S are linearly
-    independent after the range of X is projected out. For representations with a relative residual
-    up to `EXACT`, the smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X),
-    where σ_r(X) is the r-th singular value of X; this is below `least`.
+    The proof uses the parts of the columns that are orthogonal to the responses. Let S be the s
+    columns of the representation, X the responses of rank r, and T another set of at most s columns
+    whose span contains the range of X. Orthogonal to this range, the columns of T span at most s −
+    r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence no such T exists
+    if all subsets of s − r + 1 columns that are not contained in S are linearly independent after
+    the range of X is projected out. For representations with a relative residual up to `EXACT`, the
+    smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X), where σ_r(X) is
+    the r-th singular value of X; this is below `least`.
     """
     size = used.size - rank + 1
     work = float(unit.shape[1]) ** 2 * unit.shape[0]
