@@ -588,7 +588,10 @@ def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64."""
+    """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64.
+
+    It is equivalent to inputs of identity second moment with the matrix as the map to be learned.
+    """
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
 

@@ -46,7 +46,10 @@ class Weights(NamedTuple):
 
 
 def check_hidden_units(left: Array, right: Array) -> None:
-    """Raise an error unless U (`left`) and V (`right`) have the same number of hidden units."""
+    """Raise an error unless outgoing and incoming weights have the same number of hidden units.
+
+    Both (`left` and `right`) have one column per hidden unit.
+    """
     if left.shape[1] != right.shape[1]:
         raise ValueError(
             f"U has {left.shape[1]} columns and V has {right.shape[1]}, expected equal numbers, "

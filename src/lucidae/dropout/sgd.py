@@ -117,7 +117,7 @@ class SampleSource:
         )
 
     def _rows(self, rng: Rng, count: int) -> np.ndarray[Any, Any]:
-        """Return `count` random row numbers, drawn in proportion to the weights of the rows."""
+        """Return `count` random row indices, drawn in proportion to the weights of the rows."""
         if self.cumulative is None:
             return np.asarray(rng.randint(self.inputs.shape[0], size=count))
         # Inverse transform sampling; side="right" skips rows of weight zero.
@@ -126,7 +126,7 @@ class SampleSource:
 
 
 def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
-    """Return the rows with the given numbers as a dense array.
+    """Return the rows with the given indices as a dense array.
 
     Rows of an array have the library, dtype and device of `ref`; rows of a sparse matrix are NumPy
     arrays.

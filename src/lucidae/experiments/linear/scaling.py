@@ -38,7 +38,7 @@ It is used to estimate the duration of a run.
 
 @dataclass(frozen=True, slots=True)
 class EpochsToAlignment:
-    """Settings of runs that train until the axis-alignment distance is small enough.
+    """Settings of runs that train until the decoder is nearly aligned with the principal axes.
 
     Parameters
     ----------
