@@ -106,13 +106,13 @@ class Data:
 
     @property
     def rounding(self) -> float:
-        """Variance that the rounding errors of the mean alone give, as of constant rows."""
+        """Variance that constant rows would seem to have, due to rounding errors of the mean."""
         size = FEWEST_ROUNDINGS * EPS * norm(self.mean)
         return size * size  # infinite for a huge mean, where ** would raise an error
 
     @property
     def varies(self) -> bool:
-        """Whether the total variance is more than rounding errors of the mean."""
+        """Whether the total variance is more than the rounding errors of the mean explain."""
         return self.trace > self.rounding
 
     def apply(self, rows: Vector) -> Vector:
@@ -213,11 +213,11 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
 def _centred_sums(
     X: Any, shares: Vector, mean: Vector, rows: Vector | None
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield sums over `BLOCK_ROWS` rows x of X at a time, centred about μ, with weights p.
+    """Yield weighted sums over `BLOCK_ROWS` rows x of X at a time, centred about the mean μ.
 
     Each pair contains Σ p (x − μ) and, per feature, Σ p (x − μ)² if `rows` is None; otherwise an
-    array with Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. `shares` are the weights,
-    `mean` is μ.
+    array with Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, and None. p are the weights (`shares`),
+    and μ is `mean`.
     """
     for start in range(0, X.shape[0], BLOCK_ROWS):
         chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
@@ -279,18 +279,21 @@ class Leading:
         return _gaps(np.append(self.values[:k], self.outside))
 
     def resolution(self) -> float:
-        """Return the eigengap above which rounding errors do not hide a principal axis."""
+        """Return the eigengap above which rounding errors do not hide a principal axis.
+
+        The eigengap is the distance of an eigenvalue to the nearest other one.
+        """
         return max(IDENTIFIABLE * self.error, _TINY)
 
     def unidentifiable(self, k: int) -> Vector:
-        """Return those of the numbers 1, …, k whose component has too small an eigengap.
+        """Return the numbers, from 1 to k, of components whose eigenvalue is too close to another.
 
-        Too small is a distance to the nearest other eigenvalue of at most `resolution()`.
+        Too close is a distance to the nearest other eigenvalue of at most `resolution()`.
         """
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
     def times(self, factor: float) -> Leading:
-        """Return the same object for the second moment multiplied by `factor`."""
+        """Return the same values and distances for the second moment multiplied by `factor`."""
         return replace(
             self,
             values=factor * self.values,
@@ -301,7 +304,11 @@ class Leading:
         )
 
     def determined(self, k: int) -> bool:
-        """Return whether eigenvalue k exceeds the next one by more than `resolution()`."""
+        """Tell whether eigenvalue k exceeds the next one by more than rounding errors.
+
+        They are those that `resolution` returns; otherwise the principal subspace is not
+        determined.
+        """
         return bool(self.values[k - 1] - self.outside > self.resolution())
 
 
@@ -396,7 +403,10 @@ def _unit_rows(rows: Vector) -> Vector:
 
 
 def _misalignments(atoms: Vector, axes: Vector) -> Vector:
-    """Return, for each column of `axes`, its smallest squared sine to a row of `atoms`."""
+    """Return, for each principal axis, its smallest squared sine to a decoder column.
+
+    The axes are the columns of `axes`, and the decoder's columns are the rows of `atoms`.
+    """
     units = _unit_rows(atoms)
     found = np.ones(axes.shape[1])
     for i, axis in enumerate(axes.T):
@@ -407,12 +417,13 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
 
 
 def krylov_error(steps: int, n_features: int) -> float:
-    """Return the relative error δ of the largest Ritz value ξ of a block Krylov space.
+    """Return a relative error δ of the largest eigenvalue found by block Krylov iteration.
 
-    The largest eigenvalue λ₁ is at most ξ/(1 − δ), except with probability `FAILURE`. For q Lanczos
-    steps from one random start and m features, P{λ₁ − ξ ≥ δλ₁} ≤ 1.648 √m e^(−√δ(2q−1))
-    (Kuczyński & Woźniakowski 1992). The block has `STARTS` independent starts and fails only if all
-    of them fail, so each may fail with probability `FAILURE`^(1/`STARTS`).
+    The largest eigenvalue ξ of the matrix restricted to the Krylov space (Ritz value) is a lower
+    bound; the largest eigenvalue λ₁ of the matrix is at most ξ/(1 − δ), except with probability
+    `FAILURE`. For q Lanczos steps from one random start and m features, P{λ₁ − ξ ≥ δλ₁} ≤ 1.648 √m
+    e^(−√δ(2q−1)) (Kuczyński & Woźniakowski 1992). The block has `STARTS` independent starts and
+    fails only if all of them fail, so each may fail with probability `FAILURE`^(1/`STARTS`).
     """
     each = FAILURE ** (1.0 / STARTS)
     root = math.log(1.648 * math.sqrt(n_features) / each) / (2 * steps - 1)
@@ -422,8 +433,9 @@ def krylov_error(steps: int, n_features: int) -> float:
 def _bounded(data: Data, atoms: Vector) -> Leading:
     """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
-    They follow from the residuals ΣQ − QΘ of an orthonormal basis Q of the decoder's span with Ritz
-    values Θ, and from a bound on the eigenvalues of the second moment Σ outside of that span.
+    They follow from the residuals ΣQ − QΘ of an orthonormal basis Q of the decoder's span, where Σ
+    is the second moment and Θ are the eigenvalues of QᵀΣQ (Ritz values), and from a bound on the
+    eigenvalues of Σ outside of that span.
     """
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
@@ -449,7 +461,8 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
 class _Complement:
     """Block Krylov space of the second moment in the orthogonal complement of the decoder's span.
 
-    `bound` is an upper bound on the largest eigenvalue there, `found` the largest Ritz value.
+    `bound` is an upper bound on the largest eigenvalue there, `found` the largest eigenvalue of the
+    second moment restricted to the Krylov space (Ritz value).
     """
 
     def __init__(self, data: Data, span: Vector, trace: float, starts: Vector) -> None:
@@ -463,9 +476,11 @@ class _Complement:
         self.images = np.empty((0, data.n_features))
 
     def extend(self, steps: int) -> bool:
-        """Extend the space to `steps` block steps and update `bound` and `found`.
+        """Extend the Krylov space to `steps` block steps and update `bound` and `found`.
 
-        Returns whether a step was made; none is made if the space is complete or too large.
+        Both are about the largest eigenvalue outside the decoder's span: an upper bound, and the
+        largest one found. Returns whether a step was made; none is made if the space is complete or
+        too large.
         """
         if self.exhausted:
             return False
@@ -499,8 +514,9 @@ class _Complement:
     def ritz(self, residual: Vector, image: Vector) -> Vector:
         """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).
 
-        They are its Ritz values in the sum of the decoder's span, the span's residuals and the
-        Krylov space. `image` is the product of the span's basis with the second moment.
+        They are the eigenvalues of the second moment restricted to a space (Ritz values): the sum
+        of the decoder's span, the span's residuals and the Krylov space. `image` is the product of
+        the span's basis with the second moment.
         """
         fresh = _orthonormal(residual, (self.span.T, self.basis))
         basis = np.concatenate([self.span.T, self.basis, fresh])
@@ -527,7 +543,10 @@ def _orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
 
 
 class _Latents(NamedTuple):
-    """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w."""
+    """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w.
+
+    Σ is the second moment of the data.
+    """
 
     quotients: Vector
     residuals: Vector
@@ -553,9 +572,10 @@ def _judged(
 ) -> Leading:
     """Return the bounds that follow from the residuals of the decoder's span and its complement.
 
-    `inside` are the Ritz values of the span, `size` is the norm of its residual, `rest` bounds the
-    eigenvalues outside, `ritz` are lower bounds on all eigenvalues (see `_Complement.ritz`), and
-    `basis_error` is the error of the span's basis as an angle.
+    `inside` are the eigenvalues of the second moment restricted to the span (Ritz values), `size`
+    is the norm of their residual, `rest` bounds the eigenvalues outside, `ritz` are lower bounds on
+    all eigenvalues (see `_Complement.ritz`), and `basis_error` is the error of the span's basis as
+    an angle.
     """
     rank, rounding = len(inside), data.n_features * EPS * data.trace
     gap = float(inside[-1]) - rest.bound
@@ -597,9 +617,11 @@ def _misalignment_bounds(
 ) -> Vector:
     """Return, for each principal axis, an upper bound on its squared sine to a decoder column.
 
-    A decoder column w with Rayleigh quotient ρ is assigned to the axis of the nearest Ritz value.
-    The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the intervals that
-    contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets 1.
+    A decoder column w of unit length with Rayleigh quotient ρ = wᵀΣw, for the second moment Σ, is
+    assigned to the axis of the nearest Ritz value (eigenvalue of Σ restricted to the decoder's
+    span). The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the
+    intervals that contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets
+    1.
     """
     found = np.ones(len(values))
     for quotient, size in zip(*latents, strict=True):
