@@ -36,17 +36,7 @@ _SPEC.loader.exec_module(brute_force)
 
 Vector = np.ndarray[Any, Any]
 
-METHODS = (
-    "rag",
-    "gha",
-    "brockett",
-    "plain",
-    "uniform_l2",
-    "nonuniform_l2",
-    "expected_nested_dropout",
-    "linear_vae",
-)
-ALIGNED = tuple(method for method in METHODS if method not in ("plain", "uniform_l2"))
+METHODS, ALIGNED = brute_force.METHODS, brute_force.ALIGNED
 KINDS = ("ordinary", "tie", "few rows", "decades", "collinear", "float32", "large mean")
 ATTACKS = (
     "none",
@@ -162,14 +152,13 @@ def closed_form(method: str, values: Vector, k: int, m: int, given: dict[str, An
     return rest
 
 
-def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
-    """Draw one problem and compare all verdicts with the truth."""
-    rng = np.random.default_rng(seed)
-    kind, method, attack = (str(rng.choice(names)) for names in (KINDS, METHODS, ATTACKS))
-    m = int(rng.integers(3, 9))
-    k = int(rng.integers(1, m if method == "linear_vae" else m + 1))
-    X = rows(rng, kind, m)
-    values = np.linalg.eigvalsh(brute_force.second_moment(X.astype(float)))[::-1]
+def settings_of(
+    rng: np.random.Generator, method: str, k: int, values: Vector
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw the arguments of the estimator, and those of the brute-force loss.
+
+    `values` are the eigenvalues of the second moment of the data, descending.
+    """
     settings: dict[str, Any] = {"method": method}
     given: dict[str, Any] = {}
     if method in ("uniform_l2", "nonuniform_l2"):
@@ -178,6 +167,18 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
         settings["l2"] = given["l2"] = np.full(k, l2[0]) if method == "uniform_l2" else l2
     if method == "expected_nested_dropout":
         given["prior"] = geometric_prior(k)
+    return settings, given
+
+
+def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
+    """Draw one problem and compare all verdicts with the truth."""
+    rng = np.random.default_rng(seed)
+    kind, method, attack = (str(rng.choice(names)) for names in (KINDS, METHODS, ATTACKS))
+    m = int(rng.integers(3, 9))
+    k = int(rng.integers(1, m if method == "linear_vae" else m + 1))
+    X = rows(rng, kind, m)
+    values = np.linalg.eigvalsh(brute_force.second_moment(X.astype(float)))[::-1]
+    settings, given = settings_of(rng, method, k, values)
     solver = "gradient" if attack == "trained" else "auto"
     fitted = LinearAutoencoder(k, solver=solver, random_state=0, max_iter=300, **settings).fit(X)
     # As trained: `encoder_` lists latents of equal variance in an order that rounding decides.
@@ -201,18 +202,37 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
     certificate = certify((encoder, decoder), X, family="linear", **settings)
     counts["problems"] += 1
     counts["with bounds"] += bounded
+    words = f"{seed} {kind} {method} {attack}"
     if attack == "none" and certificate.holds is False:
-        failing = {claim.name for claim in certificate if claim.holds is False}
-        allowed = {"eigengap"}  # the data may lack what is assumed; it is compared below
-        if "nonzero_latents" in failing:
-            allowed |= {"nonzero_latents", "subspace", "alignment"}
-        if bounded and np.linalg.matrix_rank(decoder, rtol=1e-6) < k:
-            # It spans fewer than k dimensions, so its distance to every principal subspace of k
-            # dimensions is positive, also where ties or penalties make this the optimum.
-            allowed |= {"subspace"}
-        if failing - allowed:
-            contradictions.append(f"{seed} {kind} {method} {attack}: {failing} fail at the optimum")
-    for name, (value, threshold, decidable) in truth(method, encoder, decoder, X, given).items():
+        contradictions += blamed(certificate, decoder, bounded, words)
+    known = truth(method, encoder, decoder, X, given)
+    compare_with_truth(certificate, known, counts, contradictions, words)
+    if seed % SEARCHED == 0 and m * k <= 12 and certificate.evidence["minimum"] is not None:
+        compare_with_search(method, X, k, given, certificate, counts, contradictions, seed)
+
+
+def blamed(certificate: Any, decoder: Vector, bounded: bool, words: str) -> list[str]:
+    """Return the contradiction if claims fail at the optimum for no reason in the data."""
+    failing = {claim.name for claim in certificate if claim.holds is False}
+    allowed = {"eigengap"}  # the data may lack what is assumed; it is compared with the truth
+    if "nonzero_latents" in failing:
+        allowed |= {"nonzero_latents", "subspace", "alignment"}
+    if bounded and np.linalg.matrix_rank(decoder, rtol=1e-6) < decoder.shape[1]:
+        # It spans fewer than k dimensions, so its distance to every principal subspace of k
+        # dimensions is positive, also where ties or penalties make this the optimum.
+        allowed |= {"subspace"}
+    return [f"{words}: {failing} fail at the optimum"] if failing - allowed else []
+
+
+def compare_with_truth(
+    certificate: Any,
+    known: dict[str, tuple[float, float, bool]],
+    counts: Counter[str],
+    contradictions: list[str],
+    words: str,
+) -> None:
+    """Compare the verdicts of the certificate with the true figures of `truth`."""
+    for name, (value, threshold, decidable) in known.items():
         claim = certificate[name]
         counts["verdicts"] += 1
         if claim.holds is None:
@@ -222,11 +242,7 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
             if claim.holds is not bool(value < threshold):
                 word = "false pass" if claim.holds else "false failure"
                 counts[word] += 1
-                contradictions.append(
-                    f"{seed} {kind} {method} {attack}: {word} of {name}, {claim.value} vs {value}"
-                )
-    if seed % SEARCHED == 0 and m * k <= 12 and certificate.evidence["minimum"] is not None:
-        compare_with_search(method, X, k, given, certificate, counts, contradictions, seed)
+                contradictions.append(f"{words}: {word} of {name}, {claim.value} vs {value}")
 
 
 def compare_with_search(

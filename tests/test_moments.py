@@ -385,7 +385,7 @@ def test_extreme_entries_that_do_not_vary_are_welcome():
 
 def test_moments_of_other_lengths_and_kinds_are_refused():
     moment = SecondMoment.of(np.ones((3, 2)))
-    with pytest.raises(ValueError, match="batch has 3 features, but this moment has 2"):
+    with pytest.raises(ValueError, match="batch has 3 features, but this second moment has 2"):
         moment.update(np.ones((3, 3)))
     with pytest.raises(ValueError, match="2 and 3 features"):
         moment.merge(SecondMoment.of(np.ones((3, 3))))

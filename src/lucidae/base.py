@@ -61,7 +61,10 @@ class FittedState(ABC):
 
     @abstractmethod
     def compute_certificate(self, title: str) -> Certificate:
-        """Compute the certificate from the stored summaries and return it under the given title."""
+        """Return the certificate, the judged claims about the fit, under the given title.
+
+        It is computed from the stored summaries of the data.
+        """
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -71,7 +74,7 @@ class FittedState(ABC):
         return self._attributes
 
     def certificate(self, title: str) -> Certificate:
-        """Return the certificate under the given title; it is computed once and then cached.
+        """Return the certificate, the judged claims about the fit; it is computed once and cached.
 
         If computing it raises an error, a certificate with one undecided claim is returned, which
         quotes the error. Reading never raises, because scikit-learn's HTML representation reads
@@ -88,7 +91,10 @@ class FittedState(ABC):
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved, because it cannot be computed from the summaries."""
+        """Whether `lucidae.save` writes the certificate (the judged claims about the fit).
+
+        True if it cannot be computed again from the stored summaries of the data.
+        """
         return False
 
     def saved_fields(self) -> dict[str, Any]:
@@ -103,7 +109,10 @@ class FittedState(ABC):
         return self.saved_fields()
 
     def changed(self) -> None:
-        """Discard the cached attributes and certificate; call it after changing the summaries."""
+        """Discard the cached attributes and certificate; call it after changing the summaries.
+
+        The summaries are those of the data, from which both are computed.
+        """
         self._attributes = self._certificate = None
 
 
@@ -219,7 +228,7 @@ def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class CertifiedMixin:
-    """Mixin that adds `certificate_` to an estimator, and to its HTML representation."""
+    """Mixin that adds `certificate_`, the judged claims about a fit, and shows it in HTML."""
 
     _state: Any = StateSlot()
 
@@ -274,8 +283,8 @@ def validated_rows(
     accept_sparse : bool
         Whether sparse matrices are accepted.
     finite : bool
-        Whether to search for NaN and infinity. False if the caller finds them in the sums of
-        squares.
+        Whether to search for NaN and infinity. False if the caller notices them in the sums of
+        squares that it computes.
     """
     X = check_kind(X, "X")
     if not is_array(X) or is_numpy(X):

@@ -392,7 +392,7 @@ _CERTIFIERS: dict[str, Certifier] = {}
 
 
 def certifies(family: str) -> Callable[[Certifier], Certifier]:
-    """Return a decorator that registers the function by which `certify` judges one family.
+    """Return a decorator that registers the function by which `certify` judges a family of models.
 
     Parameters
     ----------
@@ -510,8 +510,8 @@ def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
     if X is None and given:
         raise ValueError(
             f"certify was called with {' and '.join(given)} but without X: an estimator is then "
-            "certified on the summaries of its own fit, which other data cannot join. Give X too, "
-            f"or leave out {' and '.join(given)}."
+            "certified on the summaries of its own fit, which cannot be combined with other data. "
+            f"Give X too, or leave out {' and '.join(given)}."
         )
 
 

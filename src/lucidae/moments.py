@@ -139,14 +139,14 @@ class SecondMoment:
 
     @classmethod
     def _empty(cls, X: Any) -> Self:
-        """Return the moment of zero rows, with the features, library and device of `X`."""
+        """Return the second moment of zero rows, with the features, library and device of `X`."""
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp, m = namespace(reference), X.shape[1]
         zeros = xp.zeros(m, dtype=xp.float64, device=device(reference))
         return cls(0.0, zeros[:, None] * zeros[None, :], zeros, zeros)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Return the moment of these rows and the validated rows X (n, m) together.
+        """Return the second moment of these rows and the validated rows X (n, m) together.
 
         The new rows are squared about the centre of this moment if that loses no digits, because
         squares about the same centre are merely added. Otherwise a new centre is chosen.
@@ -163,9 +163,9 @@ class SecondMoment:
             return self._absorb(SecondMoment(*_dense_sums(X, weights)))._checked(X)
 
     def _checked(self, X: Any) -> Self:
-        """Return this moment of the rows `X`, or raise a ValueError if it is not accurate.
+        """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
 
-        This is so if rows contain NaN or infinity, or if their squares overflow or underflow
+        It is not if rows contain NaN or infinity, or if their squares overflow or underflow
         float64. Since an entry that is not finite makes the trace NaN or infinite, the entries
         themselves are tested only if the trace is not finite.
         """
@@ -190,7 +190,7 @@ class SecondMoment:
         return largest(deviations) > 1e-15 * largest(_entries(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
-        """Return the moment of the rows so far and those of `batch` together.
+        """Return the second moment of the rows so far and those of `batch` together.
 
         Parameters
         ----------
@@ -207,13 +207,13 @@ class SecondMoment:
         batch, weights = _weighted_rows(batch, sample_weight, "batch")
         if batch.shape[1] != self.n_features:
             raise ValueError(
-                f"batch has {batch.shape[1]} features, but this moment has {self.n_features}: give "
-                "rows with the same features."
+                f"batch has {batch.shape[1]} features, but this second moment has "
+                f"{self.n_features}: give rows with the same features."
             )
         return self._add_rows(batch, weights)
 
     def merge(self, other: SecondMoment) -> Self:
-        """Return the moment of the rows of both moments together.
+        """Return the second moment of the rows of both moments together.
 
         Up to rounding errors, the result does not depend on the order in which moments are merged.
 
@@ -246,7 +246,7 @@ class SecondMoment:
             return self._absorb(fresh)._checked(other.mean[None, :])
 
     def _absorb(self, fresh: SecondMoment) -> Self:
-        """Return the moment of the rows of both moments; the squares of `fresh` are overwritten.
+        """Return the second moment of the rows of both; the squares of `fresh` are overwritten.
 
         This moment has the weight a, squares S and offset o of the mean from the centre; `fresh`
         has the weight b, squares T and offset p; δ is the difference of the two means. Then
@@ -329,7 +329,7 @@ class SecondMoment:
         return covariance_spectrum(self.covariance, k)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the moment to an ``.npz`` file.
+        """Write the second moment to an ``.npz`` file.
 
         If writing fails, no incomplete file is left, and an existing file stays as it was.
 
@@ -344,7 +344,7 @@ class SecondMoment:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a moment from a file that `save` wrote; no code in the file is executed.
+        """Read a second moment from a file that `save` wrote; no code in the file is executed.
 
         Parameters
         ----------

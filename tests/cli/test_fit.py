@@ -10,7 +10,6 @@ import pytest
 
 import lucidae
 from extras import require
-from lucidae.cli import main
 
 require("typer")
 require("rich")
@@ -46,16 +45,9 @@ def folder(samples, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys, folder):
-    """Return a function from arguments to (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return end.value.code, captured.out, captured.err
-
-    return call
+def run(call_main, folder):
+    """Return `call_main`, in the folder with the files."""
+    return call_main
 
 
 def rows_of(path):

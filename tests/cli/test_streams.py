@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 
 import lucidae
 from extras import require
-from lucidae.cli import main
 from lucidae.data import blocks
 
 require("typer")
@@ -35,16 +34,9 @@ def rows(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys, rows):
-    """Return a function from arguments to (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return end.value.code, captured.out, captured.err
-
-    return call
+def run(call_main, rows):
+    """Return `call_main`, in the folder with the files."""
+    return call_main
 
 
 @pytest.fixture

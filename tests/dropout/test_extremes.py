@@ -266,7 +266,7 @@ def test_weights_that_are_no_numbers_are_refused(weights):
         ([(np.arange(10), np.arange(0))], "no rows"),
         ([(np.arange(0), np.arange(10))], "no rows"),
         ([(np.arange(10), np.array([99]))], "from 0 to 29"),
-        ([(np.arange(10), np.array([0.5]))], "expected row numbers"),
+        ([(np.arange(10), np.array([0.5]))], "expected row indices"),
         ("five", "cv"),
         (1, "k-fold|cv"),
     ],

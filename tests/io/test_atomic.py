@@ -167,7 +167,9 @@ def test_a_compressed_bomb_is_refused(tmp_path):
     plain = BytesIO()
     np.save(plain, np.zeros(10**6))
     path = archive_with(tmp_path / "b.npz", "a.npy", plain.getvalue(), zipfile.ZIP_DEFLATED)
-    with pytest.raises(ValueError, match="it is compressed, but lucidae writes uncompressed files"):
+    with pytest.raises(
+        ValueError, match="the file is compressed, but lucidae writes uncompressed files"
+    ):
         load_arrays(path, "a test")
 
 

@@ -6,6 +6,19 @@ Nothing here comes from the package: it is what its certificates are compared wi
 import numpy as np
 import scipy.optimize
 
+METHODS = (
+    "rag",
+    "gha",
+    "brockett",
+    "plain",
+    "uniform_l2",
+    "nonuniform_l2",
+    "expected_nested_dropout",
+    "linear_vae",
+)
+ALIGNED = tuple(method for method in METHODS if method not in ("plain", "uniform_l2"))
+"""Methods whose latents find the principal axes, and not only the subspace."""
+
 
 def second_moment(X):
     """Return Σ by NumPy."""

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 
 from linear import brute_force
+from linear.brute_force import ALIGNED, METHODS
 from linear.problems import centred_rows, orthogonal
 from lucidae import (
     DropoutAutoencoder,
@@ -23,18 +24,7 @@ from lucidae.linear.objectives import geometric_prior
 
 K = 2
 VALUES = np.array([4.0, 2.5, 1.0, 0.4, 0.1])
-METHODS = (
-    "rag",
-    "gha",
-    "brockett",
-    "plain",
-    "uniform_l2",
-    "nonuniform_l2",
-    "expected_nested_dropout",
-    "linear_vae",
-)
 BALANCED = ("rag", "gha", "brockett", "uniform_l2", "nonuniform_l2")
-ALIGNED = ("rag", "gha", "brockett", "nonuniform_l2", "expected_nested_dropout", "linear_vae")
 
 
 def settings(method):

@@ -110,7 +110,7 @@ def test_it_is_solved_in_stacks_and_by_held_out_rows(toy):
     ("options", "message"),
     [
         ({"solver": "coordinate"}, "solver='coordinate' needs an exact minimiser .* LaplacePrior"),
-        ({"solver": "em"}, "solver='em' needs the EM update"),
+        ({"solver": "em"}, "solver='em' needs the expectation–maximisation"),
         ({"noise_variance": "learn"}, "LaplacePrior is a point estimate"),
         ({"solver": "coordinate", "groups": np.arange(30) // 3}, "LaplacePrior with groups"),
     ],

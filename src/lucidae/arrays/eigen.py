@@ -34,7 +34,8 @@ more than this number times m times the machine epsilon."""
 def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     """Return the `k` largest eigenvalues, descending, and orthonormal eigenvectors as columns.
 
-    The error of an eigenvalue is about m times the machine epsilon times the largest eigenvalue.
+    The error of an eigenvalue is about m (the size of the matrix) times the machine epsilon times
+    the largest eigenvalue.
     Eigenvalues below this error and their eigenvectors are arbitrary, but the returned eigenvectors
     are always orthonormal.
 

@@ -60,7 +60,7 @@ def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
-    """Return the function that copies a state returned by `step` before it is overwritten.
+    """Return the function that copies a state returned by `step` before a later step overwrites it.
 
     The result is None if `step` is not recorded as a CUDA graph and overwrites nothing.
     """

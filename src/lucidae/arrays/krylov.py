@@ -146,9 +146,10 @@ def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, coun
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
-    """Multiply the newest block with the matrix Σ, and return the part outside the space.
+    """Multiply the newest block of the basis with the matrix; return the part outside the space.
 
-    `space.restricted` is extended by the rows and columns of the newest block.
+    The space is a Krylov space with an orthonormal basis. `space.restricted`, the matrix restricted
+    to it, is extended by the rows and columns of the newest block.
     """
     image = apply(space.block)
     across = image @ space.basis.mT  # the new rows of T = QΣQᵀ
@@ -189,6 +190,9 @@ def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
 def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float) -> float:
     """Return the largest ratio of the residual of an eigenpair to its tolerance.
 
+    The eigenpairs are those of the matrix restricted to the Krylov space (Ritz pairs). A residual
+    is computed from the entries of the eigenvector that belong to the newest block.
+
     Parameters
     ----------
     values : ndarray of shape (size,)
@@ -227,10 +231,11 @@ def _steps_left(seen: list[tuple[int, float]]) -> float:
 
 
 def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) -> _Space:
-    """Return the space with the rows `block` added.
+    """Return the Krylov space with the rows `block` added to its basis.
 
-    If the basis would become too large, it is first replaced by its leading Ritz vectors; their
-    eigenvalues are `values`, and their coefficients in the basis are the columns of `turn`.
+    If the basis would become too large, it is first replaced by its leading Ritz vectors, the
+    eigenvectors of the matrix restricted to the space; their eigenvalues are `values`, and their
+    coefficients in the basis are the columns of `turn`.
     """
     xp, width = namespace(block), block.shape[0]
     size, kept = space.basis.shape[0], k + max(2 * width, KEPT)

@@ -45,6 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def is_extra(error: Exception) -> bool:
-    """Return whether an error is due to a missing package of the extra `cli`."""
+    """Tell whether an error is due to a missing package of the optional dependencies `cli`."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return (missing or "").partition(".")[0] in PACKAGES

@@ -135,7 +135,9 @@ def linear(
     method: Annotated[
         str, typer.Option(help="Objective or learning rule; 'lucidae list' shows all methods.")
     ] = "rag",
-    solver: Annotated[str, typer.Option(help="auto, exact, gradient or stochastic.")] = "auto",
+    solver: Annotated[
+        str, typer.Option(help="Solver: auto, exact, gradient or stochastic.")
+    ] = "auto",
     whiten: Annotated[
         bool, typer.Option("--whiten", help="Scale the codes to variance one.")
     ] = False,
@@ -205,13 +207,19 @@ def sparse(
         str,
         typer.Option(
             help="Noise variance of the target: a number above 0, learn (with the coefficients), "
-            "cv (by cross-validation), or auto (one of the two)."
+            "cv (by cross-validation), or auto (learn or cv, by the data)."
         ),
     ] = "auto",
     posterior: Annotated[
-        str, typer.Option(help="Posterior covariance: full, diagonal or point (none).")
+        str,
+        typer.Option(
+            help="Posterior covariance of the coefficients: full, diagonal or point (none)."
+        ),
     ] = "full",
-    solver: Annotated[str, typer.Option(help="auto, mm, em, mackay or coordinate.")] = "auto",
+    solver: Annotated[
+        str,
+        typer.Option(help="Solver: auto, coordinate, or an update rule: mm, em or mackay."),
+    ] = "auto",
     out: Out = "",
     header: Header = None,
     columns: Columns = None,
@@ -274,7 +282,7 @@ class Job:
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
     def read(self, scheduler: str | None) -> Table:
-        """Return the table with its responses; a large one without them is read in blocks."""
+        """Return the table with its responses; a large one without responses is read in blocks."""
         table = streamed_table(self.file, scheduler, self.options)
         if table is None:
             return self.read_with_targets()

@@ -39,7 +39,9 @@ def reproduce_command(
             "papers)."
         ),
     ] = ScaleName.SMOKE,
-    device: Annotated[str, typer.Option(help="cpu, or a device of PyTorch such as cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Device that computes: cpu, or a device of PyTorch such as cuda.")
+    ] = "cpu",
     out: Annotated[
         Path, typer.Option(help="Folder of the results; results that it contains are reused.")
     ] = Path("results"),

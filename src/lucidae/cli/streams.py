@@ -32,7 +32,10 @@ Scheduler = Annotated[
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
-    """Compute on the cluster of a Dask scheduler during a block; None: on this machine."""
+    """Compute on the cluster of a Dask scheduler during a ``with`` block.
+
+    If `address` is None, the block computes on this machine.
+    """
     if address is None:
         yield
         return
@@ -40,14 +43,15 @@ def cluster(address: str | None) -> Iterator[None]:
         from distributed import Client
     except ImportError:
         raise ValueError(
-            'A Dask scheduler needs distributed: pip install "lucidae[dask]"'
+            'A Dask scheduler needs the package distributed: pip install "lucidae[dask]"'
         ) from None
     try:
         client = Client(address, timeout=SECONDS)
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise ValueError(
-            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: {why}."
+            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: {why}. Check "
+            "the address, and that the scheduler runs."
         ) from None
     with client:
         yield
@@ -56,8 +60,9 @@ def cluster(address: str | None) -> Iterator[None]:
 def streamed_table(file: Path, scheduler: str | None, options: ReadOptions) -> Table | None:
     """Return a table whose values are read in blocks, or by Dask if there is a scheduler.
 
-    None for a file that is smaller than one block or has another format, and for a table with
-    targets: these are loaded. HDF5 and Zarr are read in blocks whatever their size.
+    The result is None for a file that is smaller than one block or has another format, and for a
+    table with targets: such tables are loaded. HDF5 and Zarr are read in blocks whatever their
+    size.
     """
     streams = file.suffix.lower() in FILES and not options.targets
     if scheduler is not None and not streams:
@@ -84,9 +89,9 @@ def _on_cluster(file: Path, options: ReadOptions) -> Any:
 
 
 def _is_large(file: Path) -> bool:
-    """Tell whether a file has more rows than one block, or a format that is not loaded.
+    """Tell whether a file is read in blocks: it has more rows than one block, or is HDF5 or Zarr.
 
-    The rows of a text file are not counted; its size decides.
+    The rows of a text file are not counted; its size in bytes decides.
     """
     if file.suffix.lower() in NOT_LOADED:
         return True

@@ -1,4 +1,4 @@
-"""One way in for all data: arrays, files, iterables of batches and Dask, read as blocks of rows."""
+"""Reading of data of any kind (arrays, files, iterables of batches, Dask) as blocks of rows."""
 
 from lucidae.data.blocks import RowBlock, RowBlocks
 from lucidae.data.kinds import aligned_blocks, in_memory, loaded, row_blocks

@@ -69,7 +69,7 @@ class BatchBlocks(RowBlocks):
         )
 
     def read(self) -> Iterator[Any]:
-        """Yield the rows of the batches; tuples are read by `blocks`."""
+        """Yield the rows of the batches; a batch that is a tuple is read by `blocks` instead."""
         return (block.rows for block in self.blocks())
 
     def blocks(self) -> Iterator[RowBlock]:

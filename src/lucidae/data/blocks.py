@@ -1,7 +1,7 @@
-"""Blocks of rows: what every kind of data becomes, with the checks of each block.
+"""Blocks of rows, the form in which data of every kind are read, with the checks of each block.
 
-A block has about 32 MiB. Data that fit into one block are loaded and treated as an array; of
-larger data only a few blocks are in memory at a time.
+A block has about 32 MiB. Data that fit into one block are loaded and treated as an array; of larger
+data only a few blocks are in memory at a time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class RowBlock(NamedTuple):
     ends: tuple[int, ...] = ()
 
     def number_of(self, row: int) -> int:
-        """Return the number of the original block that contains a row of this one."""
+        """Return the number of the original block that contains a row of this joined block.
+
+        `row` is the index of the row in this block.
+        """
         return self.number + sum(row >= end for end in self.ends)
 
 
@@ -122,13 +125,13 @@ class RowBlocks(ABC):
 
     @property
     def rows_per_block(self) -> int:
-        """Number of rows in `BLOCK_BYTES`."""
+        """Number of rows in a block of about 32 MiB (`BLOCK_BYTES`)."""
         itemsize = np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
         return max(1, BLOCK_BYTES // (self.n_features * itemsize))
 
     @abstractmethod
     def read(self) -> Iterator[Any]:
-        """Yield blocks as they are stored, from `first_row` on."""
+        """Yield the blocks of rows as they are stored, without checks, from row `first_row` on."""
 
     def blocks(self) -> Iterator[RowBlock]:
         """Yield checked blocks with their position in the data."""
@@ -170,7 +173,7 @@ class RowBlocks(ABC):
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the sentence about data that end before the number of rows that they declare."""
+    """Return the sentence that says that data end before the number of rows that they declare."""
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."
@@ -197,7 +200,10 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
 
 
 def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
-    """Return an error about a block that names the block, and the row that is not finite."""
+    """Return an error about a block that names the block, and the row that is not finite.
+
+    `error` is the original error, and `name` the name of the data.
+    """
     for part, what in ((block.rows, name), (block.targets, "y")):
         found = None if part is None else _first_bad_entry(part)
         if found is not None:
@@ -285,14 +291,14 @@ class ArrayBlocks(RowBlocks):
         self.array = array.tocsr() if scipy.sparse.issparse(array) else array
 
     def read(self) -> Iterator[Any]:
-        """Yield slices of rows, aligned to the chunks of the storage."""
+        """Yield slices of rows whose ends are also ends of the chunks in which they are stored."""
         assert self.n_rows is not None, "an array has a shape"
         step = self._step()
         for start in _starts(self.first_row, self.n_rows, step):
             yield _row_slice(self.array, start, min(start - start % step + step, self.n_rows))
 
     def _step(self) -> int:
-        """Return the number of rows per block, a multiple of the chunks if there are any."""
+        """Return the number of rows per block, a multiple of the stored chunks if there are any."""
         rows, chunks = self.rows_per_block, getattr(self.array, "chunks", None)
         if not isinstance(chunks, tuple) or not chunks or not isinstance(chunks[0], int):
             return rows
@@ -302,7 +308,7 @@ class ArrayBlocks(RowBlocks):
 
 
 def _row_slice(array: Any, start: int, stop: int) -> Any:
-    """Return some rows of an array, a sparse matrix or a data frame."""
+    """Return the rows from `start` to `stop` of an array, a sparse matrix or a data frame."""
     if hasattr(array, "iloc"):
         return array.iloc[start:stop]
     block = array[start:stop]
@@ -345,8 +351,8 @@ def concatenated(parts: list[Any]) -> Any:
 def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
     """Yield blocks of at least `least` rows, joined from smaller ones.
 
-    The moment of a block has m² entries, which are merged with those of the blocks before it; for
-    blocks of few rows this would take most of the time.
+    The second moment of a block has m² entries, which are merged with those of the blocks before
+    it; for blocks of few rows this would take most of the time.
     """
     held: list[RowBlock] = []
     for block in blocks:
@@ -370,7 +376,7 @@ def _joined(held: list[RowBlock]) -> RowBlock:
 
 
 class RowQueue:
-    """Targets or weights, taken as many rows at a time as the blocks of X have."""
+    """Targets or weights, of which as many rows are taken at a time as each block of X has."""
 
     def __init__(self, data: RowBlocks) -> None:
         self.data = data
@@ -378,7 +384,7 @@ class RowQueue:
         self._held: list[Any] = []
 
     def take(self, count: int) -> Any:
-        """Return the next `count` rows; an error if there are fewer."""
+        """Return the next `count` rows of the targets or weights; an error if there are fewer."""
         held = sum(part.shape[0] for part in self._held)
         while held < count:
             part = next(self._blocks, None)
@@ -393,7 +399,7 @@ class RowQueue:
         return rows[:count]
 
     def finish(self) -> None:
-        """Raise an error if rows are left."""
+        """Raise an error if rows of the targets or weights are left after the last row of X."""
         if self._held or next(islice(self._blocks, 1), None) is not None:
             raise ValueError(
                 f"{self.data.name} has more rows than X: give one row of it for each row of X."

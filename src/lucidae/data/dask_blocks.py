@@ -95,7 +95,7 @@ class DaskBlocks(RowBlocks):
         return (part.compute() for part in parts)
 
     def parts(self) -> list[Any]:
-        """Return the chunks as delayed values."""
+        """Return the chunks of rows as delayed values, which Dask computes later."""
         return list(np.ravel(self.collection.to_delayed()))
 
 
@@ -105,7 +105,7 @@ def is_frame(collection: Any) -> bool:
 
 
 def row_lengths(collection: Any) -> tuple[int, ...] | None:
-    """Return the number of rows of each chunk, None if it is not known."""
+    """Return the number of rows of each chunk; None if Dask does not know it."""
     if is_frame(collection) or any(math.isnan(count) for count in collection.chunks[0]):
         return None
     return tuple(collection.chunks[0])
@@ -143,7 +143,7 @@ def _array_reference(array: Any) -> Array:
 
 
 class DaskAligned(AlignedBlocks):
-    """Chunks of a Dask collection with their targets and weights, of any kind."""
+    """Chunks of rows of a Dask collection, with their targets and weights of any kind."""
 
     rows: DaskBlocks
 
@@ -163,7 +163,11 @@ class DaskAligned(AlignedBlocks):
         return super().load()
 
     def fold(self, leaf: Any, combine: Any, verbose: bool) -> Any:
-        """Return the summary of all chunks, computed where they are and joined in a tree."""
+        """Return a summary of all chunks, such as their second moment, computed by Dask.
+
+        `leaf` computes the summary of one chunk, on the worker that has it; `combine` joins two
+        summaries. They are joined in a tree. `verbose` tells whether the progress is shown.
+        """
         # As an argument, and not as the function of the tasks, the leaf travels to a worker once.
         held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
         name, dtype = self.rows.name, self.rows.dtype
@@ -177,7 +181,7 @@ class DaskAligned(AlignedBlocks):
         return found
 
     def _chunks(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the arguments of one task for each chunk."""
+        """Yield, for each chunk of rows, the arguments of the task that summarises it."""
         rows = self.rows.parts()
         lengths = row_lengths(self.rows.collection)
         starts = [None] * len(rows) if lengths is None else [0, *np.cumsum(lengths)[:-1].tolist()]
@@ -241,7 +245,10 @@ def _summary(
     first_row: int | None,
     n_features: int,
 ) -> Any:
-    """Return the summary of one chunk, on the worker that has it; None if it has no weight."""
+    """Return the summary of one chunk, computed by `leaf` on the worker that has the chunk.
+
+    The result is None if all weights of the chunk are zero.
+    """
     rows = floating_rows(raw, name, index, first_row or 0)
     if rows is None:
         return None
@@ -262,13 +269,13 @@ def _summary(
 
 
 def _on_host(moment: SecondMoment) -> SecondMoment:
-    """Return a moment in NumPy arrays, which every worker can receive."""
+    """Return a second moment with NumPy arrays, which every worker can receive."""
     arrays = (moment.squares, moment.center, moment.offset)
     return SecondMoment(moment.weight, *map(to_numpy, arrays))
 
 
 def _joined(combine: Any, parts: list[Any]) -> Any:
-    """Return the summary of several summaries."""
+    """Return several summaries of chunks, such as second moments, joined into one by `combine`."""
     total = None
     for part in parts:
         if part is not None:
@@ -277,7 +284,10 @@ def _joined(combine: Any, parts: list[Any]) -> Any:
 
 
 def _task_progress(leaves: set[Any], rows: DaskBlocks, verbose: bool) -> Any:
-    """Return a context that shows finished chunks of local schedulers, if `verbose`."""
+    """Return a context that shows how many chunks are finished, if `verbose`.
+
+    It is for local schedulers; a cluster has its own dashboard.
+    """
     from dask.callbacks import Callback
 
     if not verbose:
@@ -286,7 +296,10 @@ def _task_progress(leaves: set[Any], rows: DaskBlocks, verbose: bool) -> Any:
 
 
 class _RowsDone:
-    """Shows the rows of finished chunks. A cluster shows its work on its own dashboard."""
+    """Callback of Dask that shows the rows of finished chunks, for local schedulers.
+
+    A cluster shows its work on its own dashboard.
+    """
 
     def __init__(self, leaves: set[Any], rows: DaskBlocks) -> None:
         from dask.callbacks import Callback
@@ -390,7 +403,8 @@ def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
 def mapped(estimator: Any, X: Any, method: str) -> Any:
     """Return the results of a method as a lazy Dask collection with the same chunks of rows.
 
-    The estimator is copied, so that fitting it again does not change results computed later.
+    The method is one of a fitted estimator, such as `transform`. The estimator is copied, so that
+    fitting it again does not change results computed later.
     """
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
@@ -411,7 +425,7 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
 
 
 def _example_rows(X: Any) -> Any:
-    """Return one row of zeros of the kind of the chunks, to find shape and dtype of the results."""
+    """Return one row of zeros of the type of X, from which shape and dtype of results are found."""
     if math.isnan(X.shape[1]):
         raise ValueError("X has an unknown number of columns: call compute_chunk_sizes.")
     meta, shape = X._meta, (1, int(X.shape[1]))
@@ -435,7 +449,7 @@ def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
 
 
 def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results as a data frame or a series with the index of X."""
+    """Return the results of a method as a Dask data frame or series with the index of X."""
     import pandas as pd
 
     zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))

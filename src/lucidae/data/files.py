@@ -65,7 +65,7 @@ def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
 
 
 class ChosenBlocks(RowBlocks):
-    """Some columns of other blocks, given by their 0-based indices.
+    """Blocks of rows with some columns only, given by their 0-based indices.
 
     Parameters
     ----------

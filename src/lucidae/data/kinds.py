@@ -116,7 +116,10 @@ def _opened(
     with_targets: bool = False,
     batches: bool = False,
 ) -> RowBlocks:
-    """Return blocks of any data; `flat` allows a vector, `batches` takes a list as batches."""
+    """Return blocks of any kind of data.
+
+    `flat` allows a vector, and with `batches` a list is an iterable of batches.
+    """
     if isinstance(X, RowBlocks):
         return X
     if isinstance(X, str | os.PathLike):
@@ -214,14 +217,14 @@ class AlignedBlocks:
 
     @property
     def most_loaded(self) -> int:
-        """Number of rows up to which the data are loaded."""
+        """Number of rows up to which the data are loaded into memory instead of read in blocks."""
         return max(self.rows.rows_per_block, self.rows.n_features)
 
     def load(self) -> LoadedRows | None:
         """Return all rows if they fit into one block or are fewer than the columns, else None.
 
-        Fewer rows than columns take less memory than the second moment would. What was read to find
-        out how many rows there are is the beginning of the next pass.
+        Fewer rows than columns take less memory than the second moment would. Blocks that were read
+        to count the rows are not read again: the next pass begins with them.
         """
         known, limit = self.rows.n_rows_to_read, self.most_loaded
         if known is not None and known > limit:

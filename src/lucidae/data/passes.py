@@ -1,4 +1,4 @@
-"""Passes over the blocks of some data: their moment, and methods applied block by block."""
+"""Passes over blocks of rows: their second moment, and methods applied block by block."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_moment(
     start: SecondMoment | None = None,
     verbose: bool = False,
 ) -> SecondMoment:
-    """Return the moment of data in one pass.
+    """Return the second moment of data, from one pass over its blocks.
 
     Parameters
     ----------
@@ -109,9 +109,10 @@ def fold(
     start: Any = None,
     verbose: bool = False,
 ) -> Any:
-    """Return the summary of all blocks: `leaf` of each block, joined by `combine`.
+    """Return a summary of all blocks, such as their second moment, from one pass over the data.
 
-    Blocks without a positive weight are left out; None if there are no others. Dask computes the
+    `leaf` computes the summary of one block, and `combine` joins two summaries. Blocks without a
+    positive weight are left out; the result is None if there are no others. Dask computes the
     summaries where the blocks are, and joins them in a tree.
     """
     if hasattr(data, "fold"):
@@ -140,7 +141,7 @@ def _after(
     leaf: Leaf,
     combine: Callable[[Any, Any], Any],
 ) -> tuple[Any, int]:
-    """Return the summary and the number of rows after one more block."""
+    """Return the summary of all rows read so far, and their number, after one more block."""
     total, count = done
     part = leaf_of(block, name, leaf)
     if part is not None:
@@ -149,7 +150,10 @@ def _after(
 
 
 def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
-    """Return the summary of a block, None if its weights are zero; errors name the block."""
+    """Return the summary of a block, computed by `leaf`; an error in it names the block.
+
+    The result is None if all weights of the block are zero.
+    """
     rows, targets, weights = block[:3]
     if weights is not None and not bool(namespace(weights).any(weights > 0)):
         return None
@@ -163,7 +167,7 @@ def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
 def shown_rows(
     total: int | None, description: str, verbose: bool, unit: str = "rows"
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how many rows were read, beyond the first two seconds."""
+    """Yield a function that shows how many rows were read, once two seconds have passed."""
     if not verbose:
         yield lambda _: None
         return
@@ -196,7 +200,7 @@ def _progress_line(
 
 
 def rows_or_moment(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return rows and weights if they fit into one block, else the moment of the data and None."""
+    """Return rows and weights if they fit into one block, else their second moment and None."""
     data = aligned_blocks(X, None, sample_weight)
     small = data.load()
     return (read_moment(data), None) if small is None else (small.rows, small.weights)
@@ -214,9 +218,9 @@ def store_features(estimator: Any, data: AlignedBlocks) -> None:
 def by_blocks(method: Method) -> Method:
     """Let a method that maps rows to rows, such as `transform`, take data of any kind.
 
-    Arrays in memory go to the method as they are. Other data are read block by block, and only
-    the result is kept in memory; for a Dask collection the result is a lazy Dask collection with
-    the same chunks of rows.
+    Arrays in memory go to the method as they are. Other data are read block by block, and only the
+    result is in memory; for a Dask collection the result is a lazy Dask collection with the same
+    chunks of rows.
 
     Examples
     --------
@@ -244,7 +248,7 @@ def by_blocks(method: Method) -> Method:
 
 
 def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
-    """Return the results of all blocks, one after the other."""
+    """Return the results of a method for all blocks, one after the other."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
     with shown_rows(data.n_rows_to_read, "computing rows", verbose) as show:
@@ -258,7 +262,10 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
 
 
 class _Results:
-    """Results of blocks; where their number of rows is known, they are written into one array."""
+    """Results of a method for blocks of rows.
+
+    If their number of rows is known, they are written into one array.
+    """
 
     def __init__(self, n_rows: int | None) -> None:
         self.n_rows = n_rows

@@ -122,9 +122,9 @@ class TextBlocks(RowBlocks):
     def _frames(self, rows: int, positions: Iterable[int]) -> Iterator[Any]:
         """Yield parts of the file, in which the given columns are numbers or text.
 
-        pandas reads numbers with a decimal point. Where it finds a row of missing values, the
-        file is read as text from this part on: only there a row of blank cells, which is left out,
-        differs from one of cells such as NA.
+        pandas reads numbers with a decimal point. Where it finds a row of missing values, the file
+        is read as text from this part on: only in the text does a blank row, which is left out,
+        differ from a row of cells such as NA.
         """
         done = 0
         if self.layout.decimal == ".":

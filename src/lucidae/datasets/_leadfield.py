@@ -1,4 +1,7 @@
-"""Lead field of magnetoencephalography (MEG) for dipoles in a spherical head (Sarvas 1987)."""
+"""Lead field of magnetoencephalography (MEG) for dipoles in a spherical head (Sarvas 1987).
+
+It is the matrix of the magnetic field of each source in the brain at each sensor.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ QUASI_RANDOM_STEPS = 1.2207440846057596 ** -np.arange(1.0, 4.0)
 
 class MegLeadfield(NamedTuple):
     """A lead field and the geometry from which it was computed; positions are in metres.
+
+    The lead field is the matrix of the magnetic field of each source at each sensor.
 
     Attributes
     ----------

@@ -197,7 +197,10 @@ class SpectrumDisplay(Display):
         return display.plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        """Draw the values and the dashed line; `line` are keyword arguments of ``ax.plot``."""
+        """Draw the variances or singular values, and `level`, if given, as a dashed line.
+
+        `line` are keyword arguments of ``ax.plot``.
+        """
         order = np.arange(len(self.values))  # the indices of ``components_``
         (self.line_,) = ax.plot(order, self.values, **{"marker": "o", **line})
         if self.level is not None and self.level > 0:

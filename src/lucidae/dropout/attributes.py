@@ -58,9 +58,10 @@ def worst_attribute(
 def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
     """Return relative errors of ``singular_values_``, ``threshold_`` and ``rank_``, with bounds.
 
-    Each pair is a difference from the data, relative to the largest singular value, and a bound on
-    its rounding error. The reported threshold α and rank ρ must also fit the singular values s of
-    the data: s_{ρ+1} ≤ α < s_ρ, or ρ equals the number r of hidden units.
+    There is a pair for each attribute: the difference between it and the value computed from the
+    data, relative to the largest singular value, and a bound on its rounding error. The reported
+    threshold α and rank ρ must also fit the singular values s of the data: s_{ρ+1} ≤ α < s_ρ, or ρ
+    equals the number r of hidden units.
     """
     optimum, width = case.bound, case.width
     values, reported = optimum.singular_values, host(given.singular_values)
@@ -89,8 +90,9 @@ def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
     """Return relative errors of ``coef_``, mean prediction and ``mean_``, with error bounds.
 
-    They are compared with the weights and the data. Each pair is a relative difference and a bound
-    on its rounding error; attributes that the estimator does not have are left out.
+    They are compared with the weights and the data. Each attribute gives a pair, a relative
+    difference and a bound on its rounding error; attributes that the estimator does not have are
+    left out.
     """
     inputs, size = case.data.inputs, math.sqrt(case.scale)
     features = case.right.shape[0]
@@ -114,8 +116,9 @@ def _coefficient_differences(
 
     U and V are the weights ``left_`` and ``right_``. The rounding of the dtype of ``coef_`` is
     subtracted. The first difference is that of the coefficients. The second is that of the
-    predictions: a coefficient of a feature of small scale may be large without effect, and the
-    other way round. `deviations` are the standard deviations of the features.
+    predictions, because a large coefficient of a feature of small scale may have no effect, and a
+    small one of a feature of large scale a large effect. `deviations` are the standard deviations
+    of the features.
     """
     product = case.left @ case.right.T
     wrong = np.abs(host(given.coef).reshape(product.shape) - product)

@@ -1,4 +1,4 @@
-"""The dropout problem of data that are read in blocks."""
+"""Second moments of inputs and outputs, for the dropout estimators, from data read in blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ __all__ = ["BlockProblem", "check_streamed", "loaded_or_problem", "read_problem"
 
 
 class BlockProblem(NamedTuple):
-    """The problem of data that were read in blocks, and the moment of their rows [x | y]."""
+    """Second moments of inputs x and outputs y of data that were read in blocks.
+
+    `problem` contains the moments on which the dropout loss depends, `moment` is the moment of the
+    rows [x | y], inputs and outputs side by side.
+    """
 
     problem: LinearProblem
     moment: SecondMoment
@@ -30,11 +34,11 @@ def read_problem(
     start: SecondMoment | None = None,
     verbose: bool = False,
 ) -> BlockProblem:
-    """Return the problem of data that are read in blocks.
+    """Return the second moments of inputs and outputs of data that are read in blocks.
 
-    The data are read once. If their second moment is ill-conditioned, they are read again and
-    factorised block by block, as `lucidae.dropout.moments.row_problem` does with rows in memory;
-    for an iterator, which can be read once only, the moment is all there is.
+    The data are read once. If their second moment is ill-conditioned, they are read again and a QR
+    factorisation is computed block by block, as `lucidae.dropout.moments.row_problem` does with
+    rows in memory. An iterator can be read once only, so that its moment alone is used.
     """
     moment = read_moment(data, joint_moment, start=start, verbose=verbose)
     problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
@@ -48,12 +52,15 @@ def read_problem(
 
 
 def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
-    """Return the triangular factor of one block, centred and scaled by the moment of all rows."""
+    """Return the triangular factor of a QR factorisation of the rows [x | y] of one block.
+
+    The rows are centred and scaled by the second moment of all rows.
+    """
     return row_root(X, Y, weights, moment, centered=centered)
 
 
 def _stacked_root(first: Array, second: Array) -> Array:
-    """Return the triangular factor of the rows of two factors."""
+    """Return the factor R of a QR factorisation of two triangular factors, one above the other."""
     xp = namespace(first)
     _, triangle = xp.linalg.qr(xp.concat([first, second], axis=0))
     return triangle
@@ -62,7 +69,10 @@ def _stacked_root(first: Array, second: Array) -> Array:
 def loaded_or_problem(
     X: Any, y: Any, sample_weight: Any, *, centered: bool
 ) -> LoadedRows | BlockProblem:
-    """Return the data if they fit into one block, else their problem; y is X if it is None."""
+    """Return the rows if they fit into one block, else the second moments of the data.
+
+    If y is None, the targets are the inputs X.
+    """
     data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
     small = data.load()
     if small is not None:
@@ -74,7 +84,10 @@ def loaded_or_problem(
 
 
 def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | None) -> None:
-    """Refuse settings that need rows in random order, and a start with other columns."""
+    """Raise an error for settings that need rows in random order, or a `start` with other columns.
+
+    `start` is the second moment of rows that were read before.
+    """
     if estimator._chosen_solver.needs_rows:
         raise ValueError(
             f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
@@ -87,6 +100,6 @@ def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | No
         )
     if start is not None and start.n_features < data.rows.n_features:
         raise ValueError(
-            f"start has {start.n_features} features, but X has {data.rows.n_features}: it must be "
-            "the moment of earlier rows of the same data."
+            f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "
+            "be the second moment of earlier rows of the same data."
         )

@@ -82,7 +82,8 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         The values that `lucidae.dropout.verifier.measure` returned.
     tolerance : float
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        what least squares explains of E‖y‖². Relative distances are compared with its square root,
+        what least squares explains of E‖y‖², the mean squared norm of the outputs y. Relative
+        distances are compared with its square root,
         since the loss is quadratic in them.
 
     Returns
@@ -117,9 +118,9 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the loss minus its global minimum is zero within the tolerance.
 
-    The difference is relative to ‖M‖², what least squares explains of E‖y‖². A difference below
-    −tolerance is refuted too: then the loss or the lower bound was computed wrongly. The claim is
-    undecided if rounding errors are too large.
+    The difference is relative to what least squares explains of the mean squared output E‖y‖². A
+    difference below −tolerance is refuted too: then the loss or the lower bound was computed
+    wrongly. The claim is undecided if rounding errors are too large.
     """
     if figures.gap is None:
         return _bounded_gap(figures, tolerance)
@@ -179,7 +180,7 @@ def _training(figures: DropoutFigures) -> str:
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Return a sentence that says why rounding errors leave the gap to the minimum undecided."""
+    """Return a sentence that says why rounding errors leave open whether the loss is minimal."""
     dropped = (
         f" Number of directions in which the inputs are constant up to rounding errors: "
         f"{figures.dropped}."
@@ -198,14 +199,15 @@ def _lost(figures: DropoutFigures) -> str:
 
 
 def _saddle_advice(figures: DropoutFigures) -> str:
-    """Return the advice for weights at a strict saddle, with the reason found by `classify`."""
+    """Return the advice for weights at a strict saddle of the loss, with the reason for it."""
     return f"The weights are at a strict saddle. {figures.reason}"
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the product U Vᵀ of the weights satisfies conditions of optimality.
 
-    They are the first-order conditions of a global minimum of the convex relaxation of the loss.
+    They are the first-order conditions of a global minimum of the convex relaxation of the loss, in
+    which the product itself is the variable.
     """
     statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
@@ -265,8 +267,9 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that no weights with the same product U Vᵀ have a smaller path norm.
 
-    The squared path norm is the sum of the squared importance scores of the hidden units, which are
-    defined in `_equalized`.
+    U are the outgoing and V the incoming weights. The squared path norm is the sum over the hidden
+    units of ‖uᵢ‖² vᵢᵀC vᵢ, with the columns uᵢ of U and vᵢ of V and the second moment C of the
+    inputs.
     """
     statement = "no weights with the same product U Vᵀ have a smaller path norm"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
@@ -282,9 +285,9 @@ def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
 def _error_of_square(figure: float, error: float) -> float:
     """Return a bound on the error of a measured value that is quadratic in the importance scores.
 
-    If the importance scores of the hidden units have relative errors of at most e (`error`), a
-    value v (`figure`) that is zero at its minimum, such as their relative variance, changes by at
-    most 2e√v + e².
+    The importance score of a hidden unit is the product of the norms of its outgoing and incoming
+    weights. If all scores have relative errors of at most e (`error`), a value v (`figure`) that is
+    zero at its minimum, such as their relative variance, changes by at most 2e√v + e².
     """
     return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
 
@@ -340,8 +343,8 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
 def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
     """Return the claim that the Hessian of the loss has no negative eigenvalue at the weights.
 
-    If the curvature was not measured, the claim does not apply if the gap already decides whether
-    the weights are optimal (`decided`); otherwise it is undecided.
+    If the curvature was not measured, the claim does not apply if the loss minus its minimum
+    already decides whether the weights are optimal (`decided`); otherwise it is undecided.
     """
     statement = "the Hessian of the loss has no negative eigenvalue, so this is no strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
@@ -385,8 +388,8 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance.
 
-    The gap is the loss minus its global minimum, relative to ‖M‖². The claim fails if the rows and
-    their second moment contradict each other.
+    The gap is the loss minus its global minimum, relative to what least squares explains of the
+    mean squared output. The claim fails if the rows and their second moment contradict each other.
     """
     statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
@@ -408,10 +411,10 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return the reported strength of dropout below which the tied optimum has full rank.
+    """Return a claim that reports below which strength of dropout the tied optimum has full rank.
 
-    For tied weights this is the condition of Mianjy et al. 2018, Theorem 4.3; otherwise the result
-    is empty.
+    For tied weights (both layers share them) this is the condition of Mianjy et al. 2018, Theorem
+    4.3; otherwise the result is empty.
     """
     if figures.paper_bound is None:
         return ()
@@ -424,7 +427,8 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
     return (
         reported(
             "small_dropout",
-            "value of dropout/(1 − dropout) below which the optimal product U Uᵀ has full rank",
+            "value of dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights U "
+            "has full rank",
             "Mianjy et al. 2018, Theorem 4.3",
             figures.paper_bound,
             advice,
@@ -433,7 +437,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _sampling(figures: DropoutFigures) -> Claim:
-    """Return the reported number of components that stand out from the sampling noise."""
+    """Return a claim that reports how many components stand out from the sampling noise."""
     statement = "number of leading singular directions of the data that exceed sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
@@ -452,7 +456,7 @@ def certificate_of(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on a problem; `title` is the heading of the certificate.
+    """Return the certificate of weights on the second moments of the data, headed by `title`.
 
     The other arguments are those of `lucidae.dropout.verifier.measure`.
     """
@@ -468,7 +472,8 @@ def _explained(
 ) -> DropoutFigures:
     """Return the measured values with a reason added if tied weights are at a strict saddle.
 
-    The reason is the sentence of `classify` on how to leave the saddle. No number changes.
+    The reason is the sentence of `lucidae.dropout.landscape.classify` on how to leave the saddle.
+    No number changes.
     """
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):
@@ -481,7 +486,10 @@ def _explained(
 
 
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless the weights fit the numbers of outputs and inputs of the problem."""
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
+
+    `problem` contains the second moments of the data.
+    """
     given = (weights.left.shape[0], weights.right.shape[0])
     if tuple(problem.cross.shape) != given:
         raise ValueError(
@@ -561,7 +569,7 @@ def certify_weights(
     if (X is None) == (matrix is None):
         raise ValueError(
             "X and matrix were both given, or neither of them. Give either data (X, and Y unless "
-            "the network is an autoencoder) or matrix=M."
+            "the network is an autoencoder) or matrix=M, the matrix that U Vᵀ approximates."
         )
     problem = (
         data_problem(X, Y, fit_intercept, sample_weight)
@@ -580,13 +588,16 @@ def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64."""
+    """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64.
+
+    It is equivalent to inputs of identity second moment with the matrix as the map to be learned.
+    """
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
 
 
 def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
-    """Return the moments for predicting Y from X, or for reconstructing X if Y is None."""
+    """Return the second moments for predicting Y from X, or for reconstructing X if Y is None."""
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
         if isinstance(found, BlockProblem):

@@ -37,7 +37,10 @@ FEW_WEIGHTS = 2000
 
 
 class Slope(NamedTuple):
-    """The expected dropout loss and its gradient as functions of a vector of weights, and a point.
+    """The expected dropout loss and its gradient as functions of a vector of weights.
+
+    The vector joins the flattened weights of both layers; `point` is one such vector, at which
+    derivatives are measured.
 
     Attributes
     ----------
@@ -64,11 +67,17 @@ class Slope(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Frobenius norm of E[yxᵀ], or 1 if it is zero: the typical size of the Hessian."""
+        """Frobenius norm of E[yxᵀ] for outputs y and inputs x: the typical size of the Hessian.
+
+        It is 1 if the norm is zero.
+        """
         return float(np.linalg.norm(self.cross)) or 1.0
 
     def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:
-        """Return the weights U and V from one vector of weights; leading batch axes are allowed."""
+        """Return the outgoing weights U and the incoming weights V from one vector that joins them.
+
+        Leading batch axes are allowed.
+        """
         outputs, features, width = self.shapes
         stack = flat.shape[:-1]
         U = flat[..., : outputs * width].reshape(*stack, outputs, width)
@@ -77,7 +86,11 @@ class Slope(NamedTuple):
         return U, flat[..., outputs * width :].reshape(*stack, features, width)
 
     def value(self, flat: Matrix) -> float:
-        """Return the expected dropout loss minus E‖y‖², for weights given as one vector."""
+        """Return the expected dropout loss minus E‖y‖², y being the outputs, at given weights.
+
+        They are one vector, which joins the flattened weights of both layers; leading batch axes
+        are allowed.
+        """
         U, V = self._layers(flat)
         seen = V if self.inputs is None else self.inputs @ V
         fitted = ((U.T @ U) * (V.T @ seen)).sum() - 2 * (U * (self.cross @ V)).sum()
@@ -193,7 +206,7 @@ def _lanczos(slope: Slope) -> float:
 
 
 def decrease(slope: Slope) -> float:
-    """Return the loss at `point` minus the smallest loss that L-BFGS finds: zero or more.
+    """Return the loss at `slope.point` minus the smallest loss that L-BFGS finds: zero or more.
 
     The first start is the point itself, moved by a small random step, from which a descent leaves a
     saddle; small networks are also started at random weights. A positive result proves that the

@@ -43,7 +43,8 @@ WIDEST = 2**14
 def check_width(width: Any, name: str, size: int, *, others: str = "") -> int:
     """Return a number of hidden units, at least one and at most `WIDEST`, or `size` if larger.
 
-    `size` is a dimension of the data; `others` continues the error with what else is accepted.
+    `size` is a dimension of the data; `others` is added to the error message and names what else is
+    accepted.
     """
     checked = check_integer(width, name, low=1, others=others)
     return check_integer(checked, name, low=1, high=max(WIDEST, size), others=others)

@@ -242,9 +242,15 @@ class DropoutFigures:
 
     @property
     def gap(self) -> float | None:
-        """Loss minus its global minimum, divided by ‖M‖²; None if the minimum is not known."""
+        """Loss minus its global minimum, divided by what least squares explains of E‖y‖².
+
+        y are the outputs. None if the minimum is not known.
+        """
         return None if self.optimum is None else self.share(self.excess)
 
     def share(self, loss: float) -> float:
-        """Return a difference of losses divided by ‖M‖²; not divided if that is zero."""
+        """Return a difference of losses, divided by what least squares explains of E‖y‖².
+
+        y are the outputs. The difference is not divided if that is zero.
+        """
         return loss / (self.explainable if self.explainable > 0 else 1.0)

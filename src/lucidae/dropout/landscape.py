@@ -85,7 +85,7 @@ class Classification:
     Parameters
     ----------
     kind : Kind
-        Global minimum, strict saddle (equalized or not) or not critical.
+        Global minimum, strict saddle (with columns of equal norm or not) or not critical.
     gap : float
         Loss f(U) minus the global minimum of f.
     stationarity : float
@@ -111,7 +111,7 @@ class Classification:
 def tied_objective(M: Any, strength: float) -> DropoutObjective:
     """Return the expected dropout loss for white inputs and the symmetric part of the target M.
 
-    An M that is not square is an error.
+    An M that is not square is an error. White inputs have the identity as second moment.
     """
     matrix = as_double(check_rows(M, accept_sparse=False, name="M"))
     if matrix.shape[0] != matrix.shape[1]:
@@ -161,7 +161,7 @@ def classify(
     if factor.shape[0] != objective.problem.cross.shape[0]:
         raise ValueError(
             f"U has {factor.shape[0]} rows and M has {objective.problem.cross.shape[0]}, expected "
-            "equal numbers."
+            "equal numbers, one row per feature."
         )
     optimum = solve_tied(objective.problem.cross, objective.strength, factor.shape[1])
     gap = scalar(objective.tied_value(factor)) - optimum.value
@@ -183,7 +183,8 @@ def _saddle(
 ) -> Classification:
     """Return the classification of a strict saddle, with its direction of most negative curvature.
 
-    `factor` are the weights U. The direction is the best of those in `ESCAPES`.
+    `factor` are the weights U. The direction is the best of those that the functions in `ESCAPES`
+    return.
     """
     found = {
         name: (_curvature_along(objective, factor, direction), direction)
@@ -197,10 +198,10 @@ def _saddle(
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return the unit directions of possible negative curvature at U (`factor`), by name.
+    """Return the unit directions of possible negative curvature at tied weights U, by name.
 
-    They are the directions of the proof in `lucidae.dropout.theory`; those that do not exist at U
-    are left out.
+    U is `factor`; both layers share it. They are the directions of the proof in
+    `lucidae.dropout.theory`; those that do not exist at U are left out.
     """
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
@@ -209,8 +210,8 @@ def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, A
 def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
     """Return the direction that rotates the longest column of U towards the shortest one.
 
-    This is step 1 of the proof in `lucidae.dropout.theory`; U is `factor`. The direction is zero
-    without dropout.
+    U (`factor`) are the tied weights, which both layers share. This is step 1 of the proof in
+    `lucidae.dropout.theory`. The direction is zero without dropout.
     """
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
@@ -223,9 +224,10 @@ def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
 def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
     """Return the direction w aᵀ that adds a missing eigenvector w of the target M to U.
 
-    w is the leading eigenvector outside the range of U (`factor`), and a is orthogonal to the rows
-    of U: an unused direction of the hidden layer. This is step 2a of the proof in
-    `lucidae.dropout.theory`. The direction is zero if nothing is unused.
+    U (`factor`) are the tied weights, whose product UUᵀ approximates M. w is the leading
+    eigenvector outside the range of U, and a is orthogonal to the rows of U: an unused direction of
+    the hidden layer. This is step 2a of the proof in `lucidae.dropout.theory`. The direction is
+    zero if nothing is unused.
     """
     basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
     rank = _rank(singular_values, factor)
@@ -237,9 +239,9 @@ def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
 def exchange_escape(objective: DropoutObjective, factor: Array) -> Array:
     """Return the direction w wⱼᵀU that rotates an eigenvector wⱼ in the range of U towards w.
 
-    w is the leading eigenvector of the target M outside the range of U (`factor`). This is step 2b
-    of the proof in `lucidae.dropout.theory`. The direction is zero if U is zero or has full row
-    rank.
+    U (`factor`) are the tied weights, whose product UUᵀ approximates the target M. w is the leading
+    eigenvector of M outside the range of U. This is step 2b of the proof in
+    `lucidae.dropout.theory`. The direction is zero if U is zero or has full row rank.
     """
     basis, singular_values, Qt = svd_thin(factor)
     rank = _rank(singular_values, factor)
@@ -268,7 +270,7 @@ _REASONS = {
 def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
     """Return the leading eigenvector of the target M in the complement of the range of U.
 
-    The columns of `basis` are an orthonormal basis of the range of U.
+    U are the tied weights. The columns of `basis` are an orthonormal basis of their range.
     """
     matrix = objective.problem.cross
     outside = matrix - basis @ (basis.mT @ matrix)
@@ -283,7 +285,8 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
 def _rank(singular_values: Array, factor: Array) -> int:
     """Return the numerical rank of the weights U (`factor`) from its singular values.
 
-    A singular value counts if it exceeds √(size · ε) times the largest one: its square, an
+    A singular value counts if it exceeds √(size · ε) times the largest one, with the rounding unit
+    ε: its square, an
     eigenvalue of UUᵀ, is then larger than rounding errors.
     """
     xp = namespace(singular_values)
@@ -302,7 +305,10 @@ def is_equalized(factor: Array, tolerance: float = 1e-6) -> bool:
 
 
 def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:
-    """Return the second derivative of the tied loss at U (`factor`) along a unit direction."""
+    """Return the second derivative of the loss of tied weights U (`factor`) along a direction.
+
+    The direction has unit norm.
+    """
     return scalar(trace(direction.mT @ objective.tied_hessian_product(factor, direction)))
 
 
@@ -392,8 +398,8 @@ def _point(
 ) -> CriticalPoint | None:
     """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
 
-    `eigenvalues` (descending) and `vectors` are those of the target M; `chosen` are indices of
-    them.
+    It is one of the loss of tied weights for a target M, whose eigenvalues (descending) and
+    eigenvectors are `eigenvalues` and `vectors`; `chosen` are indices of them.
     """
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)
@@ -490,7 +496,7 @@ def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
 
 
 class Surface(NamedTuple):
-    """The dropout loss of a scalar network as a function of its two tied weights (u₁, u₂).
+    """Dropout loss of a network with one input and one output, over two tied weights (u₁, u₂).
 
     Attributes
     ----------
@@ -514,9 +520,10 @@ class Surface(NamedTuple):
 def scalar_surface(
     target: float = 2.0, strength: float = 0.5, *, extent: float | None = None, points: int = 101
 ) -> Surface:
-    """Return the dropout loss of a scalar network with two tied weights on a grid.
+    """Return the dropout loss of a network with one input and one output, on a grid of weights.
 
-    The loss is (m − u₁² − u₂²)² + λ(u₁⁴ + u₂⁴), as in Mianjy et al. 2018, Figure 1.
+    It has two hidden units with tied weights u₁ and u₂. The loss is (m − u₁² − u₂²)² + λ(u₁⁴ +
+    u₂⁴), as in Mianjy et al. 2018, Figure 1.
 
     Parameters
     ----------
@@ -551,10 +558,11 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return the global minima of the scalar dropout loss, an array of shape (n_minima, 2).
+    """Return the global minima of the dropout loss of a network with one input and one output.
 
-    For a target m > 0 and the strength λ > 0 of dropout they are (±u, ±u) with u² = m/(2 + λ). For
-    m ≤ 0 the minimum is the origin; for λ = 0 the minima form a circle, and the array is empty.
+    The array has the shape (n_minima, 2); the network has two tied weights. For a target m > 0 and
+    the strength λ > 0 of dropout the minima are (±u, ±u) with u² = m/(2 + λ). For m ≤ 0 the minimum
+    is the origin; for λ = 0 the minima form a circle, and the array is empty.
     """
     if target <= 0:
         return np.zeros((1, 2))

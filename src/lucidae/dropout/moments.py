@@ -68,7 +68,7 @@ ROOT_ROWS = 4096
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the second moment of the rows of [X | Y], X and Y side by side.
+    """Return the second moment of the rows of [X | Y], inputs X and outputs Y side by side.
 
     A sparse X stays sparse. The rows are weighted with `weights` if given.
 
@@ -124,7 +124,10 @@ def as_columns(Y: Any) -> Array:
 
 
 def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
-    """Return the second moment of `BLOCK_ROWS` rows of [X | Y], from row `start` on."""
+    """Return the second moment of `BLOCK_ROWS` rows of [X | Y], from row `start` on.
+
+    X are the inputs and Y the outputs, side by side.
+    """
     rows = slice(start, start + BLOCK_ROWS)
     part = None if weights is None else weights[rows]
     if scipy.sparse.issparse(X):
@@ -145,10 +148,10 @@ def row_problem(
     *,
     centered: bool,
 ) -> LinearProblem:
-    """Return the moments of rows [x | y], with a triangular factor if they are ill-conditioned.
+    """Return the second moments of rows [x | y], and a triangular factor if ill-conditioned.
 
-    The factor is that of a QR factorisation of the rows. It is added (as `root`) if the condition
-    number of the second moment of x exceeds `CONDITION`.
+    x are the inputs and y the outputs. The factor is that of a QR factorisation of the rows. It is
+    added (as `root`) if the condition number of the second moment of x exceeds `CONDITION`.
 
     Parameters
     ----------
@@ -206,7 +209,10 @@ def row_root(
 
 
 def _joined(X: Any, Y: Array, rows: slice, moment: SecondMoment) -> Array:
-    """Return the given rows of [X | Y] as one dense float64 array, in the library of `moment`."""
+    """Return the given rows of inputs X and outputs Y side by side, as a dense float64 array.
+
+    It has the array library of `moment`.
+    """
     inputs = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows, :]
     parts = [like(inputs, moment.center), like(Y[rows, :], moment.center)]
     return namespace(moment.center).concat(parts, axis=1)
@@ -235,7 +241,7 @@ def _has_weight(weights: Array | None, start: int) -> bool:
 
 
 def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
-    """Return the rows with the given numbers of an array of any library, or of a sparse matrix."""
+    """Return the rows with the given indices of an array of any library, or of a sparse matrix."""
     if scipy.sparse.issparse(values):
         return values[rows]
     xp = namespace(values)
@@ -244,7 +250,10 @@ def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
-    """A problem reduced to white inputs x', and the maps between weights for x and for x'.
+    """A problem for white inputs x', and the maps between weights for x and for x'.
+
+    x are the original inputs, y the outputs, and x' are inputs transformed so that their second
+    moment is the identity (white).
 
     Parameters
     ----------
@@ -265,13 +274,19 @@ class Whitened:
     floor: float
 
     def raise_weights(self, weights: Weights) -> Weights:
-        """Return weights for the white inputs as weights for the original inputs."""
+        """Return weights for white inputs as weights for the original inputs.
+
+        White inputs have the identity as second moment.
+        """
         if self.lift is None:
             return weights
         return Weights(weights.left, self.lift @ weights.right)
 
     def lower_weights(self, weights: Weights) -> Weights:
-        """Return weights for the original inputs as weights for the white inputs."""
+        """Return weights for the original inputs as weights for white inputs.
+
+        White inputs have the identity as second moment.
+        """
         if self.lower is None:
             return weights
         return Weights(weights.left, self.lower.mT @ weights.right)
@@ -305,7 +320,7 @@ def whiten(problem: LinearProblem) -> Whitened:
 
 
 def _is_graded(inputs: Array) -> bool:
-    """Tell whether the variances of nonconstant features differ by more than `CONDITION`."""
+    """Tell whether the variances of nonconstant features differ by a factor above `CONDITION`."""
     variances = diagonal(inputs)
     top = largest(variances)
     smallest = scalar(namespace(variances).min(where_set(variances, variances <= 0, top)))
@@ -315,9 +330,9 @@ def _is_graded(inputs: Array) -> bool:
 def _whiten_standardised(problem: LinearProblem) -> Whitened:
     """Return the problem for white inputs, from features divided by their standard deviations.
 
-    An entry cᵢⱼ of the second moment has an error of the order ε√(cᵢᵢcⱼⱼ), with the rounding unit
-    ε. For standardised features all errors have the same size, and no feature is lost beside one of
-    larger scale.
+    White inputs have the identity as second moment. An entry cᵢⱼ of the second moment of the
+    original inputs has an error of the order ε√(cᵢᵢcⱼⱼ), with the rounding unit ε. For standardised
+    features all errors have the same size, and no feature is lost beside one of larger scale.
     """
     xp, inputs = namespace(problem.inputs), problem.inputs
     deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
@@ -330,10 +345,11 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
 
 def _in_range(lift: Array, lower: Array) -> Array:
-    """Return the whitening matrix B projected on the range of C = LLᵀ, L being `lower`.
+    """Return the whitening matrix B projected on the range of the inputs' second moment C.
 
-    Weights that are multiplied by B are then zero outside the range. The projection is needed
-    because dividing by standard deviations moves the range of a singular C; CB does not change.
+    C = LLᵀ, L being `lower`. Weights that are multiplied by B are then zero outside the range. The
+    projection is needed because dividing by standard deviations moves the range of a singular C; CB
+    does not change.
     """
     if lower.shape[0] == lower.shape[1]:
         return lift
@@ -344,9 +360,10 @@ def _in_range(lift: Array, lower: Array) -> Array:
 def _whiten_rows(problem: LinearProblem) -> Whitened:
     """Return the problem for white inputs, from the triangular factor F of the rows [x | y].
 
-    Let D be the diagonal matrix of standard deviations of x. With the singular value decomposition
-    F_x = PSWᵀD of the columns F_x of the inputs, C = E[xxᵀ] = DWS²WᵀD, so that C = LLᵀ with L =
-    DWS, and the whitening matrix is B = D⁻¹WS⁻¹.
+    White inputs have the identity as second moment. Let D be the diagonal matrix of standard
+    deviations of the inputs x. With the singular value decomposition F_x = PSWᵀD of the columns F_x
+    of F that belong to the inputs, C = E[xxᵀ] = DWS²WᵀD, so that C = LLᵀ with L = DWS, and the
+    whitening matrix is B = D⁻¹WS⁻¹.
     """
     root, size = problem.root, problem.cross.shape[1]
     assert root is not None
@@ -368,7 +385,7 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
 
 
 def input_range(inputs: Array) -> tuple[Array, Array]:
-    """Return the standard deviations of x along the principal axes of its range, and these axes.
+    """Return standard deviations of the inputs x along principal axes of their range, and the axes.
 
     The range is spanned by the directions in which x varies. The deviations are descending. The
     range of constant inputs is empty; it is represented by one axis of standard deviation zero, so
@@ -386,10 +403,11 @@ def input_range(inputs: Array) -> tuple[Array, Array]:
 def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
     """Return an autoencoder's problem for white inputs, and the SVD of its least-squares map M.
 
-    The SVD is returned as a triple: left singular vectors, singular values, and right singular
-    vectors transposed. With the eigendecomposition C = E[xxᵀ] = QΛQᵀ the map is M = QΛ^½: its left
-    singular vectors are the eigenvectors of C, its singular values the standard deviations, so that
-    one eigendecomposition is enough.
+    White inputs have the identity as second moment, and M maps them to the outputs, which are the
+    original inputs x. The SVD is returned as a triple: left singular vectors, singular values, and
+    right singular vectors transposed. With the eigendecomposition C = E[xxᵀ] = QΛQᵀ the map is M =
+    QΛ^½: its left singular vectors are the eigenvectors of C, its singular values the standard
+    deviations, so that one eigendecomposition is enough.
     """
     scales, directions = input_range(inputs)
     matrix = directions * scales
@@ -403,5 +421,9 @@ def _nonzero(scales: Array) -> Array:
 
 
 def _floor(problem: LinearProblem, matrix: Array) -> float:
-    """Return E‖y‖² − ‖M‖², the loss of least squares, for the least-squares map M (`matrix`)."""
+    """Return the loss of least squares, E‖y‖² − ‖M‖².
+
+    y are the outputs, and M (`matrix`) is the least-squares map for white inputs, whose second
+    moment is the identity.
+    """
     return max(problem.energy - scalar(squared_norm(matrix)), 0.0)

@@ -46,7 +46,10 @@ class Weights(NamedTuple):
 
 
 def check_hidden_units(left: Array, right: Array) -> None:
-    """Raise an error unless U (`left`) and V (`right`) have the same number of hidden units."""
+    """Raise an error unless outgoing and incoming weights have the same number of hidden units.
+
+    Both (`left` and `right`) have one column per hidden unit.
+    """
     if left.shape[1] != right.shape[1]:
         raise ValueError(
             f"U has {left.shape[1]} columns and V has {right.shape[1]}, expected equal numbers, "
@@ -101,9 +104,10 @@ class LinearProblem:
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
-        """Return the moments of white inputs x with outputs y = Mx, M being `matrix`.
+        """Return the second moments of white inputs x with outputs y = Mx, M being `matrix`.
 
-        The loss of this problem without dropout is ‖M − UVᵀ‖², that of factorising M.
+        White inputs have the identity as second moment. The loss of this problem without dropout is
+        ‖M − UVᵀ‖², that of factorising M into outgoing weights U and incoming weights V.
 
         Parameters
         ----------
@@ -140,7 +144,7 @@ class LinearProblem:
         centered: bool = True,
         root: Array | None = None,
     ) -> Self:
-        """Return the problem of rows [x | y] from their joint moment.
+        """Return the problem of rows [x | y] from their joint second moment.
 
         The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
         subtracted from the rows. This corresponds to a network with a bias in both layers: the
@@ -151,7 +155,7 @@ class LinearProblem:
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the problem whose target y is the input x itself, from the moment of x."""
+        """Return the problem whose target y is the input x itself, from the second moment of x."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
@@ -233,7 +237,10 @@ class DropoutObjective:
     strength: Any
 
     def loss(self, weights: Weights) -> Array:
-        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
+        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout.
+
+        x are the inputs and y the outputs; U and V are the outgoing and incoming `weights`.
+        """
         left, right = weights
         if self.problem.root is not None:
             outward = self.problem.root[:, right.shape[-2] :]
@@ -260,7 +267,7 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return the penalty that dropout adds to the loss: λ times the squared path norm.
+        """Return the penalty that dropout adds to the loss: strength times squared path norm.
 
         The squared path norm is Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ, with the outgoing and incoming weights uᵢ and vᵢ
         of the hidden units and the second moment C of the inputs.
@@ -273,7 +280,7 @@ class DropoutObjective:
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return the gradient of the expected dropout loss with respect to the weights U and V."""
+        """Return the gradient of the expected dropout loss with respect to both layers' weights."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
@@ -310,7 +317,7 @@ class DropoutObjective:
     def tied_value(self, factor: Array) -> Array:
         """Return the expected dropout loss f(U, U) of tied weights U (`factor`).
 
-        For white inputs this is Mianjy et al. 2018, Problem 4.
+        For white inputs (of identity second moment) this is Mianjy et al. 2018, Problem 4.
         """
         return self.value(Weights(factor, factor))
 
@@ -329,8 +336,8 @@ class DropoutObjective:
     def stationarity(self, weights: Weights) -> Array:
         """Return the norm of the gradient of the loss, divided by 2‖E[yxᵀ]‖ ‖(U, V)‖.
 
-        x are the inputs, y the outputs, U and V the weights. The result is dimensionless: about 1
-        at a small random start, 0 at a critical point.
+        x are the inputs, y the outputs, U and V the outgoing and incoming weights. The result is
+        dimensionless: about 1 at a small random start, 0 at a critical point.
         """
         return self._relative(self.gradient(weights), weights, 2.0)
 
@@ -359,17 +366,18 @@ class DropoutObjective:
         return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
     def _through_root(self, right: Array) -> Array:
-        """Return F_x V, with the columns F_x of the inputs in the triangular factor F of the rows.
+        """Return F_x V for incoming weights V (`right`) and the triangular factor F of the rows.
 
-        The squared norm of column i is vᵢᵀC vᵢ, with the incoming weights vᵢ and C = F_xᵀF_x. It is
-        more accurate than from C, because F is not squared.
+        F_x are the columns of F that belong to the inputs. The squared norm of column i of the
+        result is vᵢᵀC vᵢ, with the incoming weights vᵢ of unit i and the second moment C = F_xᵀF_x
+        of the inputs. It is more accurate than from C, because F is not squared.
         """
         root = self.problem.root
         assert root is not None
         return root[:, : right.shape[-2]] @ right
 
     def _loaded(self, gram: Array) -> Array:
-        """Return G + λ diag(G) for a Gram matrix G of the hidden units and the strength λ.
+        """Return G + λ diag(G) for a Gram matrix G of hidden units and the strength λ of dropout.
 
         This is the expectation of the Gram matrix of units that are masked at random and rescaled.
         """
@@ -386,10 +394,11 @@ def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) 
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
     """Return the gradient of the dropout loss of a batch for given masks of the hidden units.
 
-    The loss is the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², with the mask b of a row and the
-    probability θ (`keep`) of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps
-    along θ/2 times this gradient, because its update does not rescale the factor that is propagated
-    back; see `paper_direction`.
+    The loss is the mean over rows, with inputs x and outputs y, of ‖y − U diag(b) Vᵀx / θ‖², with
+    the outgoing weights U, the incoming weights V, the mask b of a row and the probability θ
+    (`keep`) of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps along θ/2 times
+    this gradient, because its update does not rescale the factor that is propagated back; see
+    `paper_direction`.
     """
     gates = masks / keep
     hidden = (X @ weights.right) * gates

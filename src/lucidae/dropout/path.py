@@ -128,8 +128,8 @@ def regularization_path(
 def _loss_of(values: Array, shrunk: Array, total: float) -> float:
     """Return ‖M − P diag(ŝ) Qᵀ‖² for a matrix M whose singular values s are replaced by ŝ.
 
-    It is ‖M‖² − Σ s² + Σ (s − ŝ)². `values` are the leading singular values s, `shrunk` are ŝ, and
-    `total` is ‖M‖².
+    P and Q are the singular vectors of M. The loss is ‖M‖² − Σ s² + Σ (s − ŝ)². `values` are the
+    leading singular values s, `shrunk` are ŝ, and `total` is ‖M‖².
     """
     xp = namespace(values)
     remainder = max(total - scalar(xp.sum(values * values)), 0.0)
@@ -137,7 +137,10 @@ def _loss_of(values: Array, shrunk: Array, total: float) -> float:
 
 
 class MomentFold(NamedTuple):
-    """Moments of the rows [x | y] that a fold trains on (`training`) and holds out (`held_out`)."""
+    """Second moments of the rows that a fold trains on (`training`) and holds out (`held_out`).
+
+    A row contains inputs x and outputs y side by side.
+    """
 
     training: SecondMoment
     held_out: SecondMoment
@@ -180,7 +183,11 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found:
 
 
 class DropoutChoice(NamedTuple):
-    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen."""
+    """Second moment of all rows [x | y], the dropout rate, and how the rate was chosen.
+
+    x are the inputs and y the outputs, side by side; the rate is the probability of dropping a
+    hidden unit.
+    """
 
     moment: SecondMoment
     dropout: float
@@ -247,10 +254,10 @@ def _fold_errors(
     """Return the mean squared error on a fold's held-out rows, for each strength of dropout.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
-    of the training rows (Q' for the original inputs) and its singular values ŝ, shrunk by dropout.
-    With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ +
-    Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the diagonal of Q'ᵀCQ' remains,
-    and each strength costs O(r) for r hidden units.
+    of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by
+    dropout. With the outputs y, A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals
+    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
+    diagonal of Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
     """
     problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
     white = whiten(problem)
@@ -267,7 +274,7 @@ def _fold_errors(
 
 
 class Folds(NamedTuple):
-    """Moments of every fold (`folds`), and the moment of all rows (`total`).
+    """Second moments of every fold (`folds`), and of all rows (`total`).
 
     `total` is known only if every row is held out exactly once; otherwise it is None.
     """
@@ -307,7 +314,7 @@ def fold_moments(
 
 
 def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
-    """Return the folds of `cv` as pairs of row numbers (training, held out).
+    """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
 
     A part without rows of positive weight is an error.
     """
@@ -336,18 +343,19 @@ def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[V
 
 
 def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the rows of a fold to train on and to hold out."""
+    """Return the indices of the rows of a fold to train on, and of those to hold out."""
     parts = list(split) if isinstance(split, Iterable) else []
     if len(parts) != 2:
         raise ValueError(
-            f"fold {number} of cv is {split!r}, expected two arrays of row numbers: to train on, "
-            "and to hold out."
+            f"fold {number} of cv is {split!r}, expected two arrays of row indices: the rows to "
+            "train "
+            "on, and those to hold out."
         )
     return _row_numbers(parts[0], n_rows, number), _row_numbers(parts[1], n_rows, number)
 
 
 def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
-    """Return the row numbers of one part of a fold, given as integers or as a boolean mask.
+    """Return the row indices of one part of a fold, given as integers or as a boolean mask.
 
     `number` is the number of the fold in the error message.
     """
@@ -359,7 +367,7 @@ def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
     whole = rows.ndim == 1 and rows.dtype.kind in "iu"
     if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
         raise ValueError(
-            f"fold {number} of cv contains {rows!r}, expected row numbers (integers from 0 to "
+            f"fold {number} of cv contains {rows!r}, expected row indices (integers from 0 to "
             f"{n_rows - 1})."
         )
     return np.asarray(rows % n_rows)
@@ -373,13 +381,13 @@ def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
 
 
 def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
-    """Return the second moment of the given rows of [X | Y]."""
+    """Return the second moment of the given rows of inputs X and outputs Y side by side."""
     part = None if weights is None else take_rows(weights, rows)
     return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
 
 
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
-    """Return one fold for each moment, which trains on the merge of all the other moments.
+    """Return one fold for each second moment, which trains on the merge of all other moments.
 
     The moments belong to disjoint sets of rows. Fold i trains on before[i − 1] merged with after[i
     + 1], the running merges from both ends, so that the cost is linear in the number of folds.

@@ -41,8 +41,9 @@ SPARSE_ROWS = 128
 class DataUnits(NamedTuple):
     """Units of inputs and outputs, which are powers of four.
 
-    The data are divided by them, so that their moments are of the order of one and no product of
-    them overflows. Division by a power of four is exact, and so is that by its square root.
+    The data are divided by them, so that their second moments are of the order of one and no
+    product of them overflows. Division by a power of four is exact, and so is that by its square
+    root.
     """
 
     inputs: float
@@ -50,12 +51,18 @@ class DataUnits(NamedTuple):
 
     @classmethod
     def of(cls, data: Moments) -> DataUnits:
-        """Return units of the size of the largest standard deviation of x, and of √E‖y‖²."""
+        """Return units of the size of the inputs' largest standard deviation and of √E‖y‖².
+
+        y are the outputs, and E is the mean over rows.
+        """
         variance = 1.0 if data.inputs is None else float(np.diag(data.inputs).max(initial=0.0))
         return cls(_power_of_four(math.sqrt(variance)), _power_of_four(math.sqrt(data.energy)))
 
     def weights(self, left: Matrix, right: Matrix, *, tied: bool) -> tuple[Matrix, Matrix]:
-        """Return the weights U and V for data divided by these units; tied layers stay equal."""
+        """Return outgoing weights U and incoming weights V for data divided by these units.
+
+        Tied layers stay equal.
+        """
         if tied:
             factor = math.sqrt(self.inputs) / math.sqrt(self.outputs)
             left, right = left * factor, right * factor
@@ -72,7 +79,7 @@ class DataUnits(NamedTuple):
         return left, right
 
     def reported(self, given: ReportedAttributes) -> ReportedAttributes:
-        """Return the attributes of an estimator for data divided by these units."""
+        """Return the fitted attributes of an estimator for data divided by these units."""
 
         def divided(values: Any, *units: float) -> Any:
             if values is None:
@@ -102,7 +109,7 @@ def _power_of_four(size: float) -> float:
 
 
 class Moments(NamedTuple):
-    """The second moments of a `LinearProblem` as NumPy arrays; the fields have the same meaning."""
+    """Second moments of inputs and outputs as NumPy arrays, with the fields of `LinearProblem`."""
 
     cross: Matrix
     inputs: Matrix | None
@@ -113,14 +120,14 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
-        """Return the moments of a problem as NumPy arrays, from any array library and device."""
+        """Return the second moments of a problem as NumPy arrays, from any library and device."""
         arrays = (problem.inputs, problem.root, problem.outputs)
         inputs, root, outputs = (None if part is None else host(part) for part in arrays)
         energy = float(problem.energy)
         return cls(host(problem.cross), inputs, energy, root, outputs, problem.n_rows)
 
     def in_units(self, units: DataUnits) -> Moments:
-        """Return the moments of the inputs x and outputs y divided by their units."""
+        """Return the second moments of the inputs x and outputs y divided by their units."""
         a, b = units
         columns = np.repeat([a, b], self.cross.shape[::-1])
         return self._replace(
@@ -177,7 +184,8 @@ class Reduced(NamedTuple):
 class Product(NamedTuple):
     """The singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the product.
 
-    U are the outgoing weights and V' the incoming weights for white inputs.
+    U are the outgoing weights and V' the incoming weights for white inputs (of identity second
+    moment).
     """
 
     left: Matrix
@@ -188,7 +196,8 @@ class Product(NamedTuple):
 class Optimum(NamedTuple):
     """The minimum of the dropout loss over all products of rank at most r, and the optimal product.
 
-    r is the number of hidden units, M the least-squares map for white inputs.
+    r is the number of hidden units, M the least-squares map for white inputs (of identity second
+    moment).
 
     Attributes
     ----------
@@ -217,9 +226,10 @@ class Case(NamedTuple):
     """The weights of one network and the data on which they are judged, in units of order one.
 
     `left` are the outgoing weights U, `right` the incoming weights V, `inner` the incoming weights
-    V' for white inputs, `product` is the singular value decomposition of U V'ᵀ, and `target` the
-    matrix that this product approximates. `optimum` is the minimum of the dropout loss; None if it
-    is not known. `bound` is the minimum for separate layers, which bounds the loss from below.
+    V' for white inputs (of identity second moment), `product` is the singular value decomposition
+    of U V'ᵀ, and `target` the matrix that this product approximates. `optimum` is the minimum of
+    the dropout loss; None if it is not known. `bound` is the minimum for separate layers, which
+    bounds the loss from below.
     """
 
     units: DataUnits
@@ -238,25 +248,29 @@ class Case(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The number r of hidden units."""
+        """The number of hidden units."""
         return int(self.left.shape[1])
 
     @property
     def scale(self) -> float:
-        """E‖y‖², to which fitted attributes are relative, or 1 if it is zero."""
+        """E‖y‖², the mean squared norm of the outputs y, or 1 if it is zero.
+
+        Differences of fitted attributes are relative to it.
+        """
         return self.data.energy if self.data.energy > 0 else 1.0
 
     @property
     def explainable(self) -> float:
-        """‖M‖², the part of E‖y‖² that least squares explains; E‖y‖² if it is zero.
+        """The part of E‖y‖² that least squares explains, y being the outputs; E‖y‖² if it is zero.
 
-        Gaps are relative to it: no weights change the rest of the loss, however large it is.
+        Losses minus their minimum are relative to it: no weights change the rest of the loss,
+        however large it is.
         """
         return float((self.reduced.matrix**2).sum()) or self.scale
 
     @property
     def uncertainty(self) -> float:
-        """A bound on the rounding error of each singular value of the optimal product."""
+        """Bound on the rounding error of each singular value of the optimal product of weights."""
         noise = (sum(self.target.shape) + 10) * EPSILON
         return noise * float(self.bound.singular_values.max(initial=0.0)) + self.reduced.blur
 
@@ -269,7 +283,8 @@ def host(values: Any) -> Matrix:
 def reduce_inputs(data: Moments) -> Reduced:
     """Return the problem for white inputs, from a QR factorisation of the rows if there is one.
 
-    Its triangular factor is `data.root`. Otherwise the second moment of the inputs is factorised.
+    White inputs have the identity as second moment. The triangular factor of the rows is
+    `data.root`; without it, the second moment of the inputs is factorised.
     """
     if data.root is not None:
         return _reduce_rows(data, data.root)
@@ -280,14 +295,14 @@ def reduce_inputs(data: Moments) -> Reduced:
 
 
 def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
-    """Return the problem for white inputs, from the second moment of the inputs.
+    """Return the problem for white inputs, from the second moment of the inputs x.
 
-    The moment of the standardised inputs is factorised by Cholesky's method with diagonal pivoting.
-    It has errors of relative size η of the order of the rounding unit, which the pivot pⱼ of a
-    column magnifies by 1/pⱼ: relative to its length, a column of the least-squares map M is wrong
-    by η/(2pⱼ), and by the error of E[yxᵀ] by a further η√E‖y‖²/√pⱼ. Directions that were dropped
-    because their pivot is too small can reduce the loss at most by the loss of least squares
-    (`floor`).
+    White inputs have the identity as second moment. The moment of the standardised inputs is
+    factorised by Cholesky's method with diagonal pivoting. It has errors of relative size η of the
+    order of the rounding unit, which the pivot pⱼ of a column magnifies by 1/pⱼ: relative to its
+    length, a column of the least-squares map is wrong by η/(2pⱼ), and by the error of E[yxᵀ], with
+    outputs y, by a further η√E‖y‖²/√pⱼ. Directions that were dropped because their pivot is too
+    small can reduce the loss at most by the loss of least squares (`floor`).
     """
     size = len(inputs)
     deviations = np.sqrt(np.clip(np.diag(inputs), 0.0, None))
@@ -328,10 +343,11 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
 def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     """Return the problem for white inputs, from the triangular factor F (`root`) of the rows.
 
-    The standardised columns of the inputs in F are factorised by QR with pivoting. F has errors of
-    relative size η of the order of the rounding unit, which turn column j of the basis by η/Rⱼⱼ:
-    the condition number enters once, whereas in the moment it is squared. The rows themselves do
-    not resolve the directions that are dropped here, so that nothing is lost with them.
+    White inputs have the identity as second moment. The standardised columns of the inputs in F are
+    factorised by QR with pivoting, with a triangular factor R. F has errors of relative size η of
+    the order of the rounding unit, which turn column j of the basis by η/Rⱼⱼ: the condition number
+    enters once, whereas in the moment it is squared. The rows themselves do not resolve the
+    directions that are dropped here, so that nothing is lost with them.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -404,7 +420,7 @@ def row_objective(
     """Return the expected dropout loss measured on the rows, and a bound on its rounding error.
 
     One pass finds the means, another the residuals and the hidden units of every row. Moments are
-    not used, so that a wrong moment is noticed.
+    not used, so that a wrong second moment is noticed.
 
     Parameters
     ----------
@@ -461,7 +477,7 @@ def _summed(
 def _centers(
     X: Any, Y: Any, sample_weight: Array | None, weights: Weights, total: float, centered: bool
 ) -> tuple[list[Array], list[Array]]:
-    """Return the first row (x, y), and the mean of all rows minus the first row.
+    """Return the first row (inputs x, outputs y), and the mean of all rows minus the first row.
 
     Both are zero unless `centered`. They are subtracted one after the other: their sum would round
     the mean, which matters if the mean is much larger than the standard deviation.
@@ -508,9 +524,10 @@ def _with_error(
 ) -> tuple[float, float]:
     """Return the dropout loss and a bound on its rounding error, from sums over the rows.
 
-    `loss` is the mean squared error without dropout, `outputs` and `inputs` are E‖y‖² and E‖x‖²,
-    and `incoming` are the mean squares of the hidden units. The value of a hidden unit, vᵢᵀx with
-    d₂ terms, is wrong by at most d₂ · ε · ‖x‖‖vᵢ‖, with the rounding unit ε.
+    `loss` is the mean squared error without dropout, `outputs` and `inputs` are the mean squared
+    norms E‖y‖² and E‖x‖² of outputs y and inputs x, and `incoming` are the mean squares of the
+    hidden units. The value of a hidden unit, vᵢᵀx with its incoming weights vᵢ and d₂ terms, is
+    wrong by at most d₂ · ε · ‖x‖‖vᵢ‖, with the rounding unit ε.
     """
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)

@@ -36,8 +36,8 @@ Rng = np.random.RandomState
 Schedule = Callable[[Array, int], Array]
 
 TINY = 1e-150
-"""Replaces the norm of a target matrix that is zero, so that the sizes of the first weights and of
-the learning rate are defined."""
+"""Replaces the norm of a target matrix that is zero, so that the sizes of the initial weights and
+of the learning rate are defined."""
 
 RATE = 0.25
 """Fraction of the largest stable learning rate that learning_rate="auto" uses."""
@@ -55,7 +55,7 @@ class ExampleSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianSource:
-    """Examples with white Gaussian inputs x and outputs y = Mx, M being `matrix`.
+    """Examples with Gaussian inputs x of identity covariance and outputs y = Mx, M being `matrix`.
 
     This is the population of Mianjy et al. 2018, section 6.
     """
@@ -103,9 +103,9 @@ class SampleSource:
     cumulative: np.ndarray[Any, Any] | None = None
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return whitened inputs and centred outputs of random rows, for every run (network).
+        """Return inputs of identity second moment and centred outputs of random rows.
 
-        The shapes are those of `ExampleSource.draw`.
+        They are drawn for every run (network); the shapes are those of `ExampleSource.draw`.
         """
         rows = self._rows(rng, n_runs * batch_size)
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
@@ -117,7 +117,7 @@ class SampleSource:
         )
 
     def _rows(self, rng: Rng, count: int) -> np.ndarray[Any, Any]:
-        """Return `count` random row numbers, drawn in proportion to the weights of the rows."""
+        """Return `count` random row indices, drawn in proportion to the weights of the rows."""
         if self.cumulative is None:
             return np.asarray(rng.randint(self.inputs.shape[0], size=count))
         # Inverse transform sampling; side="right" skips rows of weight zero.
@@ -126,7 +126,7 @@ class SampleSource:
 
 
 def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
-    """Return the rows with the given numbers as a dense array.
+    """Return the rows with the given indices as a dense array.
 
     Rows of an array have the library, dtype and device of `ref`; rows of a sparse matrix are NumPy
     arrays.
@@ -159,7 +159,7 @@ class Runs(NamedTuple):
 
     @property
     def weights(self) -> Weights:
-        """The weights of all runs, stacked along the first axis."""
+        """The weights of all runs (networks), along the first axis of the arrays."""
         return Weights(self.left, self.right)
 
     @property
@@ -171,10 +171,11 @@ class Runs(NamedTuple):
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return the runs at the start of training: from the weights `start`, or random if None.
+    """Return the networks (runs) at the start of training: `start`, or random weights if None.
 
-    Weights of wrong shapes are an error. `scale` is the size of random weights, relative to the
-    square root of the norm of `matrix`.
+    Weights of wrong shapes are an error. `keep` is the probability of keeping a hidden unit.
+    `scale` is the size of random weights, relative to the square root of the norm of `matrix`, the
+    linear map that the networks are to learn.
     """
     if start is None:
         return _random_runs(rng, matrix, keep, width, scale)
@@ -190,7 +191,7 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return runs with small random weights, whose size is `scale` times that of the optimum."""
+    """Return networks (runs) with small random weights, `scale` times as large as the optimum."""
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
     # the probability of keeping a unit; so does the start.
@@ -201,7 +202,10 @@ def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float)
 
 
 def _tied_runs(runs: Runs) -> Runs:
-    """Return runs whose incoming weights are their outgoing ones; unequal shapes are an error."""
+    """Return networks (runs) whose incoming weights are their outgoing ones.
+
+    Unequal shapes are an error.
+    """
     if runs.left.shape != runs.right.shape:
         raise ValueError(
             f"tied=True was given for {runs.right.shape[1]} inputs and {runs.left.shape[1]} "
@@ -226,7 +230,7 @@ def spectral_bound(matrix: Array) -> float:
 
 
 def checked_rate(learning_rate: float | str) -> float | None:
-    """Return the learning rate as a positive float, or None for "auto"; others are an error."""
+    """Return the learning rate as a positive float, None for "auto"; other values are an error."""
     if isinstance(learning_rate, str) and learning_rate == "auto":
         return None
     return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
@@ -243,7 +247,7 @@ def stable_rates(
     masks of the r hidden units contribute r(1 + λ)/b. The part of the outputs that no network
     explains, of size `noise`, adds gradient noise in proportion to its size, so it sets the scale
     if it is larger than ‖M‖. The constant `RATE` was tuned on inputs of 1 to 80 dimensions with λ
-    from 0 to 100.
+    from 0 to 100. White inputs have the identity as second moment.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -252,7 +256,7 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 of the learning rate for every run: the rate does not decrease."""
+    """Return the factor 1 by which the learning rate of every network is multiplied at any step."""
     return 0.0 * time + 1.0
 
 
@@ -324,7 +328,7 @@ class DropoutStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Monitor:
-    """Measures of convergence of several runs, from the expected dropout loss.
+    """Measures of convergence of several networks (runs), from the expected dropout loss.
 
     The steps of the training do not use them. `problem` contains the second moments of the data,
     and `tied` says whether both layers share their weights.
@@ -334,7 +338,7 @@ class Monitor:
     tied: bool
 
     def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected dropout loss, with the strength of dropout of each run."""
+        """Return the expected dropout loss, with the strength of dropout of each network (run)."""
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:
@@ -344,13 +348,13 @@ class Monitor:
     def importance_variance(self, runs: Runs) -> Array:
         """Return the variance over hidden units of their importance scores, shape (n_runs,).
 
-        The scores are those of `DropoutObjective.importance`.
+        The score of a unit is the product of the norms of its outgoing and incoming weights.
         """
         scores = self.expected(runs).importance(runs.weights)
         return namespace(scores).var(scores, axis=-1)
 
     def distance(self, runs: Runs) -> float:
-        """Return the largest relative norm of the gradient of the expected loss over all runs."""
+        """Return the largest relative norm of the expected loss's gradient over all networks."""
         expected = self.expected(runs)
         if self.tied:
             return largest(expected.tied_stationarity(runs.left))
@@ -384,17 +388,17 @@ def descend(
     Parameters
     ----------
     source : ExampleSource
-        Draws examples with white inputs.
+        Draws examples with white inputs (of identity second moment).
     matrix : array of shape (d1, d2)
-        M = E[yxᵀ] of that source. It sets the scale of the learning rate and of the first weights,
-        and determines the expected gradient that the stopping rule measures. The steps do not use
-        it.
+        M = E[yxᵀ] of that source. It sets the scale of the learning rate and of the initial
+        weights, and determines the expected gradient that the stopping rule measures. The steps do
+        not use it.
     dropouts : sequence of float
         Probability of dropping a hidden unit, for each run.
     width : int
         Number r of hidden units.
     rng : RandomState
-        Draws the first weights, examples and masks.
+        Draws the initial weights, examples and masks.
     noise : float, default=0.0
         √E‖y − Mx‖², the size of the part of the outputs that no network explains.
     learning_rate : float or "auto"
@@ -409,7 +413,7 @@ def descend(
     tied : bool, default=False
         Whether both layers share their weights; M must be square.
     start : Weights, optional
-        First weights of every run, of shapes (n_runs, d1, r) and (n_runs, d2, r); random by
+        Initial weights of every run, of shapes (n_runs, d1, r) and (n_runs, d2, r); random by
         default.
     record : mapping of str to callable, optional
         Further quantities that the history records, by name; each is a function of `Runs`.
@@ -418,7 +422,7 @@ def descend(
     tolerance : float
         Relative norm of the expected gradient at which the training stops; all runs must reach it.
     init_scale : float
-        Size of the first weights, relative to √‖M‖.
+        Size of the initial weights, relative to √‖M‖.
     check_every, record_at, callbacks
         As in `lucidae.iteration.iterate`; the history records the expected objective of every run
         and the variance of its importance scores.

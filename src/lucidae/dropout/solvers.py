@@ -1,7 +1,7 @@
 """The global minimum of the expected dropout loss, from one singular value decomposition.
 
 The formulas are Mianjy et al. 2018, Theorem 3.6 for separate layers and inputs of any covariance,
-and Theorem 2.4 for tied weights and white inputs.
+and Theorem 2.4 for tied weights and white inputs (whose second moment is the identity).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ExactSolution:
 
     @property
     def unique(self) -> bool:
-        """Whether the optimal product U Vᵀ is unique.
+        """Whether the optimal product U Vᵀ of the weights is unique.
 
         It is not if it has the full rank r, the number of hidden units, and the singular values r
         and r + 1 of the least-squares map are equal.
@@ -102,8 +102,9 @@ class ExactSolution:
 def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     """Return weights U and V of the given width that minimise the expected dropout loss.
 
-    The loss is E‖y − UVᵀx‖² + λ Σᵢ ‖uᵢ‖² · vᵢᵀC vᵢ, with the strength λ of dropout and the second
-    moment C of the inputs (Mianjy et al. 2018, Theorem 3.6).
+    For inputs x and outputs y, the loss is E‖y − UVᵀx‖² + λ Σᵢ ‖uᵢ‖² · vᵢᵀC vᵢ, with the columns uᵢ
+    and vᵢ of U and V, the strength λ of dropout and the second moment C of the inputs (Mianjy et
+    al. 2018, Theorem 3.6).
 
     Parameters
     ----------
@@ -138,7 +139,8 @@ def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> Ex
 
     `triple` contains left singular vectors P, descending singular values s and transposed right
     singular vectors Qᵀ. The singular values are shrunk as dropout does and distributed evenly over
-    the hidden units; then the weights are transformed to the original inputs.
+    the hidden units; then the weights are transformed to the original inputs. White inputs have the
+    identity as second moment.
     """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
@@ -164,7 +166,8 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
 
     U has `width` columns uᵢ, and both layers share it. UUᵀ is symmetric and positive semidefinite,
     so only the positive eigenvalues of the symmetric part of M can be approximated; the rest of M
-    adds a constant to the loss (Mianjy et al. 2018, Theorem 2.4).
+    adds a constant to the loss (Mianjy et al. 2018, Theorem 2.4). White inputs have the identity as
+    second moment.
 
     Parameters
     ----------
@@ -217,10 +220,11 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
     """Return at least the first `width` singular triples P, s, Qᵀ of a matrix, s descending.
 
-    A few triples of a large matrix are computed from the leading eigenvectors of its smaller Gram
-    matrix and one projection, at a fraction of the cost of the full decomposition. The latter is
-    used if many triples are needed, or if the smallest singular value that dropout of this strength
-    does not remove is too small for the Gram matrix (`FAINTEST`).
+    P and Q have singular vectors as columns, s are the singular values. A few triples of a large
+    matrix are computed from the leading eigenvectors of its smaller Gram matrix and one projection,
+    at a fraction of the cost of the full decomposition. The latter is used if many triples are
+    needed, or if the smallest singular value that dropout of this strength does not remove is too
+    small for the Gram matrix (`FAINTEST`).
     """
     smaller = min(matrix.shape)
     if smaller < SMALLEST_FAST or width * FEW > smaller:
@@ -235,7 +239,9 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
 def _faint(values: Array, strength: float, width: int) -> bool:
     """Tell whether the Gram matrix is too inaccurate for the smallest singular value needed.
 
-    That is the last of the singular values `values` that dropout does not remove; see `FAINTEST`.
+    That is the last of the singular values `values` that dropout of the given strength does not
+    remove. It is too small below `FAINTEST` times the largest, because the Gram matrix contains
+    squares.
     """
     rank = optimal_rank(values, strength, width)
     return rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
@@ -264,5 +270,5 @@ def _signs(vectors: Array) -> Array:
 
 
 def _value_after(values: Array, width: int) -> float:
-    """Return the singular value after the first `width` ones; 0 if there is none."""
+    """Return the singular value that follows the first `width` ones; 0 if there is none."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

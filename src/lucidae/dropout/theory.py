@@ -1,9 +1,9 @@
 """Closed form of the global optimum, and the proof that every local minimum is global.
 
 Notation: the loss is ‖M − UVᵀ‖² + λ Σᵢ ‖uᵢ‖²‖vᵢ‖², where M is the target (the least-squares map for
-white inputs), U and V are the outgoing and incoming weights, λ is the strength of dropout and r the
-number of hidden units. s₁ ≥ s₂ ≥ … are the singular values of M (for tied weights, V = U, the
-positive eigenvalues of its symmetric part).
+white inputs, whose second moment is the identity), U and V are the outgoing and incoming weights, λ
+is the strength of dropout and r the number of hidden units. s₁ ≥ s₂ ≥ … are the singular values of
+M (for tied weights, V = U, the positive eigenvalues of its symmetric part).
 
 **Every local minimum of the tied problem is global, for every λ ≥ 0.** Mianjy et al. 2018,
 Theorem 4.3 proves it for λ < r s_r / (Σ_{i≤r} sᵢ − r s_r), which says that the optimum has full
@@ -105,10 +105,10 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
 
     `singular_values` s₁ ≥ s₂ ≥ … are those of the least-squares map, descending. Dropout reduces
     all by one threshold, and those that would be negative become zero (Mianjy et al. 2018,
-    Algorithm 3). With strength λ and width r, the rank ρ of the optimum is the largest j ≤ r for
-    which r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the condition of Mianjy et al. 2018 written without
-    cancellation, so that it is accurate also as λ → ∞. Singular values below `rank_tolerance` count
-    as zero.
+    Algorithm 3). With the strength λ of dropout and the number r of hidden units (`width`), the
+    rank ρ of the optimum is the largest j ≤ r for which r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the
+    condition of Mianjy et al. 2018 written without cancellation, so that it is accurate also as λ →
+    ∞. Singular values below `rank_tolerance` count as zero.
 
     Examples
     --------
@@ -134,9 +134,10 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
 
 
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
-    """Return the number of singular values that dropout does not remove, at most `width`.
+    """Return the rank of the optimal product: how many singular values dropout does not remove.
 
-    `singular_values` are descending; see `shrink` for the condition.
+    `singular_values` are those of the least-squares map, descending; the rank is at most `width`,
+    the number of hidden units. `shrink` states the condition.
     """
     xp = namespace(singular_values)
     candidates = singular_values[:width]
@@ -193,8 +194,9 @@ def optimal_value(
 ) -> float:
     """Return the minimum of ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² over all U and V of the given width.
 
-    uᵢ and vᵢ are the columns of U and V. With the rank ρ of the optimum and the singular values sᵢ
-    of M the minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
+    This is the expected dropout loss of outgoing weights U and incoming weights V with columns uᵢ
+    and vᵢ, for a target M. With the rank ρ of the optimum and the singular values sᵢ of M the
+    minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
 
     Parameters
     ----------

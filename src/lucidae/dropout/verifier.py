@@ -1,16 +1,18 @@
 """Measured values for certificates of dropout weights, from the weights and the data alone.
 
 Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
-implemented a second time, in another way. The solver whitens the inputs by an eigendecomposition
-and decomposes M by singular values; here the inputs are reduced by a pivoted Cholesky or QR
-factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
-bisection, and derivatives from finite differences that are exact for polynomials of degree four.
+implemented a second time, in another way. The solver whitens the inputs (transforms them so that
+their second moment is the identity) by an eigendecomposition and decomposes the least-squares map M
+by singular values; here the inputs are reduced by a pivoted Cholesky or QR factorisation, the
+singular values come from the eigenvectors of a Gram matrix, the threshold from bisection, and
+derivatives from finite differences that are exact for polynomials of degree four.
 
 Notation: U and V are the outgoing and incoming weights of the r hidden units, λ is the strength of
-dropout and C = E[xxᵀ] = RᵀR. With V' = RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected
-dropout loss is f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of
-least squares. s₁ ≥ s₂ ≥ … are the singular values of M. All of it is computed in units in which
-inputs and outputs are of the order of one (`lucidae.dropout.reduction.DataUnits`).
+dropout, x are the inputs, y the outputs, and C = E[xxᵀ] = RᵀR with a triangular factor R. With V' =
+RV and the least-squares map M = E[yxᵀ]R⁻¹ the expected dropout loss is f = ‖M − UV'ᵀ‖² +
+λΣ‖uᵢ‖²‖v'ᵢ‖² + floor, where floor = E‖y‖² − ‖M‖² is the loss of least squares. s₁ ≥ s₂ ≥ … are the
+singular values of M. All of it is computed in units in which inputs and outputs are of the order of
+one (`lucidae.dropout.reduction.DataUnits`).
 """
 
 from __future__ import annotations
@@ -59,12 +61,13 @@ def measure(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> DropoutFigures:
-    """Return the values from which the certificate of weights on a problem is made.
+    """Return the measured values from which the certificate of dropout weights is made.
 
     Parameters
     ----------
     problem : LinearProblem
-        Second moments of the data, and the triangular factor of the rows if it was computed.
+        Second moments of inputs x and outputs y, and the triangular factor of the rows [x | y] if
+        it was computed.
     weights : Weights
         Outgoing weights U and incoming weights V, for the inputs of the problem.
     strength : float
@@ -73,7 +76,7 @@ def measure(
         Whether both layers share their weights.
     tolerance : float, default=1e-6
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        ‖M‖², the part of E‖y‖² that least squares explains.
+        the part of E‖y‖² that least squares explains, the mean squared norm of the outputs y.
     reported : ReportedAttributes, optional
         Fitted attributes of the estimator that found the weights, which are compared with the
         data.
@@ -83,7 +86,7 @@ def measure(
     DropoutFigures
     """
     case = _case(problem, weights, strength, tied)
-    optimum, level = case.optimum, math.sqrt(tolerance)
+    level = math.sqrt(tolerance)
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
     excess, excess_error = _excess(case)
     undecided = case.reduced.undecided / case.explainable
@@ -95,8 +98,7 @@ def measure(
     attributes = worst_attribute(reported, value, value_error, case)
     negligible = 0.0 if _is_learned(case) else level * math.sqrt(case.explainable)
     rank = _count(case.product.values, level, negligible)
-    band = _rank_band(case, level)
-    known, squared = optimum is not None, case.units.outputs**2
+    known, squared = case.optimum is not None, case.units.outputs**2
     separation = separated_from_noise(
         case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
     )
@@ -105,7 +107,6 @@ def measure(
         width=case.width,
         tied=tied,
         value=value * squared,
-        optimum=None if optimum is None else optimum.value * squared,
         energy=case.data.energy * squared,
         excess=excess * squared,
         explainable=case.explainable * squared,
@@ -113,35 +114,53 @@ def measure(
         relative_variance=_relative_variance(scores, negligible),
         path_excess=_path_excess(scores, case.product.values, negligible),
         rank=rank,
-        optimal_rank=None if optimum is None else _count(_shrunk(optimum), level, negligible),
-        product_distance=_distance(case, tolerance * case.explainable),
         curvature=curvature,
         reason=reason,
-        paper_bound=_paper_bound(case.target, case.width) if tied and known else None,
         white=case.white,
-        rank_band=band,
-        subgradient=_subgradient(case, rank) if known else None,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
         gap_error=gap_error,
         error=_inner_error(case),
-        optimum_error=_optimum_error(case),
         undecided=undecided,
         condition=case.reduced.condition,
         dropped=case.reduced.dropped,
         from_rows=case.data.root is not None,
         inconsistency=case.reduced.inconsistency,
-        lower_bound=None if known else case.bound.value * squared,
         decrease=None if known or optimal else _decrease(slope, case) * squared,
         separated=separation.number,
         sampling=separation.sentence,
         precision=EPSILON if reported is None else reported.precision,
         evidence=_evidence(value, scores, case),
+        **_against_optimum(case, tolerance, negligible, rank),
     )
 
 
+def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int) -> dict[str, Any]:
+    """Return the values that compare the weights with the optimum, by field of `DropoutFigures`.
+
+    `rank` is the rank of the product of the weights, and a singular value below `negligible` does
+    not count for the rank of the optimal product. The optimum is not known for tied weights of
+    correlated inputs.
+    """
+    optimum, level, squared = case.optimum, math.sqrt(tolerance), case.units.outputs**2
+    known = optimum is not None
+    return {
+        "rank_band": _rank_band(case, level),
+        "product_distance": _distance(case, tolerance * case.explainable),
+        "optimum_error": _optimum_error(case),
+        "lower_bound": None if known else case.bound.value * squared,
+        "optimum": None if optimum is None else optimum.value * squared,
+        "optimal_rank": None if optimum is None else _count(_shrunk(optimum), level, negligible),
+        "subgradient": _subgradient(case, rank) if known else None,
+        "paper_bound": _paper_bound(case.target, case.width) if case.tied and known else None,
+    }
+
+
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Return the weights and moments as NumPy arrays, for white inputs, and the minimal loss."""
+    """Return weights and moments as NumPy arrays, the transformed inputs, and the minimal loss.
+
+    The inputs are transformed to white ones, whose second moment is the identity.
+    """
     given = Moments.of(problem)
     units = DataUnits.of(given)
     data, white = given.in_units(units), given.white
@@ -189,10 +208,13 @@ def _residual(case: Case) -> Matrix | None:
 def _excess(case: Case) -> tuple[float, float]:
     """Return the loss minus its lower bound, and a bound on the rounding error of the loss.
 
-    Both losses are computed for white inputs, without the loss of least squares, which may be much
-    larger than both and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖². A factor R of the
-    rows is as accurate as the rows; one of their moment gives each product of the squared norm the
-    error of that moment, however small the norm is.
+    Both losses are computed without the loss of least squares, which may be much larger than both
+    and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖², with the least-squares map M for
+    white inputs (of identity second moment), the outgoing weights U with columns uᵢ, the incoming
+    weights V' for white inputs with columns v'ᵢ, and the strength λ of dropout. If the white inputs
+    come from a QR factorisation of the rows, the errors are as small as those of the rows. If they
+    come from the second moment of the rows, every product in a squared norm has the error of that
+    moment, however small the norm is.
     """
     left, inner, matrix = case.left, case.inner, case.reduced.matrix
     lower, sizes = case.reduced.lower, np.abs(case.right)
@@ -253,7 +275,8 @@ def _value(
 def _decomposed(left: Matrix, inner: Matrix) -> Product:
     """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'.
 
-    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs.
+    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs (of
+    identity second moment).
     """
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
@@ -273,13 +296,15 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
 def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
     """Return the minimum of the dropout loss and the optimal product X of rank at most r.
 
-    The dropout loss is bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares
-    (`reduced.floor`), with the least-squares map M (`target`), the strength λ of dropout, r hidden
-    units and the nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds for equalized
-    weights. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them. The
-    minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r}
-    sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since UUᵀ is
-    positive semidefinite.
+    X = UV'ᵀ is the product of the outgoing weights U and the incoming weights V' for inputs
+    transformed to the identity as second moment, with columns uᵢ and v'ᵢ. The dropout loss is
+    bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares (`reduced.floor`),
+    with the least-squares map M (`target`), the strength λ of dropout, r hidden units and the
+    nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds if all hidden units have
+    equal norms. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them.
+    The minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² +
+    Σ_{i>r} sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since
+    UUᵀ is positive semidefinite.
     """
     if tied:
         values, vectors = _descending(target)
@@ -328,7 +353,7 @@ def _threshold(leading: Matrix, strength: float, width: int) -> float:
 
 
 def _shrunk(optimum: Optimum) -> Matrix:
-    """Return the nonzero singular values of the optimal product."""
+    """Return the nonzero singular values of the optimal product of the weights."""
     return optimum.singular_values[: optimum.rank] - optimum.threshold
 
 
@@ -339,7 +364,7 @@ def _count(values: Matrix, level: float, negligible: float) -> int:
 
 
 def _is_learned(case: Case) -> bool:
-    """Tell whether the optimal product is not zero, up to rounding errors.
+    """Tell whether the optimal product of the weights is not zero, up to rounding errors.
 
     If it is zero (tied weights, and a target without positive eigenvalues), small weights are
     compared with the target instead of with their own size.
@@ -350,13 +375,16 @@ def _is_learned(case: Case) -> bool:
 
 
 def _optimum_error(case: Case) -> float:
-    """Return a bound on the rounding error of the optimal product, relative to its norm."""
+    """Return a bound on the rounding error of the optimal product of the weights.
+
+    It is relative to the norm of the product.
+    """
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
 
 
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
-    """Return the smallest and the largest rank that the optimal product may have.
+    """Return the smallest and the largest rank that the optimal product of the weights may have.
 
     A singular value of the optimal product counts as nonzero above `level` times the largest; it is
     doubtful within the factor `BAND` and its rounding error. The result is (None, None) if the
@@ -377,10 +405,12 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
-    If X* is zero, the distance is divided by ‖M‖.
+    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs (of
+    identity second moment).
 
-    The result is None if the optimum is not known, or if the r-th and the next singular value of
-    the target are so close that another product has the minimal loss up to `allowed`.
+    The result is None if the optimum is not known, or if the r-th and the next singular value of M
+    are so close that another product has the minimal loss up to `allowed`; r is the number of
+    hidden units.
     """
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -396,13 +426,14 @@ def _distance(case: Case, allowed: float) -> float | None:
 
 
 def _subgradient(case: Case, rank: int) -> float:
-    """Return by how much the product violates its optimality conditions, divided by ‖M‖.
+    """Return by how much the product of the weights violates its optimality conditions.
 
-    The product of the weights is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ,
-    rank `rank`). With the target M, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if
-    PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α +
-    σᵣ, the smallest singular value of M that X contains. For tied weights only the largest
-    eigenvalue of N counts.
+    The product is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ, rank `rank`).
+    With the least-squares map M for white inputs (of identity second moment), the strength λ of
+    dropout, r hidden units, the nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal
+    if and only if PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the
+    full rank r, α + σᵣ, the smallest singular value of M that X contains. For tied weights only the
+    largest eigenvalue of N counts. The violation is divided by ‖M‖.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -432,10 +463,11 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    For separate layers the inputs are white, and each hidden unit is scaled so that its outgoing
-    and incoming weights have equal norms, if both are nonzero. Neither changes the loss; they make
-    the result independent of the units of the inputs. The target is scaled to norm one, and the
-    weights by the square root of that factor.
+    For separate layers the inputs are transformed to the identity as second moment, and each hidden
+    unit is scaled so that its outgoing and incoming weights have equal norms, if both are nonzero.
+    Neither changes the loss; they make the result independent of the units of the inputs. The
+    matrix that the product of the weights approximates is divided by its norm, and the weights by
+    the square root of that norm.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
@@ -458,9 +490,10 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
 
 
 def _relative_variance(scores: Matrix, negligible: float) -> float:
-    """Return the variance of importance scores divided by their squared mean.
+    """Return the variance of the hidden units' importance scores divided by their squared mean.
 
-    It is 0 if no score exceeds `negligible`.
+    The score of a unit is the product of the norms of its outgoing and incoming weights. The result
+    is 0 if no score exceeds `negligible`.
     """
     mean = float(scores.mean())
     return float(((scores / mean - 1.0) ** 2).mean()) if (scores > negligible).any() else 0.0
@@ -470,9 +503,10 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
     """Return the squared path norm divided by its minimum for the same product, minus 1.
 
     The squared path norm is ψ² = Σ scoresᵢ², with the importance scores ‖uᵢ‖‖v'ᵢ‖ of the r hidden
-    units. By Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of
-    the product UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square
-    divided by r. The result is 0 if no score exceeds `negligible`.
+    units, whose outgoing and incoming weights are the columns uᵢ of U and v'ᵢ of V'. By
+    Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of the product
+    UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square divided by
+    r. The result is 0 if no score exceeds `negligible`.
     """
     nuclear = float(values.sum())
     if not (scores > negligible).any():
@@ -483,10 +517,10 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative rounding error of V' and of the least-squares map M.
+    """Return a bound on the relative rounding error of transformed weights and least-squares map.
 
-    V' are the incoming weights for white inputs. All values computed from V' and M share this
-    bound.
+    The incoming weights and the map are those for inputs transformed to the identity as second
+    moment. All values computed from them share this bound.
     """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
@@ -504,8 +538,9 @@ def _inner_error(case: Case) -> float:
 def _paper_bound(target: Matrix, width: int) -> float:
     """Return the strength of dropout from which on the rank of the tied optimum is below r.
 
-    It is r s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target and r hidden
-    units (Mianjy et al. 2018, Theorem 4.3).
+    Tied weights are shared by both layers, and r is the number of hidden units. The strength is r
+    s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target that the product of the
+    weights approximates (Mianjy et al. 2018, Theorem 4.3).
     """
     values = np.clip(scipy.linalg.eigvalsh(target)[::-1], 0.0, None)
     if len(values) < width or values[width - 1] <= 10 * len(values) * EPSILON * values[0]:

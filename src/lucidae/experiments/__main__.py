@@ -67,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         default="smoke",
         help="smoke: small data; paper: the sizes of the papers",
     )
-    runner.add_argument("--device", default="cpu", help="cpu, or the name of a torch device")
+    where = "where to compute: cpu, or the name of a torch device"
+    runner.add_argument("--device", default="cpu", help=where)
     runner.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
     runner.add_argument(
         "--jobs",

@@ -49,9 +49,9 @@ class DataSet:
 
 
 def _gaussian(n_samples: int, n_features: int) -> DataSet:
-    """Return Gaussian data with equally spaced eigenvalues, as in Bao et al. 2020, Figure 4.
+    """Return Gaussian data whose covariance has equally spaced eigenvalues.
 
-    That figure has 5000 rows and 1000 features.
+    They are as in Bao et al. 2020, Figure 4, which has 5000 rows and 1000 features.
     """
 
     def load() -> Matrix:

@@ -82,8 +82,8 @@ class Work:
     def __init__(self, identifier: str, measure: Measure) -> None:
         if not WORK_NAME.fullmatch(identifier):
             raise ValueError(
-                f"the work is called {identifier!r}, expected a name and a version such as "
-                "'linear.training/1'."
+                f"the function that does runs is called {identifier!r}, expected a name and a "
+                "version such as 'linear.training/1'."
             )
         functools.update_wrapper(self, measure)
         self._place = measure.__qualname__
@@ -104,8 +104,9 @@ class Work:
     def __reduce__(self) -> str:
         if self.__module__ == "__main__":
             raise ValueError(
-                f"the work {str(self)!r} is defined in the main script, expected a module that "
-                "worker processes can import: move it to a module, or use jobs=1."
+                f"the function of runs {str(self)!r} is defined in the main script, "
+                "expected a module that worker processes can import: move it to a module, or use "
+                "jobs=1."
             )
         return self._place  # pickle reads a string as the name of an object in `__module__`
 
@@ -180,22 +181,25 @@ class Cell:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Name and version of the work, and the settings, as they are stored with the result."""
+        """Name and version of the function that does this run, and the settings of the run.
+
+        They are stored with the result.
+        """
         return {"work": str(self.work), "settings": self.settings}
 
     @property
     def key(self) -> str:
-        """SHA-256 digest of the work and the settings: the file name of the stored result."""
+        """SHA-256 digest of function, version and settings: the file name of the stored result."""
         return digest(self.description)
 
 
 def canonical(description: Mapping[str, Any]) -> str:
-    """Return the description of a cell (work and settings) as one line of JSON with sorted keys."""
+    """Return the description of a run (function, version, settings) as JSON with sorted keys."""
     return json.dumps(description, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def digest(description: Mapping[str, Any]) -> str:
-    """Return the SHA-256 digest of the description of a cell (work and settings) as hex digits."""
+    """Return the SHA-256 digest of the description of a run (function, settings) as hex digits."""
     return hashlib.sha256(canonical(description).encode()).hexdigest()
 
 
@@ -272,7 +276,7 @@ class Results:
         return iter(self.cells)
 
     def where(self, **settings: Any) -> Results:
-        """Return the results of those runs whose settings have all of these values."""
+        """Return the results of those runs whose settings have all of the given values."""
         return Results(
             tuple(
                 cell
@@ -282,7 +286,7 @@ class Results:
         )
 
     def one(self, **settings: Any) -> Measured:
-        """Return the result of the only run with these settings.
+        """Return the result of the only run whose settings have all of the given values.
 
         A `ValueError` is raised if no run, or more than one, has these settings.
         """
@@ -301,7 +305,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured quantity along a grid of epochs, sizes or strengths.
+    """A measured quantity along a grid of epochs, sizes or strengths of dropout.
 
     Parameters
     ----------
@@ -339,7 +343,7 @@ class Setting(Protocol):
     """Settings of an experiment at one scale: its runs, and how curves are computed from them."""
 
     def cells(self) -> Sequence[Cell]:
-        """Return all runs, each as a `Cell`."""
+        """Return all runs of the experiment at this scale, each as a `Cell`."""
 
     def curves(self, results: Results) -> Curves:
         """Return the curves, by name, that are computed from the results of all runs."""
@@ -401,7 +405,7 @@ def own(words: str) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The settings of an experiment at one scale, and how its statements are judged at this scale.
+    """The runs of an experiment at one scale (size), and how its statements are judged there.
 
     Parameters
     ----------
@@ -441,7 +445,7 @@ class Drawing:
     function: str
 
     def __call__(self, outcome: Any) -> Sequence[Any]:
-        """Draw the figures of an `Outcome` and return them as blocks of the HTML page."""
+        """Draw the figures of a judged experiment and return them as blocks of the HTML page."""
         blocks: Sequence[Any] = self.load()(outcome)
         return blocks
 
@@ -499,5 +503,8 @@ class Experiment:
                 )
 
     def at(self, scale: str) -> Scale:
-        """Return the settings and verdicts of this experiment at `scale`, "smoke" or "paper"."""
+        """Return the runs and verdicts of this experiment at the scale "smoke" or "paper".
+
+        The scale "smoke" uses small data and takes seconds; "paper" has the sizes of the papers.
+        """
         return self.scales[check_choice(scale, "scale", self.scales)]

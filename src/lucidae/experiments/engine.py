@@ -161,10 +161,10 @@ def run(
 
 
 def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
-    """Return groups of cells, each measured by one call of its work.
+    """Return groups of runs (each a `Cell`) that are measured by one call of their function.
 
-    If `batched`, cells of one work with the same label `together` form a group; otherwise each cell
-    is its own group. The most expensive groups come first, so that the last ones to finish are
+    If `batched`, runs of one function with the same label `together` form a group; otherwise each
+    run is its own group. The most expensive groups come first, so that the last ones to finish are
     short.
     """
     if not batched:
@@ -178,12 +178,12 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
 
 
 class _Clock:
-    """Count the finished cells, estimate the time left, and enforce the time limit.
+    """Count the finished runs (each a `Cell`), estimate the time left, and enforce the time limit.
 
-    The declared costs of one work are proportional to its run times, but the factor depends on the
-    machine and differs between works. The clock therefore estimates one pace (seconds per unit of
-    cost) for each work from its finished cells, and predicts the sum of pace × cost over the cells
-    that are left.
+    A `Work` is the function that does the runs. The costs that its cells declare are proportional
+    to their run times, but the factor depends on the machine and differs between functions. The
+    clock therefore estimates one pace (seconds per unit of cost) for each function from its
+    finished cells, and predicts the sum of pace × cost over the cells that are left.
     """
 
     def __init__(
@@ -204,16 +204,19 @@ class _Clock:
         return time.perf_counter() - self.start
 
     def pace(self, work: str) -> float:
-        """Return the measured seconds per unit of cost of a work; a guess before its first run."""
+        """Return the seconds per unit of cost of a function that does runs.
+
+        They are measured; before its first run they are a guess.
+        """
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Return True if a group is expected to end within the time limit, or if there is none."""
+        """Return True if a group of runs probably ends within the time limit, if there is one."""
         expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
     def finished(self, group: Group, seconds: float) -> None:
-        """Add a finished group that took `seconds` to the counts, and report the progress."""
+        """Add a group of runs that took `seconds` to the counts, and report the progress."""
         work, cost = str(group[0].work), sum(cell.cost for cell in group)
         self.done += len(group)
         self.left[work] -= cost
@@ -294,7 +297,7 @@ def _numbered(
 
 
 def measure_and_store(group: Group, folder: Path, device: str) -> float:
-    """Do the runs of a group of cells, store each result in `folder`, and return the seconds."""
+    """Do a group of runs, store each result in `folder`, and return how many seconds this took."""
     start, busy = time.perf_counter(), time.process_time()
     with _one_thread(device), own_stream(reference(device)):
         try:
@@ -347,7 +350,7 @@ def duration(seconds: float) -> str:
 
 
 def count(cells: int) -> str:
-    """Return a number of cells as text; messages call them runs.
+    """Return a number of runs (each a `Cell`) as text.
 
     Examples
     --------

@@ -11,8 +11,8 @@ NAMES = {
     "nested_dropout": "nested dropout",
     "expected_nested_dropout": "expected nested dropout",
     "linear_vae": "linear VAE",
-    "full": "full VAE",
-    "diagonal": "diagonal VAE",
+    "full": "full-covariance VAE",
+    "diagonal": "diagonal-covariance VAE",
     "autoencoder": "autoencoder",
     "group lasso": "group lasso",
 }

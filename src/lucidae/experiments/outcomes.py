@@ -129,7 +129,10 @@ class Counts:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Counts:
-        """Return the counts summed over several outcomes."""
+        """Return the counts of statements and values, summed over several experiments.
+
+        `outcomes` are the judged experiments.
+        """
         every = tuple(outcomes)
         judged = [
             (one.statement.kind, one.holds) for outcome in every for one in outcome.judgements

@@ -90,7 +90,7 @@ class Store:
         self.folder = Path(folder)
 
     def path(self, cell: Cell) -> Path:
-        """Return the path of the file to which the result of a cell is written."""
+        """Return the path of the file to which the result of a run (a `Cell`) is written."""
         return self._path(cell.description)
 
     def _path(self, description: Mapping[str, Any]) -> Path:
@@ -99,7 +99,10 @@ class Store:
         return self.folder / key[:2] / f"{key}.npz"
 
     def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
-        """Write the result of a cell: its arrays, and facts `about` the run such as its time."""
+        """Write the result of a run (a `Cell`): its arrays, and facts `about` it.
+
+        These facts are, for example, the machine and the duration.
+        """
         if ABOUT in arrays:
             raise ValueError(
                 f"an array is called {ABOUT!r}, a name reserved for the settings: rename the array."
@@ -109,16 +112,22 @@ class Store:
         save_arrays(self.path(cell), {**arrays, ABOUT: text})
 
     def load(self, cell: Cell) -> Measured | None:
-        """Return the stored result of a cell, or None if it is absent, damaged or outdated."""
+        """Return the stored result of a run (a `Cell`).
+
+        The result is None if it is absent, damaged or outdated.
+        """
         found = self._find(cell, cell.work.version)
         return None if found is None else found[1]
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Return the cells without a valid stored result, each once."""
+        """Return the runs (each a `Cell`) without a valid stored result, each once."""
         return [cell for cell in unique(cells) if self.load(cell) is None]
 
     def outdated(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Return the cells for which only an earlier version of the computation has a result."""
+        """Return the runs (each a `Cell`) whose only result is of an earlier version.
+
+        The version is that of the function that does the runs.
+        """
         return [
             cell
             for cell in self.missing(cells)
@@ -126,7 +135,7 @@ class Store:
         ]
 
     def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
-        """Return path and result of a cell that `version` of its computation stored, or None."""
+        """Return path and result of a run that `version` of its function stored, or None."""
         for description in _descriptions(cell, version):
             path = self._path(description)
             try:
@@ -141,9 +150,9 @@ class Store:
         return None
 
     def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
-        """Write the stored results of `cells` to one zip file, and return the number of results.
+        """Write the stored results of the runs `cells` to one zip file, and return their number.
 
-        Cells without a stored result are left out.
+        Runs without a stored result are left out.
         """
         found = (self._find(cell, cell.work.version) for cell in unique(cells))
         paths = [one[0] for one in found if one is not None]
@@ -199,14 +208,15 @@ def _content(
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells, each once, in the order of their first occurrence."""
+    """Return the runs (each a `Cell`), each once, in the order of their first occurrence."""
     return list({cell.key: cell for cell in cells}.values())
 
 
 def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
-    """Return the descriptions (work and settings) under which `version` of a cell may be stored.
+    """Return the descriptions under which a run (a `Cell`) of a given version may be stored.
 
-    For version 1 these are the present one and that of lucidae 0.1.0.
+    A description consists of the function that does the run and the settings. For version 1 these
+    are the present one and that of lucidae 0.1.0.
     """
     work = cell.work.name
     found: list[dict[str, Any]] = [{"work": f"{work}/{version}", "settings": cell.settings}]

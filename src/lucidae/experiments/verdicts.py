@@ -140,7 +140,8 @@ def measured(claim: Claim) -> str:
 class AtMost:
     """Verdict that the selected values of one curve are at most `bound`.
 
-    The attributes are explained at the top of this module.
+    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
+    ``"everywhere"``, see the module), and `says` describes the quantity in words.
 
     Examples
     --------
@@ -164,7 +165,11 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Verdict that the selected values of one curve are at least `bound`."""
+    """Verdict that the selected values of one curve are at least `bound`.
+
+    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
+    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    """
 
     series: str
     bound: float
@@ -181,7 +186,11 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Verdict that the selected values of one curve lie from `low` to `high`, both included."""
+    """Verdict that the selected values of one curve lie from `low` to `high`, both included.
+
+    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
+    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    """
 
     series: str
     low: float
@@ -190,7 +199,10 @@ class Between:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` on the selected value farthest from the middle of the interval."""
+        """Return a `Claim` that the selected values of the curve lie from `low` to `high`.
+
+        Its value is the one farthest from the middle of this interval.
+        """
         values = figures(curves, self.series, self.at)
         middle = (self.low + self.high) / 2
         value = float(values[np.argmax(np.where(np.isnan(values), np.inf, abs(values - middle)))])
@@ -205,9 +217,11 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Verdict that each curve of `series` exceeds the next one by at least `margin`.
+    """Verdict that each of several curves exceeds the next one by at least `margin`.
 
-    A negative margin allows for sampling noise.
+    `series` are the names of the curves, `at` selects their values (such as ``"end"`` or
+    ``"mean"``, see the module), and `says` describes the quantity in words. A negative margin
+    allows for sampling noise.
     """
 
     series: tuple[str, ...]
@@ -216,7 +230,10 @@ class Ordered:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the smallest of these differences with `margin`."""
+        """Return a `Claim` on the smallest difference between a curve and the next one.
+
+        It holds if that difference is at least `margin`.
+        """
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
         name, curve = " ≥ ".join(self.series), curves[self.series[0]]
@@ -228,7 +245,11 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Verdict that the selected values of two curves differ by at most `within`."""
+    """Verdict that the selected values of two curves differ by at most `within`.
+
+    `first` and `second` are the names of the curves, `at` selects their values (such as ``"end"``
+    or ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    """
 
     first: str
     second: str
@@ -237,7 +258,7 @@ class Agree:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the largest absolute difference with `within`."""
+        """Return a `Claim` that the largest difference of both curves is at most `within`."""
         one = figures(curves, self.first, self.at)
         other = figures(curves, self.second, self.at)
         value = worst(abs(one - other), largest=True)
@@ -249,10 +270,12 @@ class Agree:
 
 @dataclass(frozen=True, slots=True)
 class Outweighs:
-    """Verdict that the first curve is at least `factor` times the second.
+    """Verdict that the values of a first curve are at least `factor` times those of a second.
 
-    If a value of the second curve is zero and that of the first is positive, the ratio is infinite
-    and satisfies the bound.
+    `first` and `second` are the names of the curves, `at` selects their values (such as ``"end"``
+    or ``"everywhere"``, see the module), and `says` describes the quantity in words. If a value of
+    the second curve is zero and that of the first is positive, the ratio is infinite and satisfies
+    the bound.
     """
 
     first: str
@@ -262,7 +285,10 @@ class Outweighs:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the smallest ratio of first to second with the factor."""
+        """Return a `Claim` that the smallest ratio of both curves is at least `factor`.
+
+        The ratio is that of the first curve to the second.
+        """
         above = figures(curves, self.first, self.at)
         below = figures(curves, self.second, self.at)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -278,7 +304,8 @@ class Outweighs:
 class Falls:
     """Verdict that a curve increases by at most `slack` from each grid point to the next.
 
-    A negative `slack` requires that it decreases by at least the absolute value of `slack`.
+    `series` is the name of the curve, and `says` describes the quantity in words. A negative
+    `slack` requires that it decreases by at least the absolute value of `slack`.
     """
 
     series: str
@@ -286,7 +313,7 @@ class Falls:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the largest increase with the slack."""
+        """Return a `Claim` that the largest increase between grid points is at most `slack`."""
         curve = curve_named(curves, self.series)
         steps = np.diff(curve.y)
         value = worst(steps, largest=True) if len(steps) else 0.0
@@ -297,7 +324,7 @@ class Falls:
 
 @dataclass(frozen=True, slots=True)
 class Sooner:
-    """Verdict that the first curve falls to the value `level` at least `factor` times sooner.
+    """Verdict that a first curve falls to `level` at least `factor` times sooner than a second.
 
     The abscissa (such as the epoch) at which the second curve is first at most `level`, divided by
     that of the first curve, must be at least `factor`. If the second curve never falls to `level`,
@@ -312,7 +339,11 @@ class Sooner:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that compares the ratio of the two abscissae with `factor`."""
+        """Return a `Claim` on the ratio of the points at which both curves fall to `level`.
+
+        It holds if the point of the second curve, divided by that of the first, is at least
+        `factor`.
+        """
         first, second = (curve_named(curves, name) for name in (self.first, self.second))
         early, late = arrival(first, self.level), arrival(second, self.level)
         remark = ""
@@ -343,14 +374,18 @@ def arrival(curve: Curve, level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Report the largest selected value of one curve without judging it."""
+    """Report the largest selected value of one curve without judging it.
+
+    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
+    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    """
 
     series: str
     at: Where = "end"
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` with the value and no bound; its `holds` is None."""
+        """Return a `Claim` with the measured value and no bound; its `holds` is None."""
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)

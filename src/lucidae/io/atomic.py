@@ -226,7 +226,9 @@ def read_arrays(stream: BinaryIO, name: str, what: str) -> Arrays:
         size = stream.seek(0, os.SEEK_END)
         with zipfile.ZipFile(stream) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-                raise ValueError("it is compressed, but lucidae writes uncompressed files only.")
+                raise ValueError(
+                    "the file is compressed, but lucidae writes uncompressed files only."
+                )
             require_size(sum(info.file_size for info in archive.infolist()), size)
             return {
                 info.filename.removesuffix(".npy"): read_member(archive, info, size)
@@ -264,7 +266,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> 
     with open_member(archive, info) as entry:
         array = np.lib.format.read_array(entry, allow_pickle=False)
         if entry.read(1):  # this also verifies the check sum, which zipfile does at the end
-            raise ValueError(f"{info.filename} contains more than its array")
+            raise ValueError(f"{info.filename} contains further bytes after its array")
     return array
 
 
@@ -272,7 +274,7 @@ def require_size(claimed: int, limit: int) -> None:
     """Raise ValueError if the size `claimed` that a file states is above `limit`, both in bytes."""
     if claimed > limit:
         raise ValueError(
-            f"it states a content of {size_in_words(claimed)}, expected at most "
+            f"the file states a content of {size_in_words(claimed)}, expected at most "
             f"{size_in_words(limit)} for a file of this size"
         )
 
@@ -291,7 +293,7 @@ def array_header(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     if version not in read:
-        raise ValueError(f"it contains an array of format {version}, which is not supported")
+        raise ValueError(f"the file contains an array of format {version}, which is not supported")
     shape, _, dtype = read[version](entry)
     return shape, dtype
 
@@ -303,5 +305,5 @@ def reason_of(error: Exception) -> str:
     """
     if "pickle" in str(error) or "Object arrays" in str(error):
         # NumPy advises to allow pickle for every unknown format, which lucidae never does.
-        return "it has another format, or contains Python objects"
+        return "the file has another format, or contains Python objects"
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

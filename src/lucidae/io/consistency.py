@@ -119,7 +119,9 @@ def check_estimator(estimator: Any, most: int) -> None:
     if isinstance(features, bool) or not isinstance(features, Integral):
         raise ValueError(f"{owner}.n_features_in_ is {features!r}, expected an integer.")
     if not 1 <= int(features) <= most:
-        raise ValueError(f"{owner}.n_features_in_ is {features}, but no array is that large.")
+        raise ValueError(
+            f"{owner}.n_features_in_ is {features}, but no array of the file has that many entries."
+        )
     try:
         if "_state" in vars(estimator):
             attributes = _Values(estimator._state.attributes)
@@ -143,4 +145,4 @@ def _check_row(estimator: Any, row: Any) -> None:
         use = estimator.transform if hasattr(estimator, "transform") else estimator.predict
         output = use(row)
     if output.shape[0] != 1:
-        raise ValueError(f"for one row of data it returns {output.shape[0]} rows.")
+        raise ValueError(f"for one row of data the estimator returns {output.shape[0]} rows.")

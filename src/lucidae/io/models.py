@@ -252,8 +252,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         header = json.loads(str(arrays[_HEADER]))
         if not 1 <= header["format"] <= _FORMAT:
             raise ValueError(
-                f"it has format {header['format']!r}, but this version of lucidae reads formats "
-                f"1 to {_FORMAT} only; update lucidae."
+                f"the file has format {header['format']!r}, but this version of lucidae reads "
+                f"formats 1 to {_FORMAT} only; update lucidae."
             )
         return _fitted(_rebuild(header["estimator"], arrays), arrays)
     # A header with other content than `save` writes can raise almost anything.
@@ -270,7 +270,8 @@ def _fitted(estimator: Any, arrays: Mapping[str, Any]) -> Any:
     """
     if not isinstance(estimator, BaseEstimator):
         raise ValueError(
-            f"it contains an object of type {type(estimator).__name__}, expected an estimator."
+            f"the file contains an object of type {type(estimator).__name__}, expected an "
+            "estimator."
         )
     check_is_fitted(estimator)
     check_estimator(estimator, sum(values.size for values in arrays.values()))
@@ -443,8 +444,8 @@ def _known(registered: Mapping[str, Any], name: str) -> Any:
     """Return the entry of `registered` for a type's name in a file; raise an error if unknown."""
     if name not in registered:
         raise ValueError(
-            f"it contains the type {name!r}, which this version of lucidae does not know; update "
-            "lucidae, or import the module that registers the type."
+            f"the file contains the type {name!r}, which this version of lucidae does not know; "
+            "update lucidae, or import the module that registers the type."
         )
     return registered[name]
 
@@ -470,7 +471,10 @@ def _instance(
         return made
     hidden = [name for name in fields if callable(getattr(kind, name, None))]
     if hidden:
-        raise ValueError(f"{hidden[0]!r} is a method of {kind.__name__}, not an attribute.")
+        raise ValueError(
+            f"{hidden[0]!r} is a method of {kind.__name__}, but the file gives it a value as if it "
+            "were an attribute."
+        )
     made = object.__new__(kind)
     made.__dict__.update(_defaults(kind) | fields)
     check_plain(made)
@@ -503,14 +507,14 @@ def _number_type(name: Any) -> np.dtype[Any]:
     """Return the NumPy dtype of that name; raise an error if it is not a dtype of numbers."""
     found = np.dtype(str(name))
     if found.kind not in "biuf":
-        raise ValueError(f"it contains the dtype {name!r}, expected a dtype of numbers.")
+        raise ValueError(f"the file contains the dtype {name!r}, expected a dtype of numbers.")
     return found
 
 
 def _generator(state: dict[str, Any]) -> np.random.Generator:
     """Return a NumPy random generator (PCG64) with the given state."""
     if state.get("bit_generator") != "PCG64":
-        raise ValueError("its random state does not belong to a PCG64 generator.")
+        raise ValueError("the random state in the file does not belong to a PCG64 generator.")
     rng = np.random.Generator(np.random.PCG64(0))
     rng.bit_generator.state = state
     return rng

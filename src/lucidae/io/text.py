@@ -410,7 +410,7 @@ def has_short_rows(frame: Any) -> bool:
 
 
 def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
-    """Refuse records of different lengths."""
+    """Raise an error if the records (lines) of a text table have different numbers of cells."""
     if has_short_rows(frame):
         refuse_ragged(file, layout)
     if frame.shape[1] != len(layout.first):

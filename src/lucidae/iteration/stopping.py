@@ -94,7 +94,8 @@ class Judge:
     def _verdicts(self, exhausted: bool) -> Array:
         """Return the status of each problem, or None if it goes on, from the latest distances.
 
-        If several apply, the last one assigned below counts.
+        The distances are those to optimality. If several statuses apply to a problem, the one that
+        is assigned last in the code below counts.
         """
         verdicts = np.full(self.latest.shape, None, dtype=object)
         if self.stop.patience is not None:
@@ -107,6 +108,6 @@ class Judge:
         return verdicts
 
     def drop(self, finished: Array) -> None:
-        """Forget the problems where the mask `finished` is true."""
+        """Remove the problems where the mask `finished` is true from the running ones."""
         for name in ("best", "waited", "latest", "ceiling"):
             setattr(self, name, getattr(self, name)[~finished])

@@ -14,13 +14,16 @@ __all__ = ["FitBatchesMixin", "check_streamed", "draws_rows"]
 
 
 def draws_rows(options: Options, X: Any) -> bool:
-    """Tell whether a fit to `X` needs the rows themselves and not only their moment."""
+    """Tell whether a fit to `X` needs the rows themselves and not only their second moment."""
     shape: tuple[int, ...] = getattr(X, "shape", None) or ()
     return options.reads.batches or (len(shape) == 2 and shape[1] > EXACT_FEATURES)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
-    """Refuse what cannot be fitted to data that are read once, in blocks."""
+    """Raise an error for arguments that cannot be fitted to data that are read once, in blocks.
+
+    `start` is the second moment of rows that were read before, or None.
+    """
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "

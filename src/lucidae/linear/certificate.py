@@ -109,9 +109,10 @@ _NO_NOISE = (
 
 
 def _judged(claim: Claim, figures: LinearFigures) -> Claim:
-    """Return the claim, with a note if its value is only bounded.
+    """Return the claim, with a note if its value is known only up to bounds.
 
-    That is the case if not all eigenvalues were computed; otherwise the claim is not changed.
+    That is the case if not all eigenvalues of the second moment of the data were computed;
+    otherwise the claim is not changed.
     """
     if figures.leading.dense:
         return claim
@@ -222,7 +223,10 @@ def _training_advice(figures: LinearFigures) -> str:
 
 
 def _more_training(figures: LinearFigures) -> str:
-    """Return how the fit can be improved: more steps help only if they did not stop at `tol`."""
+    """Return the advice how a fit is improved, which depends on why the training stopped.
+
+    More steps help only if it did not stop at the tolerance `tol`.
+    """
     exact = ", or use solver='exact'" if figures.method.objective.has_minimizer else ""
     met = figures.stationarity is not None and figures.stationarity[0] <= figures.tolerance
     if not met:
@@ -286,7 +290,9 @@ _MINIMA = {
 def _gap_claim(figures: LinearFigures) -> Claim:
     objective = figures.method.objective
     statement = objective.gap_statement
-    reference = _MINIMA.get(type(objective), "value and minimum as the objective gives them")
+    reference = _MINIMA.get(
+        type(objective), "the value and the minimum that the objective itself returns"
+    )
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:
@@ -572,7 +578,10 @@ _SETTINGS = tuple(inspect.signature(Options.of).parameters)
 
 
 def certificate(title: str, figures: LinearFigures) -> Certificate:
-    """Return the certificate of a linear autoencoder from its measured values (see `measure`)."""
+    """Return the certificate of a linear autoencoder from its measured values (`measure`).
+
+    It contains the claims about the weights, each with its verdict.
+    """
     return Certificate(title, claims(figures), figures.evidence)
 
 

@@ -151,7 +151,7 @@ class RowsCovariance:
 
     @property
     def trace(self) -> float:
-        """Total variance of the data: the trace of the second moment."""
+        """Total variance of the data: the trace of the second moment of the centred rows."""
         xp = namespace(self.mean)
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
         # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
@@ -189,9 +189,10 @@ class RowsCovariance:
 
 
 def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
-    """Return the second moment of weighted rows X (n, m) about a given mean, without a matrix.
+    """Return the second moment of weighted rows X (n, m) about a given mean.
 
-    Dense rows are copied and centred as float64; sparse rows are not changed.
+    The m × m matrix is not formed. Dense rows are copied and centred as float64; sparse rows are
+    not changed.
     """
     total = scalar(namespace(weights).sum(weights))
     if scipy.sparse.issparse(X):
@@ -239,7 +240,10 @@ class StreamCovariance:
         return sum(block.trace * share for block, share in self._blocks())
 
     def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
+        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once.
+
+        Σ is the second moment of the data.
+        """
         total: Any = None
         for block, share in self._blocks():
             part = block.apply(rows)
@@ -410,7 +414,7 @@ class RowsSource:
 
     @classmethod
     def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
-        """Return the source for rows X (n, m); compute their mean and total variance.
+        """Return the rows X (n, m) as a `RowsSource`, with their mean and total variance.
 
         Without `weights`, each row has weight 1. `moment` is the second moment of X if it is known.
         """

@@ -106,7 +106,7 @@ class LinearAutoencoder(
         ties the layers for the methods ``"rag"``, ``"gha"`` and ``"brockett"`` and trains them
         separately for the others.
     init_scale : float, default=1e-2
-        Standard deviation of the random first weights.
+        Standard deviation of the random initial weights.
     max_iter : int, default=10000
         Largest number of steps of the gradient and stochastic solvers.
     tol : float, default=1e-6
@@ -117,8 +117,8 @@ class LinearAutoencoder(
         solver tests this every 20 steps. The stochastic solver tests it on all rows after each pass
         over the rows, or after 20 steps if that is later.
     random_state : int, RandomState or None, default=None
-        Seed of the first weights, of the order of mini-batches and of the masks of nested dropout.
-        The exact solver does not use it.
+        Seed of the initial weights, of the order of mini-batches and of the masks of nested
+        dropout. The exact solver does not use it.
     warm_start : bool, default=False
         Whether the gradient and stochastic solvers start from the weights of the last `fit`. These
         may come from any solver and method: weights are converted between tied and untied. If their
@@ -313,7 +313,7 @@ class LinearAutoencoder(
         return self
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        """Fit the autoencoder to data of which only the second moment is known."""
         _check_weight(moment.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):

@@ -63,10 +63,12 @@ class AlignedPoint:
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
-        """Return the minimum of expected nested dropout whose rows and columns have unit length.
+        """Return the minimum of expected nested dropout with encoder and decoder of unit lengths.
 
-        `values` are the eigenvalues of the second moment, descending, and `prior` contains the
-        probability of each prefix length 1, …, k.
+        The rows of the encoder and the columns of the decoder have length one. Nested dropout keeps
+        only the first b of k latents, where the prefix length b is random. `values` are the
+        eigenvalues of the second moment, descending, and `prior` contains the probability of each
+        prefix length 1, …, k.
         """
         ones = np.ones(len(prior))
         keep = np.cumsum(prior[::-1])[::-1]  # P(prefix length ≥ i)
@@ -90,8 +92,8 @@ def scaling_blocks(point: AlignedPoint) -> Vector:
     """Return the k Hessian blocks for the length of a latent along its own axis.
 
     The variables are the length e of the encoder row and the length a of the decoder column. With
-    the keep probability p, the penalty λ and the eigenvalue σ² of the axis, the loss is
-    −2pσ²ae + pσ²a²e² + λ(e² + a²). The result has the shape (k, 2, 2).
+    the probability p that nested dropout keeps the latent, the penalty λ and the eigenvalue σ² of
+    the axis, the loss is −2pσ²ae + pσ²a²e² + λ(e² + a²). The result has the shape (k, 2, 2).
     """
     k = len(point.keep)
     p, e, a, s = point.keep, point.encoder, point.decoder, point.values[:k]
@@ -106,8 +108,8 @@ def escape_blocks(point: AlignedPoint) -> Vector:
     """Return the k(m − k) Hessian blocks for a latent i that leaves the principal subspace.
 
     The variables are the entries x = W₁ᵢⱼ of the encoder and y = W₂ⱼᵢ of the decoder along an axis
-    j > k. With the keep probability p, the lengths e and a of the latent's row and column, its
-    penalty λ, and the eigenvalues σᵢ² and σⱼ², the terms of second order are
+    j > k. With the probability p that nested dropout keeps the latent, the lengths e and a of its
+    row and column, its penalty λ, and the eigenvalues σᵢ² and σⱼ², the terms of second order are
     −2pσⱼ²xy + pa²σⱼ²x² + pe²σᵢ²y² + λ(x² + y²). The result has the shape (k, m − k, 2, 2).
     """
     k = len(point.keep)

@@ -82,16 +82,18 @@ class Method:
         return self.rule.expected(self.objective)
 
     def start(self, encoder: Array, atoms: Array) -> Any:
-        """Return the first weights, of the type that the method trains, from both layers.
+        """Return the weights from which training starts, of the type that this method trains.
 
-        `encoder` and `atoms` have shape (k, m); the rows of `atoms` are the decoder's columns.
+        They are made from both layers: `encoder` and `atoms` have shape (k, m) for k latents and m
+        features, and the rows of `atoms` are the decoder's columns.
         """
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return the weights of another method, converted to the type that this method trains.
+        """Return weights that another method trained, in the type that this method trains.
 
-        If the layers are tied here, a mean of the encoder and the transposed decoder is taken.
+        If encoder and decoder share one array here (tied layers), a mean of the encoder and the
+        transposed decoder is taken.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
@@ -124,7 +126,7 @@ def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) ->
 def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
     """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
 
-    As `relative_direction`, for a direction that was computed already.
+    It is what `relative_direction` computes, for a direction that is known already.
     """
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
@@ -446,8 +448,8 @@ class Options:
     def check_before_solving(self, m: int) -> None:
         """Raise a ValueError if the arguments contradict each other or the `m` features.
 
-        The number of latents, of penalties and of prefix probabilities is checked. `partial_fit`
-        calls this, because its model is computed later, when it is first read.
+        The number of latents, of penalties and of probabilities of nested dropout is checked.
+        `partial_fit` calls this, because its model is computed later, when it is first read.
         """
         k = self.n_components
         if isinstance(k, int):
@@ -465,7 +467,10 @@ class Options:
                 )
 
     def prefix_prior(self, k: int) -> Vector:
-        """Return the probabilities of the prefix lengths 1 … k of nested dropout, shape (k,)."""
+        """Return the probabilities of the prefix lengths 1 … k of nested dropout, shape (k,).
+
+        Nested dropout with prefix length b keeps the first b of k latents.
+        """
         if isinstance(self.prior, str):
             return PRIORS[self.prior](k)
         if self.prior.shape != (k,):

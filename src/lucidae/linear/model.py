@@ -164,11 +164,11 @@ class Model:
         return -(misfit + log_determinant + m * math.log(2 * math.pi)) / 2
 
     def _floored(self) -> tuple[Array, float | None]:
-        """Return the covariance in the basis (r × r) and the noise variance, both bounded below.
+        """Return the covariance inside the components' span (r × r) and the noise variance outside.
 
         Variances smaller than the machine epsilon times the largest variance are raised to this
         number; without it, data of deficient rank would have an infinite likelihood. The noise
-        variance is None if the basis is complete (r = m), so that no dimension is outside.
+        variance is None if the components span all m features (r = m), so that nothing is outside.
         """
         values, vectors = eigh_descending(self.inside)
         floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, TINY)
@@ -240,10 +240,11 @@ def build_model(
 
 
 def _negligible(codes: Array, encoder: Array) -> Array:
-    """Return which codes have a variance of no more than rounding errors; 1 is their deviation.
+    """Return which codes have a variance of no more than rounding errors.
 
-    The variances are compared along encoder rows w of unit length, as codes/‖w‖², because a long
-    row has large codes, and large rounding errors, in any direction.
+    The deviation of such codes is set to 1. The variances are compared along encoder rows w of unit
+    length, as codes/‖w‖², because a long row has large codes, and large rounding errors, in any
+    direction.
     """
     xp = namespace(codes)
     squares = xp.sum(encoder * encoder, axis=-1)

@@ -53,7 +53,7 @@ class Objective(Rule):
     Attributes
     ----------
     gap_statement : str
-        Statement of the claim `gap` in certificates.
+        Statement of the claim `gap` in certificates, which is about the loss minus its minimum.
     has_penalties : bool
         Whether latents can be zero at the minimum because their penalty is too large.
     """
@@ -147,7 +147,11 @@ class Objective(Rule):
         return None
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
-        """Return the smallest non-zero eigenvalue of the Hessian; None if `aligns` is false."""
+        """Return the rate at which gradient descent aligns the latents with the principal axes.
+
+        It is the smallest non-zero eigenvalue of the Hessian at the minimum; None if the latents do
+        not align (`aligns` is false).
+        """
         curvatures = self.hessian_eigenvalues(values)
         if curvatures is None or not self.aligns:
             return None
@@ -354,6 +358,8 @@ def uniform_prior(k: int) -> Vector:
 class ExpectedNestedDropout(Objective):
     """Expected loss of nested dropout (Bao et al. 2020, eq. 6, without its factor ½).
 
+    Nested dropout keeps only the first b latents, where b is random.
+
     Parameters
     ----------
     prior : array of shape (k,)
@@ -373,7 +379,7 @@ class ExpectedNestedDropout(Objective):
         return covariance.trace - 2 * cross + square
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient of the expected loss with respect to encoder and decoder."""
+        """Return the gradient of the expected nested-dropout loss for encoder and decoder."""
         data = products(weights, covariance)
         kept, pairs = self._masks(weights.encoder)
         encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
@@ -385,7 +391,11 @@ class ExpectedNestedDropout(Objective):
         return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the total variance minus the sum of keep probabilities times eigenvalues."""
+        """Return the total variance minus the sum of eigenvalues times probabilities.
+
+        The probability of latent i is that with which nested dropout keeps it; it belongs to the
+        i-th largest eigenvalue of the second moment.
+        """
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
 
@@ -401,7 +411,8 @@ class ExpectedNestedDropout(Objective):
     def _masks(self, ref: Array) -> tuple[Array, Array]:
         """Return the probabilities of keeping latent i (k × 1), and latents i and j (k × k).
 
-        Prefixes are nested: both are kept whenever the later one is kept.
+        Nested dropout keeps the first b of k latents, so that both are kept whenever the later one
+        is.
         """
         kept = like(keep_probabilities(self.prior), ref)
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
@@ -416,7 +427,7 @@ def _positive_solve(A: Array, B: Array) -> Array:
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
-    """Negative ELBO per row of a linear VAE with diagonal posterior covariance.
+    """Negative evidence lower bound (−ELBO) per row of a linear VAE with diagonal covariance.
 
     The model is p(x|z) = N(Wz, s²I) and q(z|x) = N(Vx, D) with the decoder W, the noise variance
     s², the encoder V and the posterior variances D (Bao et al. 2020, Appendix F).
@@ -435,7 +446,7 @@ class LinearVAE(Objective):
     tying = "refused"
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
-        """Return the negative ELBO per row of data, one number per training run."""
+        """Return the negative evidence lower bound (−ELBO) per row, one number per training run."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         k, m = weights.encoder.shape[-2:]
         log_noise = self._log_noise(weights)[..., 0, 0]
@@ -447,7 +458,7 @@ class LinearVAE(Objective):
         ) / 2
 
     def gradient(self, weights: VariationalWeights, covariance: Covariance) -> VariationalWeights:
-        """Return the gradient of the negative ELBO with respect to each field of the weights."""
+        """Return the gradient of the negative evidence lower bound (−ELBO) for all weights."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
         m = weights.encoder.shape[-1]
         precision = xp.exp(-self._log_noise(weights))
@@ -493,7 +504,10 @@ class LinearVAE(Objective):
         return VariationalWeights(atoms / total, atoms, log_variances, level)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the negative log-likelihood per row of probabilistic PCA, the smallest −ELBO."""
+        """Return the smallest negative evidence lower bound (−ELBO) per row.
+
+        It is the negative log-likelihood per row of probabilistic PCA.
+        """
         xp, values = namespace(spectrum.values), spectrum.values[:k]
         noise = spectrum.noise(k) if self.noise is None else self.noise
         m = spectrum.n_features
@@ -520,11 +534,13 @@ class LinearVAE(Objective):
     def preconditioned(
         self, direction: VariationalWeights, weights: VariationalWeights, covariance: Covariance
     ) -> VariationalWeights:
-        """Return the Newton step of each of the four fields while the other three are fixed.
+        """Return the Newton step of each group of parameters while the others are fixed.
 
-        The second derivatives are (WᵀW/s² + I) ⊗ Σ for the encoder V, (D + VΣVᵀ)/s² for the decoder
-        W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of the posterior variances D, and m/2 for that of the
-        noise variance s²; Σ is the second moment. The best V is (WᵀW + s²I)⁻¹Wᵀ for every Σ.
+        The groups are the encoder V, the decoder W with columns wᵢ, the posterior variances D and
+        the noise variance s². The second derivatives are (WᵀW/s² + I) ⊗ Σ (a Kronecker product) for
+        V, (D + VΣVᵀ)/s² for W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of D, and m/2 for that of s²,
+        where Σ is the second moment of the data with m features. The best V is (WᵀW + s²I)⁻¹Wᵀ for
+        every Σ.
         """
         xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
         noise = xp.exp(self._log_noise(weights))
@@ -544,15 +560,21 @@ class LinearVAE(Objective):
         )
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
-        """Return 2: each Newton step has the curvature 1, and encoder and decoder are coupled."""
+        """Return 2, a bound on the curvature of the loss after each group of weights is rescaled.
+
+        Each Newton step has the curvature 1, and encoder and decoder are coupled.
+        """
         return 2.0
 
     def n_eigenvalues(self, k: int) -> int:
-        """Return k, the number of eigenvalues that `curvature` needs."""
+        """Return k, the number of eigenvalues of the second moment that `curvature` needs."""
         return k
 
     def steepening(self, start: Any) -> float:  # noqa: ARG002
-        """Return 1: the curvature at the start of training needs no correction."""
+        """Return 1, the ratio of the curvature at the start of training to that at the optimum.
+
+        Other rules return a larger number if the curvature is larger at the start.
+        """
         return 1.0
 
     def scale(self, spectrum: Spectrum) -> float:
@@ -563,16 +585,22 @@ class LinearVAE(Objective):
         return float(spectrum.n_features)
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the number of features, which divides (−ELBO − minimum) in the claim `gap`."""
+        """Return the number of features, by which the claim `gap` divides loss minus minimum."""
         return float(spectrum.n_features)
 
     def unit(self, covariance: Covariance) -> float:
-        """Return the square root of the mean variance of the features."""
+        """Return the square root of the mean variance of the features.
+
+        The data are divided by it before automatic step sizes are chosen.
+        """
         variance = float(covariance.trace) / covariance.n_features
         return float(np.sqrt(variance)) if variance > 0.0 else 1.0
 
     def completed(self, weights: AnyWeights, noise_variance: float | None) -> VariationalWeights:
-        """Return the weights with their optimal posterior variances, given the noise variance."""
+        """Return the weights of a VAE with optimal posterior variances, from encoder and decoder.
+
+        The noise variance is given.
+        """
         noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         xp = namespace(weights.atoms)
         power = xp.sum(weights.atoms * weights.atoms, axis=-1)[:, None]
@@ -599,5 +627,5 @@ class LinearVAE(Objective):
 @reads("lucidae.linear.rules:Descent")
 @reads("lucidae.linear.rules:VariationalDescent")
 def _descended(fields: dict[str, Any]) -> Any:
-    """Return the objective from a saved rule of an earlier version, which stored it as a field."""
+    """Return the objective that a saved rule of an earlier version of lucidae stored as a field."""
     return fields["objective"]

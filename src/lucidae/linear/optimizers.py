@@ -112,7 +112,7 @@ class GradientDescent(Optimizer):
         return DescentState(weights)
 
     def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
-        """Return the state after one step; `scale` multiplies the step size."""
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate = self.rate * scale
         return DescentState(map_fields(lambda w, g: w - rate * g, state.weights, direction))
 
@@ -157,7 +157,7 @@ class HeavyBall(MomentumOptimizer):
     """
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the state after one step; `scale` multiplies the step size."""
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
         moved = map_fields(lambda w, v: w - rate * v, state.weights, velocity)
         return MomentumState(moved, velocity)
@@ -185,7 +185,7 @@ class Nesterov(MomentumOptimizer):
     """
 
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the state after one step; `scale` multiplies the step size."""
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
 
         def move(w: Any, g: Any, v: Any) -> Any:
@@ -223,7 +223,7 @@ class Adam(Optimizer):
         return AdamState(weights, zero, zero, zero[0][..., :1, :1])
 
     def update(self, state: AdamState, direction: Any, scale: float = 1.0) -> AdamState:
-        """Return the state after one step; `scale` multiplies the step size."""
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
         steps = state.steps + 1.0
         one, two = self.decay_first, self.decay_second
         first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
@@ -299,15 +299,15 @@ class DescentSettings:
 
     @property
     def preconditions(self) -> bool:
-        """Whether directions are preconditioned (see `Rule.preconditioned`).
+        """Whether directions are preconditioned: divided by the curvature of groups of weights.
 
         They are if the step size is ``"auto"``, except for Adam, which rescales each coordinate
-        anyway.
+        anyway. `Rule.preconditioned` defines the division.
         """
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the given step size, or for ``"auto"`` that for a bound on the curvature."""
+        """Return the given step size; for ``"auto"`` it follows from a bound on the curvature."""
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)

@@ -116,10 +116,11 @@ def best_penalties(values: Vector, k: int) -> Vector:
 
     All penalties lie between 0 and the k-th eigenvalue. For a given first penalty, the smallest
     eigenvalue of the Hessian is made as large as possible: for a trial value f, each next penalty
-    is the smallest one whose rotation block with its predecessor has no eigenvalue below f, and a
-    root search finds the largest f for which the last penalty is small enough. A one-dimensional
-    search then finds the best first penalty. Other sequences of penalties can be better by a few
-    per cent if eigenvalue k + 1 is close to eigenvalue k.
+    is the smallest one for which the block of the Hessian that belongs to the rotation of its
+    latent and the previous one (rotation block, 4 × 4) has no eigenvalue below f, and a root search
+    finds the largest f for which the last penalty is small enough. A one-dimensional search then
+    finds the best first penalty. Other sequences of penalties can be better by a few per cent if
+    eigenvalue k + 1 is close to eigenvalue k.
 
     Parameters
     ----------
@@ -204,8 +205,9 @@ def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vec
 def _strictly_inside(penalties: Vector, limit: float) -> Vector:
     """Return the penalties, changed by rounding errors so that they increase and are below `limit`.
 
-    Rounding can make neighbouring penalties equal, or equal to `limit`, the smallest eigenvalue.
-    Latents with equal penalties could rotate, and a latent whose penalty is `limit` is zero.
+    `limit` is the smallest eigenvalue. Rounding can make neighbouring penalties equal, or equal to
+    `limit`. Latents with equal penalties could rotate, and a latent whose penalty is `limit` is
+    zero.
     """
     chosen: list[float] = penalties.tolist()
     for i in range(1, len(chosen)):
@@ -236,10 +238,10 @@ def _next_penalty(
 ) -> float:
     """Return the smallest penalty of a latent that keeps a rotation block above `floor`.
 
-    The block is that of this latent (eigenvalue `following`) and its predecessor (eigenvalue `own`,
-    penalty `last`), and none of its eigenvalues may be below `floor`. The smallest one increases
-    with the penalty between `last` and `following`. If no such penalty is large enough, a number
-    above `following` is returned.
+    The rotation block is the 4 × 4 part of the Hessian that belongs to this latent (eigenvalue
+    `following`) and its predecessor (eigenvalue `own`, penalty `last`); none of its eigenvalues may
+    be below `floor`. The smallest one increases with the penalty between `last` and `following`. If
+    no such penalty is large enough, a number above `following` is returned.
     """
 
     def excess(penalty: float) -> float:
@@ -260,12 +262,12 @@ def _next_penalty(
 def _pair_excess(own: float, following: float, last: float, penalty: float, floor: float) -> float:
     """Return a number with the sign of the smallest eigenvalue of a rotation block minus `floor`.
 
-    The block belongs to two latents with the eigenvalues `own` and `following` and the penalties
-    `last` and `penalty`. After `floor` is subtracted from the diagonal of the 4 × 4 block, its
-    second and fourth variables, which are not coupled, are eliminated. The 2 × 2 Schur complement
-    has as many negative eigenvalues as the block has eigenvalues below `floor` (Sylvester's law of
-    inertia); its smaller eigenvalue is returned. Python floats are used because the search calls
-    this function thousands of times.
+    The block is the part of the Hessian that belongs to two latents with the eigenvalues `own` and
+    `following` and the penalties `last` and `penalty`. After `floor` is subtracted from the
+    diagonal of the 4 × 4 block, its second and fourth variables, which are not coupled, are
+    eliminated. The 2 × 2 Schur complement has as many negative eigenvalues as the block has
+    eigenvalues below `floor` (Sylvester's law of inertia); its smaller eigenvalue is returned.
+    Python floats are used because the search calls this function thousands of times.
     """
     second, fourth = 2 * own - floor, 2 * following - floor
     if fourth <= 0.0:
@@ -301,9 +303,10 @@ def _positive_descending(values: Vector) -> Vector:
 
 
 def _descending(values: Any) -> Vector:
-    """Return eigenvalues of at least 0 as a vector; refuse them unless they descend.
+    """Return eigenvalues of at least 0 as a vector; raise an error unless they descend.
 
-    Differences within rounding are mended: negative eigenvalues become 0, and ascents vanish.
+    Differences within rounding are corrected: negative eigenvalues become 0, and an eigenvalue
+    larger than its predecessor becomes equal to it.
     """
     vector = to_numpy(real_array(values, "values")).astype(float)
     if vector.ndim == 1 and vector.size and np.all(np.isfinite(vector)):

@@ -25,9 +25,10 @@ def keep_probabilities(prior: Array) -> Array:
 
 
 def prefix_thresholds(prior: Array) -> Array:
-    """Return the probabilities of a prefix length below i, for i = 1 … k.
+    """Return, for i = 1 … k, the probability that nested dropout keeps fewer than i latents.
 
-    `prior` has the probabilities of the prefix lengths 1 … k; they are divided by their sum.
+    It keeps the first b of k latents, where b is the prefix length. `prior` has the probabilities
+    of the prefix lengths 1 … k; they are divided by their sum.
     """
     keep = keep_probabilities(prior)
     return 1 - keep / keep[0]
@@ -44,8 +45,9 @@ SLACK = 1e-12
 class PrefixNumbers:
     """Draws the uniform random numbers of nested dropout: one per epoch, run and row.
 
-    NumPy draws the numbers in the order in which the epochs need them. A seed therefore gives the
-    same trajectory on every device, however many epochs are computed at once.
+    A number determines the prefix length b of its row: the first b latents are kept. NumPy draws
+    the numbers in the order in which the epochs need them. A seed therefore gives the same
+    trajectory on every device, however many epochs are computed at once.
 
     Parameters
     ----------
@@ -70,9 +72,10 @@ class PrefixNumbers:
         self.ahead: Vector | None = None
 
     def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
-        """Return numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
+        """Return random numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
 
-        The bound is an integer that no prefix length of these numbers exceeds.
+        Each number determines how many latents its row keeps, the prefix length; none of these
+        exceeds the bound.
         """
         shape = (epochs, runs, self.n_rows)
         if self.ahead is None or self.ahead.shape != shape:
@@ -81,13 +84,15 @@ class PrefixNumbers:
         return drawn, self.width(float(drawn.max()))
 
     def prepare(self, epochs: int, runs: int) -> None:
-        """Draw and store the numbers of the next call now, while the GPU computes."""
+        """Draw and store the random numbers of the next call now, while the GPU computes."""
         self.ahead = self.rng.random((epochs, runs, self.n_rows))
 
     def width(self, largest: float) -> int:
-        """Return the longest prefix length that numbers up to `largest` can give.
+        """Return a bound on the number of latents that random numbers up to `largest` keep.
 
-        It is rounded up to a multiple of `WIDTHS`, but is at most the number of latents k.
+        A row keeps its first b latents, where the prefix length b follows from its uniform random
+        number and increases with it. The bound is the prefix length that `largest` gives, rounded
+        up to a multiple of `WIDTHS`, but at most the number of latents.
         """
         longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
         return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)

@@ -77,8 +77,9 @@ class Probe(NamedTuple):
     def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe | None:
         """Return the probe of the first batch of rows; None if it has too many entries.
 
-        The limit is `PROBED_ENTRIES`. Of `moment`, the second moment of the batch, only the
-        standard deviations are used, to scale the directions.
+        A probe is the mean and the scatter of the rows along random directions. The limit is
+        `PROBED_ENTRIES`. Of `moment`, the second moment of the batch, only the standard deviations
+        are used, to scale the directions.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
             return None
@@ -88,7 +89,8 @@ class Probe(NamedTuple):
     def after(self, X: Any, weights: Any) -> Probe | None:
         """Return the probe of the previous rows and the rows of `X` together.
 
-        None if all rows together have more than `PROBED_ENTRIES` entries.
+        A probe is the mean and the scatter of rows along random directions. The result is None if
+        all rows together have more than `PROBED_ENTRIES` entries.
         """
         rows = self.rows + X.shape[0]
         if rows * X.shape[1] > PROBED_ENTRIES:
@@ -109,10 +111,11 @@ class Probe(NamedTuple):
         )
 
     def difference(self, moment: SecondMoment) -> Estimate:
-        """Return the largest difference between a moment and the rows, with its rounding error.
+        """Return the largest difference between a second moment and the rows, with its error.
 
-        Compared are mean and covariance along the directions, in units of the largest standard
-        deviation of the projections, and the relative difference of the total weights.
+        Compared are mean and covariance along random directions, in units of the largest standard
+        deviation of the projections, and the relative difference of the total weights. The error is
+        that of rounding.
         """
         along = self.directions @ to_numpy(moment.covariance) @ self.directions.T
         covariance = self.scatter / self.weight
@@ -130,7 +133,7 @@ class Probe(NamedTuple):
 def probe_after(
     probe: Probe | None, before: SecondMoment | None, moment: SecondMoment, X: Any, weights: Any
 ) -> Probe | None:
-    """Return the probe of all rows seen so far, after one more batch.
+    """Return the probe (mean and scatter along random directions) of all rows seen so far.
 
     Parameters
     ----------
@@ -194,7 +197,8 @@ def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, V
 def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
     """Return the projections of the rows of X, and the largest sum of absolute terms in one.
 
-    For dense rows the sum is computed from the largest entries of the first 64 rows.
+    The sum determines the rounding error. For dense rows it is computed from the largest entries of
+    the first 64 rows.
     """
     if scipy.sparse.issparse(X):
         codes = np.asarray(X.astype(np.float64) @ directions.T)
@@ -214,10 +218,11 @@ def _random_directions(m: int) -> Vector:
 def drawn_after(count: int, seen: Vector, *others: Vector) -> Vector:
     """Return random rows as long as those of `seen`, seeded by a hash of the bytes of the arrays.
 
-    The bound on the failure probability holds for starts that are independent of the data. With a
-    seed that is known beforehand, data could be chosen orthogonal to all starts; a hash of what was
-    computed from the data and the weights gives the same starts for the same input, but they are
-    only known when the input is fixed.
+    They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
+    holds for starts that are independent of the data. With a seed that is known beforehand, data
+    could be chosen orthogonal to all starts; a hash of what was computed from the data and the
+    weights gives the same starts for the same input, but they are only known when the input is
+    fixed.
     """
     parts = (np.ascontiguousarray(part).tobytes() for part in (seen, *others))
     digest = hashlib.sha256(b"".join(parts)).digest()

@@ -88,17 +88,20 @@ class Costs:
 
     @property
     def passes(self) -> float:
-        """Number of block products by which Krylov iteration would cost as much as another way.
+        """Number of block products by which Krylov iteration costs as much as another algorithm.
 
-        The other way is the cheaper one of the second moment and the Gram matrix; the number is
-        infinite if neither is possible.
+        The other one is the cheaper of two: an eigendecomposition of the second moment as a matrix,
+        or of the Gram matrix of the rows. The number is infinite if neither is possible.
         """
         other = min(self.moment, self.gram)
         return other / self.krylov if math.isfinite(other) else math.inf
 
 
 def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
-    """Return the costs of the three algorithms for the k leading eigenpairs of n rows.
+    """Return the costs of three algorithms for the k leading eigenpairs of n rows' second moment.
+
+    They are an eigendecomposition of the second moment as a matrix, one of the Gram matrix of the
+    rows, and block Krylov iteration.
 
     Parameters
     ----------

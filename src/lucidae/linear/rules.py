@@ -109,7 +109,9 @@ class Rule(ABC):
         return (inspect.getdoc(type(self)) or "").partition("\n")[0]
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> Any:
-        """Return the initial weights of training, tied or untied, after `retract`.
+        """Return the initial weights of training, tied or untied.
+
+        They are moved to the set on which the rule is defined (see `retract`).
 
         Parameters
         ----------
@@ -206,7 +208,9 @@ class Rule(ABC):
         return direction
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature of the loss after preconditioning (`preconditioned`).
+        """Return a bound on the curvature of the loss after preconditioning.
+
+        Preconditioning divides the direction of each group of weights by the group's curvature.
 
         Parameters
         ----------
@@ -238,7 +242,7 @@ class Rule(ABC):
         return self.curvature(spectrum)
 
     def steepening(self, start: Any) -> float:
-        """Return a bound on the ratio of the curvature at the first weights to that at the minimum.
+        """Bound the ratio of the curvature at the initial weights to that at the minimum.
 
         The reconstruction loss is quartic in the weights. If the decoder is the transpose of the
         encoder and both have the spectral norm w, its curvature is (6w² − 2)σ₁², where σ₁² is the
@@ -249,7 +253,7 @@ class Rule(ABC):
         Parameters
         ----------
         start : weights
-            The first weights.
+            The initial weights.
         """
         norm = namespace(start.encoder).linalg.matrix_norm
         size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
@@ -258,9 +262,8 @@ class Rule(ABC):
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
         """Return the rate at which the latents align with the principal axes close to the optimum.
 
-        The time is that of the gradient flow, of which a step of size α takes the time α. The
-        misalignment decays at least as exp(−rate · time). The result is None if the rate is not
-        known.
+        Time is measured so that a step of size α takes the time α (gradient flow). The misalignment
+        decays at least as exp(−rate · time). The result is None if the rate is not known.
 
         Parameters
         ----------
@@ -330,10 +333,11 @@ class RotationAugmentedRule(Rule):
         return weights.gather(encoder, atoms)
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return the smaller one of half the smallest gap and the gap after the k-th eigenvalue.
+        """Return the rate of alignment: half the smallest gap, or the gap after eigenvalue k.
 
-        The smallest gap is the smallest difference between two of the first k eigenvalues. See Bao
-        et al. 2020, Theorem 5; the half is the factor ½ of their Algorithm 1.
+        The smaller of both is returned. The smallest gap is the smallest difference between two of
+        the first k eigenvalues of the second moment. See Bao et al. 2020, Theorem 5; the half is
+        the factor ½ of their Algorithm 1.
         """
         return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
@@ -362,11 +366,18 @@ class GeneralizedHebbianRule(Rule):
         return TiedWeights(namespace(encoded).tril(code_moment) @ weights.encoder - encoded)
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return twice the largest eigenvalue: the convergence rate along the first component."""
+        """Return twice the largest eigenvalue of the second moment, for the step size.
+
+        It is the convergence rate along the first component.
+        """
         return 2 * scalar(spectrum.values[0])
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return the smallest difference between two of the first k + 1 eigenvalues."""
+        """Return the rate at which the latents align with the principal axes.
+
+        It is the smallest difference between two of the first k + 1 eigenvalues of the second
+        moment.
+        """
         return min(inner_gap(values, k), outer_gap(values, k))
 
 
@@ -399,8 +410,9 @@ class BrockettRule(Rule):
         """Return the negative of the Riemannian gradient of Brockett's cost tr(WΣWᵀD).
 
         W (k × m) are the weights with orthonormal rows, Σ (m × m) is the second moment of the data
-        and D the diagonal matrix of `ranks`. The Euclidean gradient is 2DWΣ. Its projection on the
-        tangent space subtracts (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM − (DM − MD).
+        and D the diagonal matrix of the latents' weights (`ranks`). The Euclidean gradient is 2DWΣ.
+        Its projection on the tangent space subtracts (DM + MD)W with M = WΣWᵀ, and DM + MD = 2DM −
+        (DM − MD).
         """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
@@ -415,14 +427,19 @@ class BrockettRule(Rule):
         return TiedWeights(orthonormal_rows(weights.encoder))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return four times the largest eigenvalue of the second moment times the largest rank."""
+        """Return a bound on the curvature: four times largest eigenvalue times largest rank.
+
+        The eigenvalue is that of the second moment of the data; the ranks are the weights of the
+        latents in Brockett's cost.
+        """
         return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return min(g/k, 2d_k(σ_k² − σ_{k+1}²)).
+        """Return the rate at which the latents align with the principal axes.
 
-        σ₁² ≥ σ₂² ≥ … are the eigenvalues of the second moment, g is the smallest difference between
-        two of the first k, and d_k is the last entry of `ranks`.
+        It is min(g/k, 2d_k(σ_k² − σ_{k+1}²)), where σ₁² ≥ σ₂² ≥ … are the eigenvalues of the second
+        moment, g is the smallest difference between two of the first k, and d_k is the weight of
+        the last latent in Brockett's cost (the last entry of `ranks`).
         """
         last = float(to_numpy(self.ranks)[-1])
         return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))
@@ -470,7 +487,10 @@ class NestedDropoutRule(Rule):
         return self.drawn(weights, covariance).direction(weights, covariance)
 
     def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
-        """Draw one prefix length per row, and return the rule that always uses these lengths."""
+        """Draw one prefix length per row, and return the rule that always uses these lengths.
+
+        A prefix length of b keeps the first b latents of a row.
+        """
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
         return DrawnPrefixes(self, like(self.rng.random(shape), weights.encoder))
 
@@ -515,18 +535,18 @@ class NestedDropoutRule(Rule):
         return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
 
     def expected(self, objective: Rule) -> Rule:
-        """Return `objective`: the loss in expectation over the masks."""
+        """Return `objective`, the expectation of this rule's loss over its random masks."""
         return objective
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:
-        """Return an object that draws, for each of `n_rows` rows, the number behind its mask."""
+        """Return an object that draws, for each row, the random number that determines its mask."""
         return PrefixNumbers(self.prior, rng, n_rows)
 
     def _masks(self, drawn: Array, width: int) -> Array:
         """Return masks (…, n, width) of zeros and ones for the first `width` latents of n rows.
 
         Latent i of a row is kept if the uniform number drawn for the row, in `drawn` (…, n), is at
-        least the probability of a prefix shorter than i.
+        least the probability that fewer than i latents are kept.
         """
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
@@ -535,6 +555,8 @@ class NestedDropoutRule(Rule):
 @dataclass(frozen=True, slots=True)
 class DrawnPrefixes(Rule):
     """Nested dropout with prefix lengths that were drawn before and stay fixed.
+
+    A prefix length of b keeps the first b latents of a row.
 
     Parameters
     ----------
@@ -550,7 +572,10 @@ class DrawnPrefixes(Rule):
     needs_rows = True
 
     def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Return the gradient of the reconstruction loss with the fixed prefix lengths."""
+        """Return the gradient of the reconstruction loss with the fixed prefix lengths.
+
+        A prefix length of b keeps the first b latents of a row.
+        """
         return self.rule.sampled(weights, covariance, self.numbers)
 
 

@@ -50,7 +50,7 @@ eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
 def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
-    """Fit the model by the solver that `options` name.
+    """Fit the model by the solver that the estimator's arguments name.
 
     Parameters
     ----------
@@ -203,10 +203,10 @@ def _hint(method: Method, training: DescentSettings) -> str:
 
 
 def _warm_start(method: Method, previous: Any, start: Any) -> Any:
-    """Return the first weights of descent: those of an earlier fit, converted for `method`.
+    """Return the weights from which descent starts: those of an earlier fit, for `method`.
 
-    If the weights `previous` do not have the shape of the random weights `start`, warn and return
-    `start`.
+    They are converted to the type that the method trains. If the weights `previous` do not have the
+    shape of the random weights `start`, warn and return `start`.
     """
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
@@ -221,7 +221,7 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
 def _batch_rows(
     options: Options, method: Method, covariance: Any, solver: LinearSolver
 ) -> int | None:
-    """Return the number of rows per step; None if a step uses only the second moment."""
+    """Return the number of rows per step; None if a step uses the second moment of all rows."""
     if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]
@@ -294,7 +294,7 @@ def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> floa
 
 
 def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Array) -> Any:
-    """Return random first weights for k latents and m features.
+    """Return random initial weights for k latents and m features.
 
     The entries are independent and normal with standard deviation `scale`. `ref` is an array whose
     library, dtype and device are used.
@@ -305,7 +305,10 @@ def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Ar
 
 
 def solve_exact(method: Method, spectrum: Spectrum, k: int) -> Any:
-    """Return the weights of the method's optimum for k latents, computed from the eigenpairs."""
+    """Return the weights at the method's optimum for k latents, in closed form.
+
+    They are computed from `spectrum`, the leading eigenpairs of the second moment of the data.
+    """
     return method.objective.minimizer(spectrum, k)
 
 
@@ -424,12 +427,19 @@ class ReducedVariance:
         self.full: Any = None
 
     def move_anchor(self, weights: Any) -> Any:
-        """Make `weights` the anchor, and return the direction of all rows at these weights."""
+        """Make `weights` the anchor, and return the direction of all rows at these weights.
+
+        The anchor are the weights at which directions of batches are corrected by that of all rows.
+        """
         self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
         return self.full
 
     def __call__(self, weights: Any, batch: Covariance) -> Any:
-        """Return the corrected direction of a batch at `weights`."""
+        """Return the direction of a batch at `weights`, corrected to have less noise.
+
+        The direction of the batch at earlier weights (the anchor) is subtracted, and that of all
+        rows at the anchor is added.
+        """
         if self.exact:
             return self.rule.direction(weights, batch)
         rule = self.rule.drawn(weights, batch)

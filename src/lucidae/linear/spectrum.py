@@ -76,7 +76,7 @@ class Spectrum:
 
         The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
         Eigenvalues that were not computed, because there are fewer rows than features, are zero as
-        well. The result is therefore the same for eigenvalues from rows and from a moment.
+        well. The result is therefore the same for eigenvalues from rows and from a second moment.
         """
         values = to_numpy(self.values)
         floor = machine_epsilon(self.values) * self.n_features * values[0]

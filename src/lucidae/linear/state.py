@@ -146,8 +146,9 @@ class LinearState(FittedState):
     def _seen_after(self, X: Any, weights: Array | None) -> tuple[Any, Probe | None]:
         """Return the second moment of all rows of a stream, and its probe, after one more batch.
 
-        The probe compares the second moment with the rows. Both are None if the second moment of
-        the earlier rows is not known or if there are too many features.
+        The probe (mean and scatter of the rows along random directions) shows whether the second
+        moment is correct. Both are None if the second moment of the earlier rows is not known or if
+        there are too many features.
         """
         before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)

@@ -126,7 +126,7 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Return the state that continues from the weights, mean and variances of `model`."""
+        """Return the state that continues from weights, mean and variances of a fitted model."""
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
@@ -144,7 +144,7 @@ class StreamFit:
         )
 
     def check_continued(self, options: Options) -> None:
-        """Raise a ValueError if the method or the number of latents differs from the stream's."""
+        """Raise an error if method or number of latents differ from those of earlier batches."""
         k = int(self.state.weights.encoder.shape[-2])
         wanted = options.n_components if isinstance(options.n_components, int) else k
         if wanted != k or options.method != self.method.name:

@@ -40,7 +40,7 @@ def zero_latents(values: Vector, penalties: Vector) -> Vector:
 
     These are the latents whose penalty is not below their eigenvalue, where the smallest of the k
     penalties belongs to the largest of the eigenvalues `values`. Each of them adds 1/k to the
-    subspace and alignment distances.
+    decoder's distances from the principal subspace and from the principal axes.
     """
     values, penalties = np.asarray(values, dtype=float), np.asarray(penalties, dtype=float)
     rank = np.argsort(np.argsort(penalties, kind="stable"))

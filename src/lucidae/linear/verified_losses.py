@@ -45,7 +45,7 @@ class LossTerms:
 def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> Estimate | None:
     """Return the loss of the weights by the definition of the objective, with its rounding error.
 
-    None for a linear VAE whose noise variance is zero.
+    The result is None for a linear VAE whose noise variance is zero.
     """
     encoder, atoms = weights.encoder, weights.atoms
     if isinstance(objective, ExpectedNestedDropout):
@@ -81,8 +81,8 @@ def _prefix_loss(products: LossTerms, b: int, trace: float, m: int) -> Estimate:
 def residual_variance(encoder: Vector, atoms: Vector, data: Data, products: LossTerms) -> Estimate:
     """Return the reconstruction loss tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), with its rounding error.
 
-    W₁ is the encoder, W₂ᵀ = `atoms`, and Σ the second moment. The matrix Σ is used if `data` has
-    it; otherwise the sums in `products`.
+    W₁ is the encoder, W₂ᵀ = `atoms` the transposed decoder, and Σ the second moment of the data.
+    The matrix Σ is used if `data` has it; otherwise the sums in `products`.
     """
     if data.matrix is None:
         return _prefix_loss(products, len(encoder), data.trace, data.n_features)
@@ -99,10 +99,11 @@ def residual_variance(encoder: Vector, atoms: Vector, data: Data, products: Loss
 def _negative_elbo(
     objective: LinearVAE, weights: Any, whole: Estimate, products: LossTerms
 ) -> Estimate | None:
-    """Return the negative ELBO of a linear VAE, with its rounding error.
+    """Return the loss of a linear VAE, with its rounding error; None if the noise variance is 0.
 
-    It is the expected negative Gaussian log-likelihood plus the Kullback-Leibler divergence of the
-    posterior from N(0, I). `whole` is the reconstruction loss. None if the noise variance is 0.
+    The loss is the negative evidence lower bound (ELBO): the expected negative Gaussian
+    log-likelihood plus the Kullback-Leibler divergence of the posterior from N(0, I). `whole` is
+    the reconstruction loss.
     """
     k, m = weights.encoder.shape
     given = objective.noise

@@ -96,13 +96,13 @@ class Data:
 
     @property
     def rounding(self) -> float:
-        """Variance that the rounding errors of the mean alone give, as of constant rows."""
+        """Variance that constant rows would seem to have, due to rounding errors of the mean."""
         size = FEWEST_ROUNDINGS * EPS * norm(self.mean)
         return size * size  # infinite for a huge mean, where ** would raise an error
 
     @property
     def varies(self) -> bool:
-        """Whether the total variance is more than rounding errors of the mean."""
+        """Whether the total variance is more than the rounding errors of the mean explain."""
         return self.trace > self.rounding
 
     def apply(self, rows: Vector) -> Vector:
@@ -351,18 +351,21 @@ class Leading:
         return _gaps(np.append(self.values[:k], self.outside))
 
     def resolution(self) -> float:
-        """Return the eigengap above which rounding errors do not hide a principal axis."""
+        """Return the eigengap above which rounding errors do not hide a principal axis.
+
+        The eigengap is the distance of an eigenvalue to the nearest other one.
+        """
         return max(IDENTIFIABLE * self.error, _TINY)
 
     def unidentifiable(self, k: int) -> Vector:
-        """Return those of the numbers 1, …, k whose component has too small an eigengap.
+        """Return the numbers, from 1 to k, of components whose eigenvalue is too close to another.
 
-        Too small is a distance to the nearest other eigenvalue of at most `resolution()`.
+        Too close is a distance to the nearest other eigenvalue of at most `resolution()`.
         """
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
     def times(self, factor: float) -> Leading:
-        """Return the same object for the second moment multiplied by `factor`."""
+        """Return the same values and distances for the second moment multiplied by `factor`."""
         return replace(
             self,
             values=factor * self.values,
@@ -373,7 +376,11 @@ class Leading:
         )
 
     def determined(self, k: int) -> bool:
-        """Return whether eigenvalue k exceeds the next one by more than `resolution()`."""
+        """Tell whether eigenvalue k exceeds the next one by more than rounding errors.
+
+        They are those that `resolution` returns; otherwise the principal subspace is not
+        determined.
+        """
         return bool(self.values[k - 1] - self.outside > self.resolution())
 
 
@@ -466,7 +473,10 @@ def _unit_rows(rows: Vector) -> Vector:
 
 
 def _misalignments(atoms: Vector, axes: Vector) -> Vector:
-    """Return, for each column of `axes`, its smallest squared sine to a row of `atoms`."""
+    """Return, for each principal axis, its smallest squared sine to a decoder column.
+
+    The axes are the columns of `axes`, and the decoder's columns are the rows of `atoms`.
+    """
     units = _unit_rows(atoms)
     found = np.ones(axes.shape[1])
     for i, axis in enumerate(axes.T):
@@ -479,8 +489,9 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
 def _bounded(data: Data, atoms: Vector) -> Leading:
     """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
-    They follow from the residuals ΣQ − QΘ of an orthonormal basis Q of the decoder's span with Ritz
-    values Θ, and from a bound on the eigenvalues of the second moment Σ outside of that span.
+    They follow from the residuals ΣQ − QΘ of an orthonormal basis Q of the decoder's span, where Σ
+    is the second moment and Θ are the eigenvalues of QᵀΣQ (Ritz values), and from a bound on the
+    eigenvalues of Σ outside of that span.
     """
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
@@ -513,7 +524,10 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
 
 
 class _Latents(NamedTuple):
-    """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w."""
+    """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w.
+
+    Σ is the second moment of the data.
+    """
 
     quotients: Vector
     residuals: Vector
@@ -583,9 +597,11 @@ def _misalignment_bounds(
 ) -> Vector:
     """Return, for each principal axis, an upper bound on its squared sine to a decoder column.
 
-    A decoder column w with Rayleigh quotient ρ is assigned to the axis of the nearest Ritz value.
-    The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the intervals that
-    contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets 1.
+    A decoder column w of unit length with Rayleigh quotient ρ = wᵀΣw, for the second moment Σ, is
+    assigned to the axis of the nearest Ritz value (eigenvalue of Σ restricted to the decoder's
+    span). The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the
+    intervals that contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets
+    1.
     """
     found = np.ones(len(values))
     for quotient, size in zip(*latents, strict=True):

@@ -2,8 +2,8 @@
 
 The directions of the update rules are implemented here a second time, and losses and minima in
 `verified_losses`, by naive formulas that share no code with the solvers. A mistake in a solver is
-therefore not repeated in its certificate. For methods that users register themselves, the gap is
-computed from the value and the minimum that the objective returns.
+therefore not repeated in its certificate. For methods that users register themselves, the loss and
+its minimum are those that the objective returns.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def _loss_figures(
     products: LossTerms,
     declared: bool,
 ) -> tuple[Estimate | None, Estimate | None, float]:
-    """Return the loss, its global minimum, and the number by which the gap is divided.
+    """Return the loss, its global minimum, and the number by which their difference is divided.
 
     Loss and minimum are None if they are not known. `declared` says whether to take them from the
     objective instead of computing them here.
@@ -331,7 +331,7 @@ def _loss_figures(
 
 
 def _within_trace(upper: Vector, trace: float) -> Vector:
-    """Return bounds on descending eigenvalues that do not add up to more than the trace."""
+    """Return bounds on descending eigenvalues, lowered so that their sum is at most the trace."""
     left = trace - (np.cumsum(upper) - upper)
     return np.minimum(upper, np.maximum(left, 0.0))
 
@@ -454,8 +454,9 @@ def _gathered(weights: Any, encoder: Vector, atoms: Vector) -> tuple[Vector, ...
 def _nested_gradient(prior: Vector, weights: Any, products: LossTerms) -> tuple[Vector, Vector]:
     """Return the gradients of the expected nested-dropout loss for encoder and decoder.
 
-    `prior` contains the probability of each prefix length; the gradients of the losses of all
-    prefixes are multiplied by these probabilities and summed.
+    Nested dropout keeps the first b latents, where the prefix length b is random. `prior` contains
+    the probability of each prefix length; the gradients of the losses of all prefixes are
+    multiplied by these probabilities and summed.
     """
     encoder, atoms = np.zeros_like(weights.encoder), np.zeros_like(weights.atoms)
     for b, p in enumerate(prior, start=1):
@@ -472,10 +473,11 @@ def _elbo_gradient(
     data: Data,
     halves: tuple[Vector, Vector],
 ) -> tuple[Vector, ...]:
-    """Return the gradient of the negative ELBO of a linear VAE, one array per field of the weights.
+    """Return the gradient of a linear VAE's loss, one array per field of the weights.
 
-    `given` is the fixed noise variance, or None if it is learned. `halves` contains half of the
-    gradients of the reconstruction loss for encoder and decoder.
+    The loss is the negative evidence lower bound (ELBO). `given` is the fixed noise variance, or
+    None if it is learned. `halves` contains half of the gradients of the reconstruction loss for
+    encoder and decoder.
     """
     m = data.n_features
     noise = math.exp(float(weights.log_noise[0, 0])) if given is None else given

@@ -93,7 +93,7 @@ ROOM = 2.0**32
 def with_room(*arrays: Array) -> tuple[Array, ...]:
     """Return the arrays, all divided by `ROOM` if sums of their entries could overflow.
 
-    For results that do not depend on a common factor of the arrays.
+    It is used for results that do not depend on a common factor of the arrays.
     """
     limit = float(namespace(arrays[0]).finfo(arrays[0].dtype).max) / ROOM
     if max(largest(array) for array in arrays) <= limit:

@@ -1,4 +1,4 @@
-"""Metrics of linear networks: distances from the principal components, and importance scores."""
+"""Metrics of linear networks: distances from principal components, importance of hidden units."""
 
 from __future__ import annotations
 
@@ -224,7 +224,11 @@ def importance_scores(U: Any, V: Any) -> Array:
 
 
 def _scores_of(U: Any, V: Any) -> tuple[Array, Array, Array]:
-    """Return the importance scores, and the validated U and V."""
+    """Return the importance scores of the hidden units, and the validated weights U and V.
+
+    The score of a unit is the norm of its outgoing weights (a column of U) times that of its
+    incoming weights (a column of V).
+    """
     outgoing, incoming = pair(U, V, ("U", "V"))
     same = outgoing.shape[-1] == incoming.shape[-1]
     require(

@@ -1,4 +1,7 @@
-"""Posterior collapse: which latents are used, and whether the collapse of the others is optimal."""
+"""Posterior collapse of VAEs: which latents are used, and whether the others' collapse is optimal.
+
+A latent collapses if its posterior becomes equal to its prior.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ _HEADER = ("latent", "KL", "variance", "spread", "active", "collapse")
 class CollapseReport:
     """Which latents of a VAE are used, and whether the collapse of the others is optimal.
 
-    The result of `lucidae.nn.collapse_report`.
+    A latent collapses if its posterior becomes equal to its prior. The report is the result of
+    `lucidae.nn.collapse_report`.
 
     Parameters
     ----------
@@ -97,7 +101,7 @@ class CollapseReport:
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
-        """Whether the collapse of each latent is optimal; None if the latent is active.
+        """Whether the collapse of each latent to its prior is optimal; None for active latents.
 
         It is also None if this is not known, because the decoder is not linear.
         """
@@ -438,9 +442,10 @@ def _linear_comparison(
 ) -> tuple[Tensor | None, int | None]:
     """Return the likelihood ratio of each latent, and how many latents a linear VAE would use.
 
-    The ratios are those of `CollapseReport.gains`, None unless the decoder is linear. The linear
-    VAE has the noise variance of the model. Both are None if that is not known, or if there are too
-    many features.
+    A ratio above 1 means that using the latent would increase the likelihood (see
+    `CollapseReport.gains`); the ratios are None unless the decoder is linear. The linear VAE has
+    the noise variance of the model. Both are None if that is not known, or if there are too many
+    features.
     """
     noise = _noise_of(model)
     if found.moment is None or noise is None:
@@ -469,10 +474,11 @@ def linear_decoder_of(model: Any) -> Tensor | None:
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
     """Return the largest variance of the data outside the decoder's range, divided by the noise.
 
-    A collapsed latent whose decoder column can be chosen freely would increase the likelihood if
-    the result exceeds 1. Outside the range of the decoder the model covariance is C = γI with the
-    noise variance γ, so that vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv) for a direction v and the data
-    covariance Σ (`sigma`). Its maximum is the largest eigenvalue of the restricted Σ divided by γ.
+    A latent that has collapsed to its prior, but whose decoder column can be chosen freely, would
+    increase the likelihood if the result exceeds 1. Outside the range of the decoder the model
+    covariance is C = γI with the noise variance γ, so that vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv) for a
+    direction v and the data covariance Σ (`sigma`). Its maximum is the largest eigenvalue of the
+    restricted Σ divided by γ.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
     outside = basis.mT @ sigma.to(basis) @ basis

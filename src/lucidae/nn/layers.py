@@ -44,7 +44,7 @@ def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[A
 
 
 def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
-    """Raise an error unless two linear layers can follow each other.
+    """Raise an error unless the second of two linear layers can follow the first.
 
     The outputs of the first must be as many as the inputs of the second. Weights are not read;
     `names` are the names of the layers in the message.

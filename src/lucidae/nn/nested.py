@@ -95,7 +95,8 @@ class NestedDropout(nn.Module):
     def draw_lengths(self, codes: Tensor) -> Tensor:
         """Return random prefix lengths, shaped to broadcast over `codes`.
 
-        One length is drawn for each sample, or one for all, according to the setting `draw`.
+        A prefix of length b consists of the first b latents. One length is drawn for each sample,
+        or one for all, according to the setting `draw`.
         """
         count = codes.shape[0] if self.draw == "sample" and codes.ndim > 1 else 1
         # Inverse of the distribution function. Without its last value, which rounding may leave
@@ -131,7 +132,8 @@ class NestedDropout(nn.Module):
 def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     """Return the probabilities of the prefix lengths 1, …, `dim` from a name or an array.
 
-    An array that is not a probability distribution is an error.
+    A prefix of length b consists of the first b latents. An array that is not a probability
+    distribution is an error.
     """
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
@@ -144,12 +146,12 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"prior={prior!r} was given, expected 'geometric', 'uniform', or an array with the "
-            "probability of each prefix length."
+            "probability of each number of leading latents."
         ) from error
     if probabilities.shape != (dim,):
         raise ValueError(
             f"prior has shape {probabilities.shape}, expected ({dim},): one probability for each "
-            "prefix length."
+            "number of leading latents."
         )
     positive = np.isfinite(probabilities).all() and (probabilities >= 0).all()
     if not positive or not np.isclose(probabilities.sum(), 1.0, rtol=1e-6):
@@ -218,10 +220,13 @@ def prefix_losses(
     dim = codes.shape[1]
     chosen = range(1, dim + 1) if prefixes is None else prefixes
     if not isinstance(chosen, Iterable) or getattr(chosen, "ndim", 1) == 0:
-        raise ValueError(f"prefixes={prefixes!r} was given, expected lengths such as [1, 2, 4].")
+        raise ValueError(
+            f"prefixes={prefixes!r} was given, expected numbers of leading latents such as [1, 2, "
+            "4]."
+        )
     lengths = [check_integer(length, "prefixes", low=1, high=dim) for length in chosen]
     if not lengths:
-        raise ValueError("prefixes is empty, expected at least one length.")
+        raise ValueError("prefixes is empty, expected at least one number of leading latents.")
     if loss is None and isinstance(decoder, nn.Linear):
         _check_decoder(decoder, codes, target)
         return _linear_prefix_losses(codes, decoder, target)[[b - 1 for b in lengths]]
@@ -261,9 +266,10 @@ def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor
 def _stacked_prefix_losses(
     codes: Tensor, decoder: Any, target: Tensor, lengths: list[int], loss: Any
 ) -> Tensor:
-    """Return the loss of each prefix length, from one call of the decoder on all of them.
+    """Return the loss of each prefix length, from one call of the decoder on all prefixes.
 
-    The prefixes are stacked along the batch axis.
+    The prefix of length b consists of the first b latents; the others are zero. The prefixes of all
+    samples are joined along the batch axis.
     """
     count, (size, dim) = len(lengths), codes.shape
     cut = torch.tensor(lengths, device=codes.device)[:, None, None]

@@ -317,7 +317,10 @@ class GaussianHead(nn.Module):
         return f"{shape}, covariance={self.covariance!r}, floor={self.floor:g}"
 
     def _factor_size(self) -> int:
-        """Return the number of predicted covariance entries besides the k deviations."""
+        """Return the number of predicted covariance entries besides the k standard deviations.
+
+        k is the number of latents.
+        """
         k = self.latent_dim
         return {"full": k * (k - 1) // 2, "diagonal": 0, "low_rank": k * self.rank}[self.covariance]
 
@@ -358,7 +361,10 @@ def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRa
 
 
 def _coupled(head: Any, features: Tensor) -> Tensor:
-    """Return the predicted entries of the factor, multiplied by ``head.coupling``."""
+    """Return the predicted entries of the covariance factor, multiplied by ``head.coupling``.
+
+    The coupling is a number from 0 (independent latents) to 1 (the covariance as predicted).
+    """
     return head.coupling * full_precision(head.factor(features))
 
 

@@ -70,7 +70,10 @@ class CodeRecorder:
 
     def _arrive(self, kept: Tensor, _gradient: Tensor) -> None:
         # A graph that is retained may be traversed more than once.
-        """Record codes that ``backward`` has reached, once; this is a hook on the codes."""
+        """Record the codes (outputs of the encoder) that ``backward`` has reached, once.
+
+        This is a hook on the codes.
+        """
         if not any(kept is other for other in (*self.codes, *self._arriving)):
             self._arriving.append(kept)
 
@@ -82,12 +85,15 @@ class CodeRecorder:
         self._cleared = self._weight.grad is None
 
     def _after_gradient(self, _weight: Tensor) -> None:
-        """Assign the codes of this backward pass to the gradient that was just accumulated."""
+        """Assign the codes of this backward pass to the gradient that was just accumulated.
+
+        The codes are the outputs of the encoder.
+        """
         self.codes = self._arriving if self._cleared else [*self.codes, *self._arriving]
         self._arriving = []
 
     def clear(self) -> None:
-        """Drop the codes that belong to the present gradients."""
+        """Drop the codes (outputs of the encoder) that belong to the present gradients."""
         self.codes = []
 
     def remove(self) -> None:
@@ -302,7 +308,10 @@ def _rebuild(
 
 
 def refuse_rescaling(optimizer: Any) -> None:
-    """Raise an error for an optimizer whose step would not apply a rotation as it is."""
+    """Raise an error for an optimizer that does not subtract a multiple of the given direction.
+
+    Its steps would distort the rotation of the latents that is added to the gradients.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
             f"optimizer is of type {type(optimizer).__name__}, expected a torch.optim.Optimizer."

@@ -309,7 +309,10 @@ class VAE(nn.Module):
         return self.decoder(check_tensor(z, "z", ("B", self.latent_dim), self.head.mean.weight))
 
     def forward(self, x: Tensor) -> Evidence:
-        """Return −ELBO of a batch and its parts, from one random sample of each posterior."""
+        """Return the loss of a batch and its parts, from one random sample of each posterior.
+
+        The loss is the negative evidence lower bound (ELBO).
+        """
         posterior = self.encode(x)
         decoded = full_precision(self.decode(posterior.rsample()))
         if decoded.shape != x.shape:
@@ -336,7 +339,10 @@ class VAE(nn.Module):
 
 
 def _as_tensor(dictionary: Any) -> Tensor:
-    """Return a dictionary matrix as a tensor of real numbers; anything else is an error."""
+    """Return the dictionary, a matrix with one column per latent, as a tensor of real numbers.
+
+    Anything else than a matrix of real numbers is an error.
+    """
     try:
         columns = torch.as_tensor(dictionary)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -355,12 +361,12 @@ def _as_tensor(dictionary: Any) -> Tensor:
 class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
-    This is the model of Wipf 2023, eq. 5, for a dictionary Φ of shape (d, κ) and trained weights w.
-    The posterior of a sample x has the mean W_z x with a trained matrix W_z, and the covariance SSᵀ
-    with one trained factor S for all samples. Minimised over the encoder, its loss is, up to a
-    factor and a constant, the energy that `lucidae.SparseVAE` minimises directly (Wipf 2023, eq. 18
-    for a full and eq. 50 for a diagonal covariance). This module minimises it by gradient descent,
-    as larger networks are trained.
+    This is the model of Wipf 2023, eq. 5, for latents z, a dictionary Φ of shape (d, κ) and trained
+    weights w. The posterior of a sample x has the mean W_z x with a trained matrix W_z, and the
+    covariance SSᵀ with one trained factor S for all samples. Minimised over the encoder, its loss
+    is, up to a factor and a constant, the loss (energy) that `lucidae.SparseVAE` minimises directly
+    (Wipf 2023, eq. 18 for a full and eq. 50 for a diagonal covariance). This module minimises it by
+    gradient descent, as larger networks are trained.
 
     Parameters
     ----------
@@ -432,11 +438,14 @@ class DictionaryVAE(nn.Module):
         return torch.square(self.weight.detach())
 
     def linear_decoder(self) -> Tensor:
-        """Return the decoder's matrix Φ diag(w), shape (d, κ): dictionary columns times weights."""
+        """Return the decoder's matrix Φ diag(w), shape (d, κ).
+
+        It consists of the κ columns of the dictionary Φ times their weights w.
+        """
         return self.dictionary * self.weight
 
     def encode(self, x: Tensor) -> FullGaussian | DiagonalGaussian:
-        """Return the Gaussian posterior of each sample, for x of shape (B, d)."""
+        """Return the Gaussian posterior of each of B samples x with d entries, shape (B, d)."""
         mean = self._rows(x) @ self.encoder.mT
         scale = nn.functional.softplus(self.raw_scale) + SMALLEST_SCALE
         if self.covariance == "diagonal":
@@ -444,19 +453,25 @@ class DictionaryVAE(nn.Module):
         return FullGaussian(mean, torch.tril(self.below, -1) + torch.diag(scale))
 
     def decode(self, z: Tensor) -> Tensor:
-        """Return the decoded means of shape (B, d) for latents z of shape (B, κ)."""
+        """Return the decoded means of B samples, shape (B, d), for latents z of shape (B, κ).
+
+        The dictionary has d rows and κ columns, one per latent.
+        """
         check_tensor(z, "z", ("B", self.latent_dim), self.encoder)
         return z.to(self.encoder.dtype) @ self.linear_decoder().mT
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Return the sparse codes of samples x, shape (B, κ): posterior means times the weights w.
+        """Return the sparse codes of B samples x, shape (B, κ): posterior means times weights w.
 
-        They are the coefficients of the dictionary columns (Wipf 2023, Theorem 4.1).
+        They are the coefficients of the κ columns of the dictionary (Wipf 2023, Theorem 4.1).
         """
         return self.encode(x).mean * self.weight
 
     def forward(self, x: Tensor) -> Evidence:
-        """Return −ELBO of a batch of shape (B, d), and its parts."""
+        """Return the loss of a batch of B samples with d entries, shape (B, d), and its parts.
+
+        The loss is the negative evidence lower bound (ELBO).
+        """
         x = self._rows(x)
         posterior = self.encode(x)
         squared_error = self._squared_error(x, posterior)
@@ -465,11 +480,12 @@ class DictionaryVAE(nn.Module):
         return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
 
     def energy(self, x: Tensor) -> float:
-        """Return the energy of all samples x, as in Wipf 2023, eq. 18 (full) and eq. 50 (diagonal).
+        """Return the energy (loss) of all samples x, as in Wipf 2023, eq. 18 or eq. 50.
 
-        "Full" and "diagonal" refer to the posterior covariance. The energy is −2 ELBO, summed over
-        samples, without the constant d log 2π per sample of d entries. It is an upper bound of
-        `SparseVAE.energy_` at the same relevances, with equality at the best encoder.
+        Equation 18 is for a full posterior covariance, equation 50 for a diagonal one. The energy
+        is −2 times the evidence lower bound (ELBO), summed over samples, without the constant d log
+        2π per sample of d entries. It is an upper bound of `SparseVAE.energy_` at the same
+        relevances (prior variances), with equality at the best encoder.
         """
         if not torch.isfinite(self._rows(x)).all():
             raise ValueError("x contains NaN or infinity. Remove or impute those entries first.")

@@ -84,12 +84,12 @@ class Card:
 
     @property
     def headline(self) -> str:
-        """The first line of the subject as text, without the title before its last colon."""
+        """The first line of the shown object as text, without the title before its last colon."""
         return str(self.subject).partition("\n")[0].rpartition(": ")[2]
 
     @property
     def html(self) -> str:
-        """The HTML representation of the subject."""
+        """The HTML representation of the object that the card shows."""
         return str(self.subject._repr_html_())
 
 

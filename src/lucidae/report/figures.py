@@ -33,7 +33,7 @@ def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
         left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
         left.set(title="Variance of each component", xlabel="component", ylabel="variance")
         right.plot(order + 1, np.cumsum(shares), marker="o", color=LIGHT["blue"])
-        right.set(title="Explained variance of the first k", xlabel="k", ylim=(0, 1.03))
+        right.set(title="Variance explained by the first k", xlabel="k", ylim=(0, 1.03))
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
         for axes, place in ((left, chosen - 0.5), (right, chosen)):
             axes.axvline(place, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
@@ -176,11 +176,11 @@ def curves(
 
 
 def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str, str]]:
-    """Return the names of curves that `curves` draws over each other, as pairs (hidden, above).
+    """Return pairs of curves, by name, of which the second hides the first in a plot.
 
-    The second curve of a pair covers the first. A curve is covered if a later curve passes nine
-    tenths of its points at less than a hundredth of the height of the figure, on a logarithmic
-    axis.
+    Curves are drawn by `curves` in the order of `series`. A curve is hidden if a later curve is so
+    close to nine tenths of its points that the distance is less than a hundredth of the height of
+    the figure, on a logarithmic axis.
 
     Parameters
     ----------
@@ -255,6 +255,8 @@ def relevances(
     values: Series, support: Series, names: Sequence[str], truth: Series | None
 ) -> Figure:
     """Draw the relevance of each column, and mark the significant and the true columns.
+
+    The relevance of a column is the prior variance of its coefficients.
 
     Parameters
     ----------

@@ -141,12 +141,12 @@ def solve_batch(
         full, diagonal, or none ("point", the deterministic autoencoder).
     noise_variance : float, array of shape (B,) or "learn"
         Noise variance of all problems or of each problem. "learn" learns it together with the
-        relevances, which is safe for at most half as many columns as rows.
+        relevances (prior variances), which is safe for at most half as many columns as rows.
     solver : {"auto", "mm", "em", "mackay"}
-        How the full energy is minimised: by majorise–minimise (MM), expectation–maximisation (EM)
-        or MacKay's rule. The other posteriors have one update each. On a CPU "auto" solves one
-        problem after the other, as `SparseVAE` does. On an accelerator it updates all of them at
-        once: by EM for one or two responses, by MacKay's rule for more.
+        How the energy (loss) of the full posterior is minimised: by majorise–minimise (MM),
+        expectation–maximisation (EM) or MacKay's rule. The other posteriors have one update each.
+        On a CPU "auto" solves one problem after the other, as `SparseVAE` does. On an accelerator
+        it updates all of them at once: by EM for one or two responses, by MacKay's rule for more.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -280,7 +280,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
     """Return the solutions in the library and dtype of y; raise an error if they leave its range.
 
-    An error is also raised if coefficients that matter are too small for the dtype.
+    An error is also raised if coefficients with a large contribution are too small for the dtype.
     """
     xp = namespace(value.coef)
     for name, part in zip(value._fields, value, strict=True):
@@ -295,7 +295,7 @@ def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
 def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[Status, ...]:
     """Return the status of each problem: DIVERGED if its coefficients or energy are not finite.
 
-    All other problems keep the status of `solution`.
+    All other problems keep the status of `solution`. The energy is the loss that is minimised.
     """
     xp = namespace(value.coef)
     finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
@@ -308,8 +308,8 @@ def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[
 def _first_noise(problem: Problem) -> Array:
     """Return the noise variance from which learning starts, one for each normalised problem.
 
-    In units of the mean square response, this is the residual variance of least squares on all
-    columns, or 0.1 if there are not more rows than columns.
+    It is the residual variance of least squares on all columns, or 0.1 if there are not more rows
+    than columns, in units of the mean square response.
     """
     xp = namespace(problem.noise)
     spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
@@ -342,11 +342,12 @@ def _solve_one_by_one(
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Minimise the energies of all problems at once.
+    """Minimise the energies (losses) of all problems at once.
 
-    An update is repeated until a basin of attraction is chosen; Newton steps then find its minimum.
-    The update alone is repeated to the end if the noise variance is learned, there are too many
-    columns, the tolerance is coarse, or the energy does not allow Newton steps.
+    An update of the relevances (prior variances of the coefficients) is repeated until a basin of
+    attraction is chosen; Newton steps then find its minimum. The update alone is repeated to the
+    end if the noise variance is learned, there are too many columns, the tolerance is coarse, or
+    the energy does not allow Newton steps.
     """
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
@@ -369,15 +370,15 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
 
 
 def _given_rule(settings: BatchSettings) -> str:
-    """Return the name of the update asked for, or "mm" if the energy does not have that update."""
+    """Return the name of the update rule that was asked for; "mm" if the energy (loss) lacks it."""
     return settings.solver if settings.solver in settings.objective.rules else "mm"
 
 
 def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
     """Return the name of the update that chooses a basin of attraction, and its repetition limit.
 
-    With solver="auto" this is EM for one or two responses and MacKay's rule for more; otherwise it
-    is the update that was asked for.
+    With solver="auto" this is expectation–maximisation (EM) for one or two responses and MacKay's
+    rule for more; otherwise it is the update that was asked for.
     """
     objective = settings.objective
     if settings.solver == "auto" and objective.exact_coordinates:
@@ -393,8 +394,8 @@ def _update(
 ) -> BatchSolution[State]:
     """Repeat an update of the relevances on all problems at once, until each is stationary.
 
-    If `learn`, the noise variances are updated in the same steps; otherwise they are fixed. The
-    relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. If `learn`, the noise
+    variances are updated in the same steps; otherwise they are fixed.
     """
     update = objective.update(rule)
     xp = namespace(problem.noise)
@@ -438,10 +439,11 @@ def _intervals(example: Array) -> CheckIntervals:
 def _polish(
     basin: BatchSolution[State], marginal: Marginal, tolerance: float, limit: int
 ) -> BatchSolution[State]:
-    """Find the minimum of each problem's basin of attraction by damped Newton steps.
+    """Find the minimum of each problem's energy (loss) by damped Newton steps.
 
-    The steps are taken on all columns and for all problems at once. Steps on the free columns alone
-    would need fewer operations, but more kernel launches on the accelerator, which cost more.
+    The steps start in the basin of attraction that the updates have reached, and are taken on all
+    columns and for all problems at once. Steps on the free columns alone would need fewer
+    operations, but more kernel launches on the accelerator, which cost more.
     """
     start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
     stride = _intervals(start.noise).newton
@@ -466,7 +468,7 @@ def _in_units(
 
     The normalised problem has a square root of XXᵀ in place of the responses X. The coefficients of
     each response are therefore computed from the given dictionary and responses. The relevance of a
-    column is the prior variance of its coefficients.
+    column is the prior variance of its coefficients. The energy is the loss that is minimised.
     """
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
     coef = _posterior_means(dictionary, responses, relevance, noise)
@@ -474,7 +476,10 @@ def _in_units(
 
 
 def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
-    """Return the posterior mean of each problem, of shape (B, n, κ)."""
+    """Return the posterior means of the coefficients of B problems, of shape (B, n, κ).
+
+    Each problem has n responses and κ columns.
+    """
     xp = namespace(noise)
     sigma = covariance(X, relevance, noise)
     factor, _ = cholesky(sigma)
@@ -491,9 +496,11 @@ def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Arra
 
 
 def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
-    """Return the posterior means of ill-conditioned problems, without forming Σ.
+    """Return the posterior means of ill-conditioned problems, by QR factorisation.
 
-    With S = ΦW^½ and Sᵀ = BLᵀ, where Σ = LLᵀ, the mean W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
+    Let Φ be the dictionary of a problem, X its responses, W its relevances (prior variances) and Σ
+    = LLᵀ the covariance of a response, which is not formed. With S = ΦW^½ and Sᵀ = BLᵀ, the mean
+    W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
     """
     xp = namespace(X)
     roots = xp.sqrt(relevance)

@@ -189,10 +189,10 @@ NOISE_STATEMENTS = {
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
-    """Return the claim on the noise variance, which depends on how it was chosen.
+    """Return the claim that the noise variance has the value that follows from its choice.
 
-    Given: it is the given number. Learned: the energy is stationary in it. By cross-validation: it
-    is the mean squared error of predicting held-out rows.
+    If it was given, that is the given number; if it was learned, the energy (loss) is stationary in
+    it; with cross-validation it is the mean squared error of predicting held-out rows.
     """
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
@@ -224,7 +224,8 @@ def _noise_variance(figures: SparseFigures) -> Claim:
 def _energy(figures: SparseFigures) -> Claim:
     """Return the claim that the reported energy is the one at the fitted relevances.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The energy is the loss that was minimised, and the relevance of a column is the prior variance
+    of its coefficients.
     """
     name = "energy"
     statement = "the reported energy is the energy at the fitted relevances and noise variance"
@@ -234,7 +235,8 @@ def _energy(figures: SparseFigures) -> Claim:
         return _unknown(figures, name, statement, reference, why)
     claim = at_most(
         name, statement, reference, figures.energy_distance, ENERGY,
-        "The reported energy belongs to other relevances or to other data. Fit again.",
+        "The reported energy (loss) belongs to other relevances (prior variances) or to other "
+        "data. Fit again.",
     )  # fmt: skip
     return _reachable(claim, figures.reach)
 
@@ -252,7 +254,7 @@ def _predictive_variance(figures: SparseFigures) -> Claim:
         return _unknown(figures, name, statement, reference, why)
     claim = at_most(
         name, statement, reference, figures.variance_distance, FINEST,
-        "The relevances, the noise variance or the data have changed. Fit again.",
+        "The relevances (prior variances), the noise variance or the data have changed. Fit again.",
         error=figures.variance_error,
     )  # fmt: skip
     # Variances are differences of numbers of the size of γ cond(Σ), without an upper limit.
@@ -274,7 +276,10 @@ def _support(figures: SparseFigures) -> Claim:
 
 
 def _not_exact(figures: SparseFigures, name: str) -> Claim:
-    """Return a claim of uniqueness that does not apply because the fit is not exact."""
+    """Return a claim of uniqueness that does not apply because the fit is not exact.
+
+    Uniqueness means that no other set of as few columns represents the responses.
+    """
     why = (
         "Least squares on the active columns leaves a relative error of "
         f"{figures.exact_error:.2g}, and the theorem covers exact fits only."
@@ -283,7 +288,10 @@ def _not_exact(figures: SparseFigures, name: str) -> Claim:
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Return the claim that the representation is unique, proved by checking sets of columns."""
+    """Return the claim that no other set of as few columns represents the responses.
+
+    It is proved by checking sets of columns.
+    """
     name, count = "unique_in_general_position", figures.n_used
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
@@ -303,9 +311,10 @@ def _unique_in_general_position(figures: SparseFigures) -> Claim:
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
-    """Return the claim that the representation is unique, proved from the mutual coherence.
+    """Return the claim that no other set of as few columns represents the responses.
 
-    The mutual coherence is the largest absolute correlation of two columns of the dictionary.
+    It is proved from the mutual coherence, the largest absolute correlation of two columns of the
+    dictionary.
     """
     name, count = "unique_by_coherence", float(figures.n_used)
     if not figures.exact_error <= EXACT:
@@ -327,7 +336,7 @@ def _unique_by_coherence(figures: SparseFigures) -> Claim:
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
-    """Return the median ratio of successive norms of coefficient rows as a reported value."""
+    """Return a claim that reports the median ratio of successive norms of coefficient rows."""
     name = "row_scales"
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
     ratios = row_scale_ratios(figures.row_norms)
@@ -341,7 +350,10 @@ def _row_scales(figures: SparseFigures) -> Claim:
 
 
 def _posterior_collapse(figures: SparseFigures) -> Claim:
-    """Return the claim that no inactive column would lower the full energy if it were active."""
+    """Return the claim that no inactive column would lower the full energy if it were active.
+
+    The full energy is the loss of the VAE with a full posterior covariance.
+    """
     name = "posterior_collapse"
     collapsed = figures.n_columns - figures.n_active
     statement = (
@@ -384,10 +396,10 @@ def certify_coefficients(
     y : array-like of shape (d, n) or (d,)
         The responses.
     noise_variance : float, optional
-        Noise variance of the responses. If it is given, the claims about the energy are judged too,
-        at the relevances (prior variances) under which the coefficients would be the posterior
-        mean. If no such relevances exist, these claims fail. Without a noise variance they do not
-        apply.
+        Noise variance of the responses. If it is given, the claims about the energy (loss) are
+        judged too, at the relevances (prior variances) under which the coefficients would be the
+        posterior mean. If no such relevances exist, these claims fail. Without a noise variance
+        they do not apply.
     tol : float
         Distance to the optimality (KKT) conditions, a dimensionless number, that counts as optimal.
 

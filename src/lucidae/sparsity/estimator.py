@@ -336,7 +336,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return with_changes(found, self._state.changed_attributes(assigned))
 
     def _checked_objective(self, n_columns: int) -> Energy:
-        """Check the parameters that do not depend on data, and return the energy to minimise."""
+        """Check the parameters that do not depend on data; return the energy (loss) to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
         check_verbose(self.verbose)
@@ -353,7 +353,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return make_objective(self.posterior, as_penalty(self.penalty), groups)
 
     def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
-        """Minimise the energy on checked data, store the fitted state and return the solution."""
+        """Minimise the energy on checked data, store the fitted state and return the solution.
+
+        The energy is the loss that is minimised.
+        """
         targets = as_double(y if y.ndim == 2 else y[:, None])
         rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
         problem, units = rows.normalised(objective.groups)
@@ -373,9 +376,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _solve(
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
     ) -> Solution[State]:
-        """Find the noise variance and return the relevances that minimise the energy.
+        """Find the noise variance and return the relevances that minimise the energy (loss).
 
-        `rows` are the distinct training rows with their weights, `given` those passed to `fit`.
+        `rows` are the distinct training rows with their weights, `given` those passed to `fit`. The
+        relevance of a column is the prior variance of its coefficients.
         """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
@@ -406,10 +410,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _last_relevance(
         self, problem: Problem, units: Units, groups: Groups | None
     ) -> Array | None:
-        """Return the relevances of the last fit in the units of the new normalised problem.
+        """Return the relevances (prior variances) of the last fit, in normalised units.
 
-        Return None without `warm_start`, before the first fit, or, with a warning, if the
-        relevances do not suit the new columns or groups.
+        These are the units of the new normalised problem. Return None without `warm_start`, before
+        the first fit, or, with a warning, if the relevances do not suit the new columns or groups.
         """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
@@ -425,7 +429,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             start = units.normalised_relevance(like(relevance, problem.dictionary))
             return xp.where(flat_start(problem, groups) > 0, start, 0.0 * start)
         warn_user(
-            f"warm_start=True was given, but {reason}: the fit starts from the default relevances."
+            f"warm_start=True was given, but {reason}: the fit starts from the default relevances "
+            "(prior variances)."
         )
         return None
 
@@ -433,7 +438,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
-        """Return the fitted state without measured values, with arrays in the dtype of X."""
+        """Return the fitted state, with arrays in the dtype of X, before it is verified.
+
+        The measured values of the certificate are added to it later.
+        """
         relevance, state = _stored_relevance(solution.value, units, X)
         noise = scalar(units.noise(state.noise))
         dictionary, responses = rows.weighted
@@ -508,7 +516,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
         if targets.shape[1] != outputs:
             raise ValueError(
-                f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}."
+                f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
+                "give y with as many."
             )
         then = copy(self)
         then.__dict__.update(self._state.parameters or {})
@@ -526,7 +535,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
-    """Return the relevances in the dtype of X, and the solver's state at these rounded values."""
+    """Return the relevances in the dtype of X, and the solver's state at these rounded values.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     relevance = units.relevance(state.relevance)
     stored = narrowed(relevance, X, "relevance_")
     if stored.dtype == relevance.dtype:
@@ -537,7 +549,10 @@ def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, Stat
 
 
 def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
-    """Return the distance to stationarity as an energy added by `register_posterior` reports it."""
+    """Return the distance to stationarity that an energy added by `register_posterior` reports.
+
+    The energy is the loss that is minimised.
+    """
     problem, units = rows.normalised(objective.groups)
     level = scalar(units.normalised_noise(noise))
     weights = units.normalised_relevance(like(relevance, problem.dictionary))
@@ -545,6 +560,6 @@ def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) ->
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:
-    """Return whether all columns of each group have the same relevance."""
+    """Return whether all columns of each group have the same relevance (prior variance)."""
     shared = groups.expand(groups.gather(relevance)[:, 0])
     return bool(np.allclose(shared, relevance, rtol=1e-6, atol=0.0))

@@ -137,7 +137,10 @@ def _without_constants(values: Any, weights: Any) -> Any:
 
 
 def _exponents(peaks: Any) -> Any:
-    """Return the exponents e for which the peaks divided by 2^e lie in [0.5, 1); 0 for zeros."""
+    """Return the exponents e for which the numbers `peaks` divided by 2^e lie in [0.5, 1).
+
+    The exponent of zero is 0.
+    """
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
@@ -213,10 +216,10 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
-    """Return the posterior variance of the mean predicted for each weighted row, divided by γ.
+    """Return the posterior variance of the mean predicted for each row, divided by the noise.
 
     For the dictionary Φ, relevances (prior variances) W, noise variance γ and the covariance Σ =
-    ΦWΦᵀ + γI, this is the diagonal of ΦWΦᵀΣ⁻¹.
+    ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹. The rows are weighted.
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -44,8 +44,8 @@ class SparseFigures:
     """The measured values of one sparse fit, without the training data. None means not measured.
 
     In the formulas Φ is the dictionary, X the responses, U the coefficients, W the diagonal matrix
-    of the relevances (prior variances of the coefficients), γ the noise variance and
-    Σ = ΦWΦᵀ + γI the covariance of a response.
+    of the relevances (prior variances of the coefficients), γ the noise variance and Σ = ΦWΦᵀ + γI
+    the covariance of a response. The energy is the loss that was minimised.
 
     Parameters
     ----------

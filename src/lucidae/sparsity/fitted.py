@@ -111,7 +111,10 @@ class SparseState(FittedState):
 
 @reads("lucidae.sparsity.estimators:Fitted")
 def _former_state(fields: dict[str, Any]) -> SparseState:
-    """Return a state saved by lucidae 0.1.0, with `results` empty; `_upgraded` fills it."""
+    """Return a state saved by lucidae 0.1.0 in the present format, without fitted attributes.
+
+    They are added by `_upgraded`, which converts the estimator.
+    """
     title = fields["summary"].title.removeprefix("SparseVAE, ")
     figures = replace(fields["summary"], title=title)
     return SparseState({}, fields["posterior"], fields["center"], figures)

@@ -1,4 +1,7 @@
-"""Groups of columns that share one relevance, such as the dummy columns of a category."""
+"""Groups of columns that share one relevance, such as the dummy columns of a category.
+
+The relevance of a column is the prior variance of its coefficients.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Groups:
         if given.dtype.kind not in "iu":
             raise ValueError(
                 f"groups has dtype {given.dtype}, expected integers: columns with the same label "
-                "share one relevance."
+                "share one relevance (prior variance)."
             )
         # Groups of different sizes become rows of one rectangle, so that totals are a gather and a
         # sum on any device; padding repeats a column and is multiplied by zero.

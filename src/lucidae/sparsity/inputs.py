@@ -115,8 +115,8 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
     -------
     dict
         The attributes by name. "coef_" has shape (n_outputs, n_columns), "relevance_" has shape
-        (n_columns,), "support_" is an integer array, and the noise variance and the energy are
-        floats.
+        (n_columns,), "support_" is an integer array, and the noise variance and the energy (loss)
+        are floats.
     """
     flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_"))) == 1
     shapes = {

@@ -1,4 +1,7 @@
-"""Sparse energies as functions of one relevance or one coefficient, with all others fixed."""
+"""Sparse energies (losses) as functions of one relevance or one coefficient, with all others fixed.
+
+The relevance of a column is the prior variance of its coefficients.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from lucidae.sparsity.support import leave_one_out
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:
-    """Return the full energy as a function of one relevance, with all others fixed.
+    """Return the energy of the full-covariance VAE as a function of one relevance.
 
-    This is a/(w + γ') + log(w + γ') up to a constant (Wipf 2023, eq. 54). The relevance w is
-    `weight`, a is `power` and γ' is `inner`; `slice_parameters` computes the latter two. The
-    relevance of a column is the prior variance of its coefficients.
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
+    all other relevances are fixed. Up to a constant it is a/(w + γ') + log(w + γ') (Wipf 2023, eq.
+    54). The relevance w is `weight`. a (`power`) is the mean square of the coefficients that fit
+    the column to what the other columns leave, and γ' (`inner`) is the variance of these
+    coefficients; `slice_parameters` computes both.
 
     Examples
     --------
@@ -28,11 +33,14 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
 
 
 def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> Array:
-    """Return the diagonal energy as a function of one relevance, with all others fixed.
+    """Return the energy of the diagonal-covariance VAE as a function of one relevance.
 
-    This is a/(w + γ') + log(w + γ'') up to a constant (Wipf 2023, eq. 55). The relevance w is
-    `weight`, a is `power`, γ' is `inner` and γ'' is `outer`; `slice_parameters` computes the latter
-    three. The relevance of a column is the prior variance of its coefficients.
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
+    all other relevances are fixed. Up to a constant it is a/(w + γ') + log(w + γ'') (Wipf 2023, eq.
+    55). The relevance w is `weight`. a (`power`) is the mean square of the coefficients that fit
+    the column to what the other columns leave, γ' (`inner`) is the variance of these coefficients,
+    and γ'' (`outer`) the noise variance divided by the column's squared norm; `slice_parameters`
+    computes all three.
 
     Examples
     --------
@@ -45,10 +53,10 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
 def autoencoder_slice(
     value: Array, target: float, noise: float, penalty: Penalty | None = None
 ) -> Array:
-    """Return the energy of the deterministic autoencoder as a function of one coefficient.
+    """Return the energy (loss) of the deterministic autoencoder as a function of one coefficient.
 
-    This is u² − 2au + γh(u²) (Wipf 2023, eq. 63). The coefficient u is `value`, a is `target`, γ is
-    the noise variance `noise` and h is `penalty`, by default the logarithm.
+    This is u² − 2au + γh(u²) (Wipf 2023, eq. 63). The coefficient u is `value`, a is the response
+    `target`, γ is the noise variance `noise` and h is `penalty`, by default the logarithm.
     """
     chosen = LogPenalty() if penalty is None else penalty
     return value**2 - 2.0 * target * value + noise * penalty_value(chosen, value**2)
@@ -57,9 +65,10 @@ def autoencoder_slice(
 def full_slice_minima(power: float, inner: float) -> list[float]:
     """Return the relevances w ≥ 0 that are local minima of `full_slice`: a list with one number.
 
-    There is always exactly one minimum (Wipf 2023, Theorem 4.4): a − γ', or 0 if that is negative,
-    where a is `power` and γ' is `inner`. The relevance of a column is the prior variance of its
-    coefficients.
+    `full_slice` is the loss of the full-covariance VAE as a function of one relevance, the prior
+    variance of a column's coefficients. There is always exactly one minimum (Wipf 2023, Theorem
+    4.4): a − γ', or 0 if that is negative. a (`power`) is the mean square of the coefficients that
+    fit the column to what the other columns leave, and γ' (`inner`) is their variance.
 
     Examples
     --------
@@ -72,10 +81,12 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
 def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[float]:
     """Return the relevances w ≥ 0 that are local minima of `diagonal_slice`: one or two numbers.
 
-    See Wipf 2023, Corollary 4.5. With a = `power`, γ' = `inner` and γ'' = `outer`, the stationary
-    points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the smaller one a
-    maximum. If the maximum is positive, there is a second minimum at zero. The relevance of a
-    column is the prior variance of its coefficients.
+    `diagonal_slice` is the loss of the diagonal-covariance VAE as a function of one relevance, the
+    prior variance of a column's coefficients. See Wipf 2023, Corollary 4.5. a (`power`) is the mean
+    square of the coefficients that fit the column to what the other columns leave, γ' (`inner`) is
+    their variance, and γ'' (`outer`) the noise variance divided by the column's squared norm. The
+    stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the
+    smaller one a maximum. If the maximum is positive, there is a second minimum at zero.
 
     Examples
     --------
@@ -107,13 +118,13 @@ def scan_minima(grid: Any, values: Any) -> list[float]:
 
 
 def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
-    """Return the parameters (a, γ', γ'') of the energy as a function of one column's relevance.
+    """Return the parameters (a, γ', γ'') of the energy (loss) as a function of one relevance.
 
     They are the arguments `power`, `inner` and `outer` of `full_slice` and `diagonal_slice`; all
-    other relevances are those of `state`. With the sparsity s and the squared quality q² of the
-    column φ (see `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise
-    variance. γ'' is never larger than γ'. The relevance of a column is the prior variance of its
-    coefficients.
+    other relevances are those of `state`. The relevance of a column is the prior variance of its
+    coefficients. With the sparsity s and the squared quality q² of the column φ (see
+    `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise variance. γ'' is
+    never larger than γ'.
     """
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])

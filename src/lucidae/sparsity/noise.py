@@ -1,11 +1,11 @@
 """The noise variance γ: given, learned by minimising the energy, or estimated on held-out rows.
 
-Learning minimises the energy with respect to γ too. It is safe if there are enough rows to
+Learning minimises the energy (loss) with respect to γ too. It is safe if there are enough rows to
 determine the coefficients. Otherwise the energy falls without limit as γ tends to zero. In that
 case models are fitted at a decreasing sequence (a path) of noise variances, and γ is the smallest
 mean squared error with which one of them predicts held-out rows. Each fit starts from the one
-before. For small problems each fit takes a few MacKay steps from equal relevances instead, which
-costs less and does not start in a bad minimum.
+before. For small problems each fit takes a few MacKay steps from equal relevances (prior variances)
+instead, which costs less and does not start in a bad minimum.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ FALLBACK = 0.1
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return how the noise variance is found: "learn", "cv", "fallback" or the number given.
 
-    "auto" becomes "learn" if the energy has a posterior and there are at most half as many columns
-    as rows, "cv" otherwise, and "fallback" for a single row.
+    "auto" becomes "learn" if the energy (loss) has a posterior variance and there are at most half
+    as many columns as rows, "cv" otherwise, and "fallback" for a single row.
     """
     if isinstance(given, Real):
         words = " or one of 'auto', 'learn', 'cv'"
@@ -84,12 +84,15 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Raise an error if the energy has no posterior; its noise variance cannot be learned then."""
+    """Raise an error if the energy has no posterior variance; the noise cannot be learned then.
+
+    The energy is the loss that is minimised.
+    """
     if not objective.has_posterior:
         raise ValueError(
             f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
-            "estimate without one: its energy has no lower bound as the noise variance tends to "
-            "zero. Give the noise variance as a number, use posterior='full', or use "
+            "estimate without one: its energy (loss) has no lower bound as the noise variance "
+            "tends to zero. Give the noise variance as a number, use posterior='full', or use "
             "noise_variance='cv' (SparseVAE only)."
         )
 
@@ -133,9 +136,10 @@ def folds(
 
 
 class Learning(NamedTuple):
-    """The relevances found at one noise variance, and the noise variance that EM takes next.
+    """The relevances found at one noise variance, and the noise variance to be tried next.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. The next noise variance
+    follows from one step of expectation–maximisation (EM).
     """
 
     solution: Solution[State]
@@ -143,7 +147,7 @@ class Learning(NamedTuple):
 
     @classmethod
     def after(cls, solution: Solution[State], objective: Energy) -> Learning:
-        """Return `solution` together with the noise variance after one EM step from it."""
+        """Return `solution` with the noise variance after one step of expectation–maximisation."""
         state = solution.value
         return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
 
@@ -151,8 +155,8 @@ class Learning(NamedTuple):
     def distance(self) -> float:
         """Distance to stationarity in the relevances or in the noise variance, the larger one.
 
-        The latter is the relative change of the noise variance in the next EM step. The relevance
-        of a column is the prior variance of its coefficients.
+        The latter is the relative change of the noise variance in the next expectation–maximisation
+        (EM) step. The relevance of a column is the prior variance of its coefficients.
         """
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
@@ -179,11 +183,12 @@ def learn_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise the energy with respect to the relevances and the noise variance together.
+    """Minimise the energy (loss) with respect to the relevances and the noise variance together.
 
-    For the full posterior, minimisations over the relevances alternate with EM steps of the noise
-    variance; both lower the energy. For the diagonal posterior, both are updated in every step. The
-    relevance of a column is the prior variance of its coefficients.
+    For the full posterior, minimisations over the relevances alternate with steps of
+    expectation–maximisation (EM) of the noise variance; both lower the energy. For the diagonal
+    posterior, both are updated in every step. The relevance of a column is the prior variance of
+    its coefficients.
 
     Parameters
     ----------
@@ -290,7 +295,10 @@ class RowFold:
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
-        """Return a fold with its training rows normalised."""
+        """Return a fold with its training rows in normalised units.
+
+        In these units columns have unit norm and responses have unit mean square.
+        """
         return cls(*train.normalised(objective.groups), train, test)
 
     def error(self, noise: float, objective: Energy) -> float:
@@ -309,7 +317,7 @@ class RowFold:
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
     """
     if not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)
@@ -349,7 +357,7 @@ def cross_validated_noise(
     splits : iterable of (train, test) indices
         The folds.
     objective : Energy
-        Which energy is fitted on the training rows.
+        The energy (loss) that is minimised on the training rows.
     callbacks : sequence of callable
         Called at every noise variance. The distance passed to them is the number of further noise
         variances that will be tried if the prediction does not improve.

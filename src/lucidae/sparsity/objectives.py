@@ -1,12 +1,13 @@
 """The energies that sparse solvers minimise: value, gradient, distance to stationarity, updates.
 
 An energy is a bound on minus the log-likelihood of the responses. All energies are divided by the
-number of responses and are in the units of the normalised problem. X are the responses, Φ is the
-dictionary, w are the relevances (prior variances of the coefficients), γ is the noise variance and
-Σ = Φ diag(w) Φᵀ + γI is the covariance of a response. The full and the diagonal VAE share the data
-term tr(XXᵀΣ⁻¹) and differ in their log-volume, the term that does not depend on the responses. The
-deterministic autoencoder has a penalty on its coefficients instead of a log-volume. `POSTERIORS`
-contains the energies by name, and `register_posterior` adds one.
+number of responses and are in the units of the normalised problem (columns of unit norm, responses
+of unit mean square). X are the responses, Φ is the dictionary, w are the relevances (prior
+variances of the coefficients), γ is the noise variance and Σ = Φ diag(w) Φᵀ + γI is the covariance
+of a response. The VAEs with full and with diagonal covariance share the data term tr(XXᵀΣ⁻¹) and
+differ in their log-volume, the term that does not depend on the responses. The deterministic
+autoencoder has a penalty on its coefficients instead of a log-volume. `POSTERIORS` contains the
+energies by name, and `register_posterior` adds one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lucidae.validation import check_choice
 
 
 class Energy(ABC):
-    """Base class of energies: functions of the relevances that solvers minimise.
+    """Base class of energies: losses, functions of the relevances, that solvers minimise.
 
     The relevances are the prior variances of the coefficients. A subclass defines `value`,
     `violation` and `update`. It overrides the attributes below if solvers can do more with it than
@@ -60,10 +61,10 @@ class Energy(ABC):
 
     @property
     def exact_coordinates(self) -> bool:
-        """Whether the minimum in one relevance, all others fixed, is known in closed form.
+        """Whether the minimum of the energy (loss) in one relevance is known in closed form.
 
-        See Wipf 2023, Theorem 4.4. The relevance of a column is the prior variance of its
-        coefficients.
+        All other relevances are fixed (Wipf 2023, Theorem 4.4). The relevance of a column is the
+        prior variance of its coefficients.
         """
         return False
 
@@ -74,9 +75,10 @@ class Energy(ABC):
 
     @property
     def marginal(self) -> Marginal | None:
-        """The energy as a `Marginal` (data term plus log-volume), which allows Newton steps.
+        """The energy as a `Marginal`, which allows Newton steps; None if it has another form.
 
-        None if the energy does not have this form.
+        A `Marginal` is the sum of a data term and a log-volume, a term that does not depend on the
+        responses. The energy is the loss that is minimised.
         """
         return None
 
@@ -84,12 +86,16 @@ class Energy(ABC):
     def value(self, state: State) -> Array:
         """Return the energy at the relevances of `state`, divided by the number of responses.
 
-        The relevance of a column is the prior variance of its coefficients.
+        The energy is the loss, a bound on minus the log-likelihood. The relevance of a column is
+        the prior variance of its coefficients.
         """
 
     @abstractmethod
     def violation(self, state: State) -> Array:
-        """Return the distance of `state` to the optimality conditions, a dimensionless number."""
+        """Return the distance of the relevances in `state` to optimality, a dimensionless number.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
 
     @abstractmethod
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
@@ -101,12 +107,13 @@ class Energy(ABC):
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit; zero for a point estimate.
 
-        An update of the noise variance adds it, times the noise variance, to the squared residual.
+        The noise variance is updated with the squared residual plus this number times the old noise
+        variance.
         """
         return state.noise * 0.0
 
     def in_units(self, per_response: Array, units: Units) -> Array:
-        """Return the energy of all responses in the units of the data.
+        """Return the energy (loss) of all responses in the units of the data.
 
         `per_response` is the energy of the normalised problem, as `value` returns it.
         """
@@ -115,11 +122,11 @@ class Energy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Marginal(Energy):
-    """An energy that is the sum of a data term and a log-volume.
+    """An energy (loss) that is the sum of a data term and a log-volume.
 
     The data term is tr(XXᵀΣ⁻¹) for the responses X, where Σ = Φ diag(w) Φᵀ + γI is their covariance
     with the dictionary Φ, the relevances (prior variances) w and the noise variance γ. The
-    log-volume depends on Φ, w and γ, but not on X.
+    log-volume, such as log|Σ|, depends on Φ, w and γ, but not on X.
     """
 
     groups: Groups | None = None
@@ -127,25 +134,30 @@ class Marginal(Energy):
 
     @property
     def prunes(self) -> bool:
-        """True if there are no groups: columns of a group can only be left out together."""
+        """Whether updates may leave out columns: true without groups of columns.
+
+        Columns of a group can only be left out together.
+        """
         return self.groups is None
 
     @property
     def marginal(self) -> Marginal:
-        """The energy itself, since it is a data term plus a log-volume."""
+        """The energy (loss) itself, since it is a data term plus a term without the responses."""
         return self
 
     @abstractmethod
     def volume(self, state: State) -> Array:
         """Return the log-volume: the term of the energy that does not depend on the responses.
 
-        Only the rows of the normalised problem count, not those outside the dictionary's span.
+        Only the rows of the normalised problem count, not those outside the dictionary's span. The
+        energy is the loss that is minimised.
         """
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
         """Return the derivative of the log-volume in the relevance (prior variance) of each column.
 
+        The log-volume is the term of the energy (loss) that does not depend on the responses.
         Columns are treated as if each had a relevance of its own, even if there are groups.
         """
 
@@ -153,12 +165,13 @@ class Marginal(Energy):
     def concavity(self, metric: Array, pressure: Array) -> Array:
         """Return minus the Hessian matrix of the log-volume in the relevances (prior variances).
 
+        The log-volume is the term of the energy (loss) that does not depend on the responses.
         `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are
         the derivatives of the log-volume.
         """
 
     def reduced_value(self, state: State) -> Array:
-        """Return the part of the energy per response that depends on the relevances.
+        """Return the part of the energy (loss) per response that depends on the relevances.
 
         The relevance of a column is the prior variance of its coefficients.
         """
@@ -167,45 +180,51 @@ class Marginal(Energy):
     def value(self, state: State) -> Array:
         """Return the energy at the relevances of `state`, divided by the number of responses.
 
-        The relevance of a column is the prior variance of its coefficients.
+        The energy is the loss, a bound on minus the log-likelihood. The relevance of a column is
+        the prior variance of its coefficients.
         """
         xp = namespace(state.noise)
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response in each relevance (prior variance).
+        """Return the derivative of the energy (loss) per response in each relevance.
 
-        For grouped columns it is the derivative in the relevance of the group.
+        The relevance of a column is the prior variance of its coefficients. For grouped columns it
+        is the derivative in the relevance of the group.
         """
         slope = self.pressure(state) - state.alignment
         return slope if self.groups is None else self.groups.share(slope)
 
     def violation(self, state: State) -> Array:
-        """Return the distance of `state` to the KKT conditions, as `complementarity` defines it."""
+        """Return the distance of the relevances in `state` to the optimality (KKT) conditions.
+
+        The relevance of a column is the prior variance of its coefficients; `complementarity`
+        defines the distance.
+        """
         return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
 
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit.
 
-        It is the sum of the relevances (prior variances) times the derivatives of the log-volume in
-        them. For the full posterior this is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W
-        and the covariance Σ of a response.
+        It is the sum of the relevances (prior variances) times the derivatives in them of the
+        log-volume, the term of the energy (loss) without the responses. For the full posterior this
+        is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W and the covariance Σ of a response.
         """
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
 
     def in_units(self, per_response: Array, units: Units) -> Array:
-        """Return the energy of all responses in the units of the data.
+        """Return the energy (loss) of all responses in the units of the data.
 
-        `per_response` is the energy of the normalised problem. The log-volume is corrected for the
-        scale of the responses.
+        `per_response` is the energy of the normalised problem. Its log-volume, the term without the
+        responses, is corrected for the scale of the responses.
         """
         return units.energy(per_response)
 
 
 @dataclass(frozen=True, slots=True)
 class FullCovariance(Marginal):
-    """Energy of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
+    """Energy (loss) of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
 
     It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Φ diag(w) Φᵀ + γI, where Φ
     is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
@@ -245,20 +264,25 @@ class FullCovariance(Marginal):
         return state.log_determinant
 
     def pressure(self, state: State) -> Array:
-        """Return the derivatives of the log-determinant: the curvatures φᵀΣ⁻¹φ of all columns φ.
+        """Return the derivatives of log|Σ| in the relevances: φᵀΣ⁻¹φ for all columns φ.
 
-        Σ is the covariance of a response.
+        Σ is the covariance of a response, and the relevance of a column is the prior variance of
+        its coefficients.
         """
         return state.curvature
 
     def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return minus the Hessian of the log-determinant: the elementwise square of `metric`."""
+        """Return minus the Hessian of log|Σ| in the relevances: `metric` squared elementwise.
+
+        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; the relevances
+        are the prior variances of the coefficients.
+        """
         return metric * metric
 
 
 @dataclass(frozen=True, slots=True)
 class DiagonalCovariance(Marginal):
-    """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
+    """Energy (loss) of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
 
     It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for n responses X with covariance Σ,
     a dictionary of d rows and κ columns φⱼ, the relevances (prior variances) wⱼ and the noise
@@ -271,9 +295,10 @@ class DiagonalCovariance(Marginal):
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
         """Return the update rule: it minimises the energy in the relevances at fixed coefficients.
 
-        For a column with relevance w, squared norm c and mean square a of its coefficients, the
-        rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise variance. The
-        relevance of a column is the prior variance of its coefficients.
+        The energy is the loss, and the relevance of a column is the prior variance of its
+        coefficients. For a column with relevance w, squared norm c and mean square a of its
+        coefficients, the rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise
+        variance.
         """
         return self._update if self.groups is None else partial(self._grouped_update, self.groups)
 
@@ -283,14 +308,14 @@ class DiagonalCovariance(Marginal):
         The relevance w of a column is the positive root of w² − aw − aγ/c = 0, where the derivative
         of a/w + log(γ + wc) vanishes. Here a is the mean square of the column's coefficients, c its
         squared norm and γ the noise variance. The relevance of a column is the prior variance of
-        its coefficients.
+        its coefficients. The energy is the loss that is minimised.
         """
         power = state.power
         offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Return the relevances of grouped columns after one step that lowers the energy.
+        """Return the relevances of grouped columns after one step that lowers the energy (loss).
 
         The step minimises an upper bound of the energy, in which tangents replace the logarithms,
         because the energy itself has no minimiser in closed form for a group. The relevance of a
@@ -300,10 +325,10 @@ class DiagonalCovariance(Marginal):
         return namespace(pressure).sqrt(groups.share(state.power) / pressure)
 
     def volume(self, state: State) -> Array:
-        """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ.
+        """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ, the energy without its data term.
 
         The dictionary has d rows and columns φⱼ with relevances (prior variances) wⱼ; γ is the
-        noise variance.
+        noise variance. The energy is the loss that is minimised.
         """
         xp = namespace(state.relevance)
         ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
@@ -311,22 +336,26 @@ class DiagonalCovariance(Marginal):
         return xp.sum(xp.log1p(ratios), axis=-1) + rows * xp.log(state.noise)
 
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in each relevance: ‖φ‖²/(γ + w‖φ‖²).
+        """Return the derivative ‖φ‖²/(γ + w‖φ‖²) of the log-volume in the relevance of each column.
 
-        φ is a column with relevance w, and γ is the noise variance. The relevance of a column is
-        the prior variance of its coefficients.
+        φ is a column with relevance (prior variance) w, and γ is the noise variance. The log-volume
+        is the term of the energy (loss) that does not depend on the responses.
         """
         norms = squared_norms(state.dictionary, -2)
         return norms / (state.noise[..., None] + state.relevance * norms)
 
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian of the log-volume: the diagonal matrix of squared pressures."""
+        """Return minus the Hessian of the log-volume: a diagonal matrix with `pressure` squared.
+
+        The log-volume is the term of the energy (loss) that does not depend on the responses, and
+        `pressure` are its derivatives in the relevances (prior variances).
+        """
         return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)
 class Autoencoder(Energy):
-    """Energy of the deterministic autoencoder (Wipf 2023, eq. 48).
+    """Energy (loss) of the deterministic autoencoder (Wipf 2023, eq. 48).
 
     It is ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) for n responses X, the dictionary Φ, the noise variance γ
     and the coefficients U with rows uⱼ. The penalty h is concave and not decreasing. With h = log
@@ -346,7 +375,7 @@ class Autoencoder(Energy):
         return self.groups.share(state.power) / self.groups.share(ones)
 
     def value(self, state: State) -> Array:
-        """Return the energy at the estimate of `state`, divided by the number of responses."""
+        """Return the energy (loss) per response at the coefficients of `state`."""
         penalties = penalty_value(self.penalty, self.power(state))
         residual = state.residual / state.noise
         return residual + namespace(state.noise).sum(penalties, axis=-1)
@@ -360,7 +389,7 @@ class Autoencoder(Energy):
         return self.ridge_relevance
 
     def ridge_relevance(self, state: State) -> Array:
-        """Return the relevances of the ridge regression that is an upper bound of the energy.
+        """Return the relevances of the ridge regression whose loss is an upper bound of the energy.
 
         They are 1/h′(a), where h is the penalty and a the mean square of a column's coefficients.
         The relevance of a column is the prior variance of its coefficients.
@@ -370,8 +399,8 @@ class Autoencoder(Energy):
     def violation(self, state: State) -> Array:
         """Return the largest relative change of a relevance (prior variance) in the next update.
 
-        The change is relative to the larger of the old and the new relevance, plus the noise
-        variance.
+        It is the distance to optimality. The change is relative to the larger of the old and the
+        new relevance, plus the noise variance.
         """
         xp = namespace(state.noise)
         target = self.ridge_relevance(state)
@@ -393,7 +422,7 @@ It is called with the penalty of point estimates and the groups of columns (or N
 
 
 def register_posterior(name: str, factory: EnergyFactory) -> None:
-    """Make an energy available as ``SparseVAE(posterior=name)`` and in `solve_batch`.
+    """Make an energy (loss) available as ``SparseVAE(posterior=name)`` and in `solve_batch`.
 
     Parameters
     ----------
@@ -422,5 +451,5 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
 
 
 def make_objective(posterior: Any, penalty: Penalty, groups: Groups | None) -> Energy:
-    """Return the energy of the posterior with that name, or raise an error if it is unknown."""
+    """Return the energy (loss) of the posterior with that name; raise an error if it is unknown."""
     return POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)](penalty, groups)

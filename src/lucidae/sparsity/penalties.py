@@ -23,11 +23,11 @@ class Penalty(Protocol):
     """A concave, non-decreasing function of the mean square of a column's coefficients."""
 
     def value(self, power: Array) -> Array:
-        """Return the penalty at each of the positive mean squares `power`."""
+        """Return the penalty at each of the positive mean squares `power` of coefficients."""
         ...
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative of the penalty at each of the positive mean squares `power`."""
+        """Return the derivative of the penalty at the mean squares `power` of coefficients."""
         ...
 
 
@@ -36,8 +36,8 @@ class Penalty(Protocol):
 class LogPenalty:
     """The penalty h(a) = log a of the mean square a of a column's coefficients.
 
-    The energy of the diagonal VAE tends to the one with this penalty as the noise variance tends to
-    zero (Wipf 2023, Lemma 4.3).
+    The energy (loss) of the diagonal-covariance VAE tends to that of the autoencoder with this
+    penalty as the noise variance tends to zero (Wipf 2023, Lemma 4.3).
 
     Examples
     --------
@@ -47,11 +47,11 @@ class LogPenalty:
     """
 
     def value(self, power: Array) -> Array:
-        """Return the logarithm of the mean squares `power`."""
+        """Return the penalty, the logarithm of the mean squares `power` of coefficients."""
         return namespace(power).log(power)
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative of the logarithm, 1 divided by the mean squares `power`."""
+        """Return the derivative of the penalty, 1 divided by the mean squares `power`."""
         return 1.0 / power
 
 
@@ -75,11 +75,14 @@ class PowerPenalty:
         check_number(self.exponent, "exponent", low=0.0, high=1.0, open_low=True)
 
     def value(self, power: Array) -> Array:
-        """Return the mean squares `power` raised to the exponent, divided by the exponent."""
+        """Return the penalty a^p / p at the mean squares a = `power`, with the exponent p."""
         return power**self.exponent / self.exponent
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative: the mean squares `power` raised to the exponent minus 1."""
+        """Return the derivative a^(p−1) of the penalty at the mean squares a = `power`.
+
+        p is the exponent of the penalty.
+        """
         return power ** (self.exponent - 1.0)
 
 
@@ -104,11 +107,14 @@ class ArctanPenalty:
         check_number(self.width, "width", low=0.0, open_low=True)
 
     def value(self, power: Array) -> Array:
-        """Return the arctangent of the mean squares `power` divided by the width."""
+        """Return the penalty: the arctangent of the mean squares `power` divided by the width."""
         return namespace(power).atan(power / self.width)
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative ε/(ε² + a²) at the mean squares a = `power`; ε is the width."""
+        """Return the derivative ε/(ε² + a²) of the penalty at the mean squares a = `power`.
+
+        ε is the width.
+        """
         return self.width / (self.width**2 + power**2)
 
 
@@ -120,7 +126,10 @@ PENALTIES: dict[str, Penalty] = {
 
 
 def penalty_value(penalty: Penalty, power: Array) -> Array:
-    """Return the penalty at the mean squares `power`; those below `SMALLEST` are replaced by it."""
+    """Return the penalty at the mean squares `power` of coefficients.
+
+    Mean squares below `SMALLEST` are replaced by it.
+    """
     xp = namespace(power)
     return penalty.value(xp.maximum(power, xp.full_like(power, SMALLEST)))
 

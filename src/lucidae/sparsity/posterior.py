@@ -73,7 +73,10 @@ class ActiveFactor:
 
     @classmethod
     def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
-        """Factorise for a dictionary whose rows are already centred and weighted."""
+        """Return the factor for a dictionary whose rows are already centred and weighted.
+
+        Its posterior has the prior variances `relevance` and the noise variance `noise`.
+        """
         xp = namespace(dictionary)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
@@ -99,7 +102,10 @@ class ActiveFactor:
         return put(nothing, self.active, self.roots[:, None] * self._latent(responses))
 
     def _latent(self, responses: Array) -> Array:
-        """Return the posterior mean in units of the prior's standard deviations, (a, n)."""
+        """Return the posterior mean divided by the prior standard deviations, shape (a, n).
+
+        There are a active columns (those of positive prior variance) and n responses.
+        """
         lower, scaled = self.lower, self.scaled
         if self.basis is not None:
             # With S = BLᵀ, L⁻ᵀL⁻¹SᵀX is L⁻ᵀBᵀX, the least-squares solution for [S; √γ I]; with

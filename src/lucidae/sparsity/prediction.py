@@ -47,7 +47,7 @@ def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | N
 def narrowed(values: Array, ref: Array, name: str) -> Array:
     """Return `values` in the library, dtype and device of `ref`.
 
-    Raise an error that mentions `name` if a number leaves the range of the dtype.
+    Raise an error that mentions `name` if a number is outside the range of the dtype.
     """
     xp = namespace(values)
     if bool(xp.all(xp.abs(values) <= namespace(ref).finfo(ref.dtype).max)):

@@ -3,8 +3,8 @@
 `Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
 `normalise` gives columns unit norm and responses unit mean square. If there are more responses than
 rows, it replaces them by a square root of their Gram matrix. If there are fewer columns than rows,
-it reduces the problem to the span of the columns. `Units` converts energies, relevances (prior
-variances of the coefficients) and noise variances back to the units of the data.
+it reduces the problem to the span of the columns. `Units` converts energies (losses), relevances
+(prior variances of the coefficients) and noise variances back to the units of the data.
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
@@ -47,7 +47,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_dictionary_and_responses(function: Function) -> Function:
-    """Decorate a function so that earlier names of its arguments ``X`` and ``y`` raise an error."""
+    """Decorate a function so that former names of its arguments ``X`` and ``y`` raise an error.
+
+    ``X`` is the dictionary and ``y`` are the responses.
+    """
 
     @wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
@@ -65,7 +68,7 @@ def takes_dictionary_and_responses(function: Function) -> Function:
 
 
 class Problem(NamedTuple):
-    """One normalised problem, or several problems along the leading axis of every field.
+    """One sparse problem in normalised units, or several along the leading axis of every field.
 
     Parameters
     ----------
@@ -106,7 +109,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Conversion between the units of the normalised problem and the units of the data.
+    """Conversion between normalised units and the units of the data.
 
     Parameters
     ----------
@@ -129,34 +132,40 @@ class Units:
     def relevance(self, normalised: Array) -> Array:
         """Return relevances of the normalised problem in the units of the data.
 
-        The relevance of a column is the prior variance of its coefficients.
+        The relevance of a column is the prior variance of its coefficients. The normalised problem
+        has columns of unit norm and responses of unit mean square.
         """
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
         """Return relevances given in the units of the data in those of the normalised problem.
 
-        The relevance of a column is the prior variance of its coefficients.
+        The relevance of a column is the prior variance of its coefficients. The normalised problem
+        has columns of unit norm and responses of unit mean square.
         """
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
-        """Return a noise variance of the normalised problem in squared units of the responses."""
+        """Return a noise variance of the normalised problem in squared units of the responses.
+
+        In the normalised problem the responses have unit mean square.
+        """
         return normalised * self.scale**2
 
     def normalised_noise(self, noise: Any) -> Any:
         """Return a noise variance, given in squared units of the responses, in normalised units.
 
-        The result is at least `NOISE_FLOOR`.
+        In these units the responses have unit mean square. The result is at least `NOISE_FLOOR`.
         """
         xp = namespace(self.scale)
         value = like(noise, self.scale) / self.scale / self.scale
         return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
 
     def energy(self, per_response: Array) -> Array:
-        """Return the energy in the units of the data, summed over the responses.
+        """Return the energy (loss) in the units of the data, summed over the responses.
 
-        `per_response` is the energy of the normalised problem divided by the number of responses.
+        `per_response` is the energy of the normalised problem (columns of unit norm, responses of
+        unit mean square), divided by the number of responses.
         """
         xp = namespace(self.scale)
         return self.n_responses * (per_response + 2.0 * self.dimension * xp.log(self.scale))
@@ -178,7 +187,7 @@ def normalise(
     dimension: float | None = None,
     groups: Groups | None = None,
 ) -> tuple[Problem, Units]:
-    """Return the normalised problem with noise variance 1, and the units to convert results back.
+    """Return the problem scaled to unit columns and unit mean square, and the units.
 
     Parameters
     ----------
@@ -227,8 +236,8 @@ def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, 
     For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
     variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
     the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
-    outside. So the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X −
-    QQᵀX‖² is all that is needed of the other d − κ rows.
+    outside. So the energy (loss) is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² =
+    ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
     """
     xp = namespace(dictionary)
     nothing = squared_norm(responses) * 0.0
@@ -242,8 +251,8 @@ def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, 
 def _gram_root(responses: Array) -> Array:
     """Return a matrix Y with YYᵀ = XXᵀ for the responses X, with at most as many columns as rows.
 
-    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square matrix Rᵀ
-    replaces X, and the cost no longer depends on the number of responses.
+    The energies (losses) depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square
+    matrix Rᵀ replaces X, and the cost no longer depends on the number of responses.
     """
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
@@ -287,8 +296,8 @@ def _as_matrices(values: Any) -> Any:
 def rounding_distance(problem: Problem) -> float:
     """Return the smallest distance to optimality that rounding errors allow for this problem.
 
-    The errors grow with the condition number of the covariance of a response, which is of the order
-    of 1/γ for the noise variance γ relative to the mean square response.
+    It grows with the condition number of the covariance of a response, which is of the order of 1/γ
+    for the noise variance γ relative to the mean square response.
     """
     xp = namespace(problem.noise)
     error = 32.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
@@ -392,7 +401,10 @@ class Rows:
         return dictionary * roots, responses * roots
 
     def normalised(self, groups: Groups | None) -> tuple[Problem, Units]:
-        """Return the normalised problem of the centred and weighted rows, and its units."""
+        """Return the problem of the centred and weighted rows in normalised units, and the units.
+
+        In these units columns have unit norm and responses have unit mean square.
+        """
         return normalise(*self.weighted, dimension=self.dimension, groups=groups)
 
     def mean_square(self) -> float:

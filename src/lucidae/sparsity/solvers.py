@@ -1,6 +1,7 @@
 """Solvers that find the relevances at which an energy is minimal, in one table by name.
 
-The relevances are the prior variances of the coefficients. If the full energy has a single minimum,
+The relevances are the prior variances of the coefficients, and an energy is a loss as a function of
+them; the full energy is that of the VAE with full posterior covariance. If it has a single minimum,
 all its solvers end there; if it has several, solvers may end at different ones. The table shows the
 energy per response above the lowest of all solvers (median, largest) for ten problems a line with
 d = 100 rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of 20 dB:
@@ -15,11 +16,11 @@ n      r           auto     mm       em         mackay   coordinate
 1      30          0, 1.2   0, 1.2   0, 1.2     0, 1.2   0, 54.5
 =====  ==========  =======  =======  =========  =======  ==========
 
-EM, which is slower, finds the lower minima if the noise variance is far below the true one, and
-without noise if r > 0.8 d. So "auto" uses EM for one or two responses. For more responses it uses
-MacKay's rule, or coordinate moves if there is no noise or the dictionary is wide or large. If the
-result has more than 0.6 d effective parameters and the problem is small, "auto" also runs EM (and
-another update) and returns the result with the lowest energy.
+EM (expectation–maximisation), which is slower, finds the lower minima if the noise variance is far
+below the true one, and without noise if r > 0.8 d. So "auto" uses EM for one or two responses. For
+more responses it uses MacKay's rule, or coordinate moves if there is no noise or the dictionary is
+wide or large. If the result has more than 0.6 d effective parameters and the problem is small,
+"auto" also runs EM (and another update) and returns the result with the lowest energy.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """A method that minimises an energy, and the property of the energy that it needs.
+    """A method that minimises an energy (loss), and the property of the energy that it needs.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def solve(
     limit: int = 1000,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an energy with respect to the relevances, at the problem's noise variance.
+    """Minimise an energy (loss) with respect to the relevances, at the problem's noise variance.
 
     The relevance of a column is the prior variance of its coefficients.
 
@@ -137,8 +138,9 @@ def solve(
     objective : Energy
         The energy.
     method : {"auto", "mm", "em", "mackay", "coordinate"}
-        The solver. Updates choose a basin of attraction of the full energy, and Newton steps on a
-        working set of columns then find its minimum. The other energies have one update each.
+        The solver. Updates choose a basin of attraction of the energy of the full covariance, and
+        Newton steps on a working set of columns then find its minimum. The other energies have one
+        update each.
     start : array of shape (n_columns,), optional
         Relevances to start from; by default each solver has its own start.
     tolerance : float
@@ -158,7 +160,10 @@ def solve(
 
 
 def check_suited(method: Any, objective: Energy) -> str:
-    """Return the name `method` if that solver can minimise the energy; otherwise raise an error."""
+    """Return the name `method` if that solver can minimise the energy; otherwise raise an error.
+
+    The energy is the loss that is minimised.
+    """
     name = check_choice(method, "solver", SOLVERS)
     solver = SOLVERS[name]
     if not solver.suits(objective):
@@ -171,22 +176,31 @@ def check_suited(method: Any, objective: Energy) -> str:
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether the dictionary is so small that every update may include all columns."""
+    """Tell whether the dictionary is so small that every update may include all its columns."""
     return problem.rows * problem.columns <= SMALL
 
 
 def em_steps(problem: Problem) -> int:
-    """Return the number of EM steps that "auto" takes for one or two responses: 30 to 100."""
+    """Return how many steps of expectation–maximisation "auto" takes for one or two responses.
+
+    The number is from 30 to 100.
+    """
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
 def basin_limit(objective: Energy, rule: str) -> int:
-    """Return the largest number of updates by `rule` before Newton steps take over."""
+    """Return the largest number of updates by `rule` before Newton steps take over.
+
+    The updates choose a basin of attraction of the energy (loss); Newton steps find its minimum.
+    """
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
 
 class PrunedState(NamedTuple):
-    """A state restricted to the columns that are still updated, and the indices of the columns."""
+    """A state restricted to the columns that are still updated, and the indices of the columns.
+
+    The other columns have negligible relevances (prior variances).
+    """
 
     state: State
     columns: np.ndarray[Any, Any]
@@ -213,7 +227,7 @@ def repeat_update(
     objective : Energy
         The energy.
     rule : str
-        Name of the update rule of the energy.
+        Name of the update rule of the energy, which is the loss.
     start : array of shape (n_columns,), optional
         Relevances to start from; `flat_start` by default.
     tolerance, limit : float and int
@@ -259,13 +273,19 @@ def repeat_update(
 
 
 def _with_learned_noise(state: State, objective: Energy) -> Problem:
-    """Return the problem of a state with the noise variance after one EM step."""
+    """Return the problem of a state with its noise variance updated.
+
+    The update is one step of expectation–maximisation.
+    """
     noise = learned_noise(state, objective.degrees_of_freedom(state))
     return state.problem._replace(noise=noise)
 
 
 def _noise_distance(state: State, objective: Energy) -> float:
-    """Return the relative change of the noise variance in the next EM step."""
+    """Return the relative change of the noise variance in its next update.
+
+    The update is one step of expectation–maximisation.
+    """
     return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
 
 
@@ -317,8 +337,8 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
 def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:
     """Return the relevances `start`, with those that are too small replaced by a small number.
 
-    The updates cannot change a relevance that is zero. If `start` is None, return None. The
-    relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients; the updates cannot change
+    one that is zero. If `start` is None, return None.
     """
     if start is None:
         return None
@@ -329,9 +349,10 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Repeat an update; then find the minimum by Newton steps if the energy allows them.
+    """Repeat an update of the relevances; then take Newton steps if the energy (loss) allows them.
 
-    `updates` is the largest number of updates before the Newton steps; by default `basin_limit`.
+    The relevance of a column is the prior variance of its coefficients. `updates` is the largest
+    number of updates before the Newton steps; by default the function `basin_limit` gives it.
     """
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
@@ -346,7 +367,7 @@ def _solve_by_updates(
 
 
 def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the minimum found by Newton steps from the state at which the updates ended."""
+    """Return the minimum of the energy (loss), by Newton steps from where the updates ended."""
     left = limits.steps - basin.n_iter
     if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
         return basin
@@ -357,7 +378,7 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 
 
 def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the solution of `solve_working_set` from `start`, with the given limits."""
+    """Return the solution of `solve_working_set` from the state `start`, with the given limits."""
     return solve_working_set(
         start,
         marginal,
@@ -370,10 +391,10 @@ def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State
 def without_vanishing(state: State, marginal: Marginal) -> State:
     """Return the state, of one or several problems, with relevances that tend to zero set to zero.
 
-    These are the relevances far below the noise variance at which the energy still falls towards
-    zero. If the energy has exact coordinate moves, they are also all relevances whose minimiser,
-    with the others fixed, is zero (Wipf 2023, Theorem 4.4); the latter are set to zero only if this
-    does not raise the energy. The relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. Those far below the noise
+    variance at which the energy (loss) still falls towards zero are set to zero. If the minimum of
+    the energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so are all whose
+    minimiser, with the others fixed, is zero, but only if this does not raise the energy.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -408,10 +429,10 @@ def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy by coordinate moves and Newton steps on a working set of columns.
+    """Minimise the energy (loss) by coordinate moves and Newton steps on a working set of columns.
 
-    Without given relevances (prior variances), the start is found at a decreasing sequence of noise
-    variances.
+    A coordinate move changes the relevance (prior variance) of one column to its minimiser. Without
+    given relevances, the start is found at a decreasing sequence of noise variances.
     """
     if start is None:
         first = continuation(problem, limits.callbacks)
@@ -421,12 +442,16 @@ def _solve_by_coordinates(
 
 
 def _marginal(objective: Energy) -> Marginal:
-    """Return the energy as a data term plus a log-volume; raise an error if it has no such form."""
+    """Return the energy as a data term plus a log-volume; raise an error if it has no such form.
+
+    The log-volume is the term that does not depend on the responses. The energy is the loss that is
+    minimised.
+    """
     if objective.marginal is None:
         raise ValueError(
             f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
-            "None. Define the property marginal too, because coordinate moves are followed by "
-            "Newton steps."
+            "None. Define the property marginal too, because steps in one relevance (prior "
+            "variance) are followed by Newton steps."
         )
     return objective.marginal
 
@@ -434,7 +459,7 @@ def _marginal(objective: Energy) -> Marginal:
 def _solve_auto(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy by the method that suits the problem.
+    """Minimise the energy (loss) by the method that suits the problem.
 
     If the result uses so many columns that the energy probably has many minima, run further methods
     and return the result with the lowest energy.
@@ -459,9 +484,9 @@ def _solve_auto(
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
-    """Return the names of the solver that suits a problem and of others to compare it with.
+    """Return the name of the solver that suits a problem, and those of others to compare it with.
 
-    The others are run only if the energy probably has many minima.
+    The others are run only if the energy (loss) probably has many minima.
     """
     if not is_small(problem):
         return ("coordinate",)
@@ -482,11 +507,12 @@ def _by_rule(rule: str, words: str) -> Solver:
 SOLVERS: dict[str, Solver] = {
     "auto": Solver(_solve_auto, lambda _: True),
     "mm": _by_rule("mm", "an MM update"),
-    "em": _by_rule("em", "the EM update of the full energy"),
-    "mackay": _by_rule("mackay", "MacKay's update of the full energy"),
+    "em": _by_rule("em", "the expectation–maximisation (EM) update of the full energy (loss)"),
+    "mackay": _by_rule("mackay", "MacKay's update of the full energy (loss)"),
     "coordinate": Solver(
         _solve_by_coordinates,
         lambda energy: energy.exact_coordinates,
-        "an exact minimiser of each single relevance (only the full energy without groups has it)",
+        "an exact minimiser of each single relevance or prior variance (only the full energy "
+        "without groups has it)",
     ),
 }

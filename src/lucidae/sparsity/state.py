@@ -30,9 +30,10 @@ from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 
 class Factor(NamedTuple):
-    """A Cholesky factorisation Σ = LLᵀ of the covariance of a response.
+    """A Cholesky factorisation Σ = LLᵀ of the covariance Σ of a response.
 
-    The fields are L⁻¹, the product L⁻¹Y with the responses Y of the normalised problem, and log|Σ|.
+    The fields are L⁻¹, the product L⁻¹Y with the responses Y of the problem in normalised units,
+    and log|Σ|.
     """
 
     inverse: Array
@@ -44,10 +45,10 @@ class State(NamedTuple):
     """A problem with relevances, and the quantities that follow from them (Wipf 2023, eq. 18).
 
     Φ is the dictionary with d rows and κ columns φⱼ, X are the n responses and Y is a matrix with p
-    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances, γ the noise variance and
-    Σ = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every field has one more
-    leading axis. The last four fields have shape (0, 0) if they are not stored: the updates do not
-    need them, and problems on an accelerator would copy them in every step.
+    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances (prior variances), γ the
+    noise variance and Σ = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every
+    field has one more leading axis. The last four fields have shape (0, 0) if they are not stored:
+    the updates do not need them, and problems on an accelerator would copy them in every step.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ class State(NamedTuple):
 
     @property
     def energy_of_fit(self) -> Array:
-        """Data term of the energy, including the responses outside the span of the dictionary.
+        """Data term of the energy (loss), including responses outside the span of the dictionary.
 
         It is tr(XXᵀΣ⁻¹)/n for n responses X with covariance Σ.
         """
@@ -106,12 +107,13 @@ class State(NamedTuple):
 
     @property
     def residual(self) -> Array:
-        """Squared residual ‖X − ΦU‖²/n of the posterior mean U, divided by the n responses X.
+        """Squared residual ‖X − ΦU‖²/n of the posterior mean U, divided by the number of responses.
 
-        Since X − ΦU = γΣ⁻¹X, it is γ² tr(XXᵀΣ⁻²)/n. With Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² + Σ⁻¹ΦWΦᵀΣ⁻¹ this
-        is γ times the difference of the data term tr(XXᵀΣ⁻¹)/n and the sum of all wⱼQⱼ. Here Φ is
-        the dictionary, W are the relevances (prior variances) wⱼ, γ is the noise variance, Σ the
-        covariance of a response, and Qⱼ are the alignments.
+        Φ is the dictionary and X are the n responses. Since X − ΦU = γΣ⁻¹X, with the noise variance
+        γ and the covariance Σ of a response, it is γ² tr(XXᵀΣ⁻²)/n. With Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² +
+        Σ⁻¹ΦWΦᵀΣ⁻¹ this is γ times the difference of the data term tr(XXᵀΣ⁻¹)/n and the sum of all
+        wⱼQⱼ. Here W are the relevances (prior variances) wⱼ, and Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n are the
+        alignments of the columns φⱼ.
         """
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
@@ -120,7 +122,8 @@ class State(NamedTuple):
     def power(self) -> Array:
         """Mean square, taken over all responses, of each column's coefficients.
 
-        It is the squared relevance (prior variance) of the column times its alignment.
+        It is the squared relevance (prior variance) of the column φ times its alignment
+        ‖φᵀΣ⁻¹X‖²/n, for n responses X with covariance Σ.
         """
         return self.relevance**2 * self.alignment
 
@@ -129,7 +132,8 @@ class State(NamedTuple):
         """Effective number of parameters: the sum of the relevances times the curvatures.
 
         It is tr(ΦWΦᵀΣ⁻¹) for the dictionary Φ, the relevances W and the covariance Σ of a response.
-        The relevance of a column is the prior variance of its coefficients.
+        The relevance of a column φ is the prior variance of its coefficients, its curvature is
+        φᵀΣ⁻¹φ.
         """
         return namespace(self.relevance).sum(self.relevance * self.curvature, axis=-1)
 
@@ -139,20 +143,24 @@ class State(NamedTuple):
         return self.spare + float(self.dictionary.shape[-2])
 
     def without_factor(self) -> State:
-        """Return the state without the stored factorisation of the covariance."""
+        """Return the state without the stored factorisation of the covariance of a response."""
         nothing = _not_stored(self.relevance)
         return self._replace(inverse=nothing, whitened_responses=nothing)
 
     def compact(self) -> State:
-        """Return the state with its last four fields replaced by empty arrays, to save memory."""
+        """Return the state with `inverse`, `whitened_responses`, `whitened` and `loading` emptied.
+
+        This saves memory; `evaluate` computes them again.
+        """
         nothing = _not_stored(self.relevance)
         return self.without_factor()._replace(whitened=nothing, loading=nothing)
 
     def take(self, index: Any) -> State:
         """Return the state restricted to the columns `index`; all others must have relevance zero.
 
-        The state must be that of one problem and store `whitened` and `loading`. The relevance of a
-        column is the prior variance of its coefficients.
+        The relevance of a column is the prior variance of its coefficients. The state must be that
+        of one problem and store its fields `whitened` and `loading`, products of the dictionary
+        with the inverse covariance of a response.
         """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
@@ -243,10 +251,11 @@ def evaluate(
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
     """Return the state of a problem at given relevances, with curvatures that are NaN.
 
-    This takes less time than `evaluate` and suffices for energies whose update and distance to
-    stationarity do not depend on the curvatures. Two triangular systems are solved for the
-    responses, instead of inverting the Cholesky factor. The relevance of a column is the prior
-    variance of its coefficients.
+    This takes less time than `evaluate` and suffices for energies (losses) whose update and
+    distance to stationarity do not depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the
+    covariance Σ of a response. Two triangular systems are solved for the responses, instead of
+    inverting the Cholesky factor. The relevance of a column is the prior variance of its
+    coefficients.
     """
     xp = namespace(problem.dictionary)
     lower, log_determinant = factorise(problem, relevance)
@@ -266,9 +275,10 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 
 
 def evaluate_from(state: State, relevance: Array) -> State:
-    """Return the state at `relevance`, with `whitened` and `loading` stored.
+    """Return the state at the relevances `relevance`, with `whitened` and `loading` stored.
 
-    The factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
+    These two fields are products of the dictionary with the inverse covariance of a response. The
+    factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
     """
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.whitened.shape[-1]:
@@ -285,8 +295,9 @@ def _not_stored(relevance: Array) -> Array:
 def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     """Return equal relevances for which the prior variance of a response is its mean square.
 
-    Columns that are zero get relevance zero, but a zero column of a group has the relevance of its
-    group, which is zero if all its columns are.
+    The relevance of a column is the prior variance of its coefficients. Columns that are zero get
+    relevance zero, but a zero column of a group has the relevance of its group, which is zero if
+    all its columns are.
     """
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns
@@ -318,13 +329,14 @@ def positive(values: Array) -> Array:
 def complementarity(
     relevance: Array, alignment: Array, pressure: Array, groups: Groups | None = None
 ) -> Array:
-    """Return the distance of relevances to the KKT conditions, a dimensionless number.
+    """Return the distance of relevances to the optimality (KKT) conditions, a dimensionless number.
 
-    Let w be the relevance of a column, Q its alignment (minus the derivative of the data term) and
-    z its pressure (the derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z
-    if w = 0. The distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero
-    exactly if the conditions hold. For a group of columns, Q and z are sums over the group. The
-    relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients, and the energy (loss) is
+    the sum of a data term and a log-volume, which does not depend on the responses. Let w be the
+    relevance of a column, Q its alignment (minus the derivative of the data term) and z its
+    pressure (the derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z if w =
+    0. The distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero exactly if
+    the conditions hold. For a group of columns, Q and z are sums over the group.
     """
     xp = namespace(relevance)
     if groups is not None:

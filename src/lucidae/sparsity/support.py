@@ -22,8 +22,8 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
     """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
 
     They are the curvature zⱼ = φⱼᵀΣ⁻¹φⱼ and the alignment Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n of the column φⱼ with
-    relevance wⱼ, for n responses X, after the column is left out of their covariance Σ. Then
-    Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So
+    relevance (prior variance) wⱼ, for n responses X, after the column is left out of their
+    covariance Σ. Then Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So
     sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor 1 − wⱼzⱼ is the posterior variance of
     the column's latent, whose prior variance is 1; it is kept above zero in spite of rounding.
     """
@@ -36,9 +36,10 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
 def evidence_ratios(state: State, n_responses: int) -> Array:
     """Return twice the log-likelihood that each column adds to a model of all other columns.
 
-    For n responses it is n(t − 1 − log t) with t = q²/s, where s is the sparsity and q² the squared
-    quality of the column (see `leave_one_out`). It is zero if t ≤ 1, since the best relevance
-    (prior variance) of the column is then zero.
+    For n responses X it is n(t − 1 − log t) with t = q²/s, where s = φᵀS⁻¹φ is the sparsity and q²
+    = ‖φᵀS⁻¹X‖²/n the squared quality of the column φ; S is the covariance of a response without
+    this column. It is zero if t ≤ 1, since the best relevance (prior variance) of the column is
+    then zero.
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -50,8 +51,9 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
 def significance_threshold(significance: float, n_columns: int) -> float:
     """Return the evidence that a column (or group) must exceed to be significant.
 
-    It is the quantile of the χ² distribution with one degree of freedom at one minus the
-    significance divided by the number of columns (or groups).
+    The evidence is twice the log-likelihood that the column adds. The threshold is the quantile of
+    the χ² distribution with one degree of freedom at one minus the significance divided by the
+    number of columns (or groups).
     """
     return float(scipy.stats.chi2.isf(significance / n_columns, 1))
 
@@ -80,8 +82,8 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     """Return, for each group, twice the log-likelihood that is lost without its columns.
 
     Let Φ_g be the columns of a group with relevance (prior variance) w, X the n responses with
-    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response is
-    larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
+    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response,
+    minus twice the log-likelihood, is larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
     state = evaluate_from(state, state.relevance)
     whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
@@ -96,7 +98,7 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 
 
 def _removal_cost(left: Any, loading: Any, weight: float) -> float:
-    """Return the increase of the energy per response when a group of columns is removed.
+    """Return the increase of the energy (loss) per response when a group of columns is removed.
 
     It is log|M| + w tr(BᵀM⁻¹B), where M = I − wG is `left`, B is `loading` and w is `weight` (see
     `group_evidence`), or infinity if M is not positive definite.

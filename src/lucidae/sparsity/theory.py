@@ -2,7 +2,8 @@
 
 No solver uses this module. Uniqueness is proved either from the mutual coherence of the dictionary,
 which bounds its spark (the smallest number of linearly dependent columns), or by checking all sets
-of columns that could replace the active ones. It is never assumed.
+of columns that could replace the active ones. It is never assumed. The relevance of a column is the
+prior variance of its coefficients.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
 def uniqueness_bound(spark: float, rank: int) -> float:
     """Return the number of columns below which an exact representation is the only sparsest one.
 
-    It is (spark − 1 + rank)/2 for the spark of the dictionary and the rank of the responses (Chen &
-    Huo 2006, Theorem 2.4).
+    It is (spark − 1 + rank)/2 for the rank of the responses and the spark of the dictionary, the
+    smallest number of linearly dependent columns (Chen & Huo 2006, Theorem 2.4).
     """
     return (spark - 1.0 + rank) / 2.0
 
@@ -122,8 +123,9 @@ class Position(NamedTuple):
     Parameters
     ----------
     spark : float
-        The spark that the dictionary would have if its columns were in general position: its rank
-        plus one, or infinity if all columns are linearly independent.
+        The spark (smallest number of linearly dependent columns) that the dictionary would have if
+        its columns were in general position: its rank plus one, or infinity if all columns are
+        linearly independent.
     unique : bool
         True if it was proved that there is no other representation; False leaves it open.
     reason : str
@@ -180,15 +182,16 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
 def _by_projection(
     unit: Any, used: Any, responses: Any, rank: int, spark: float, least: float
 ) -> Position:
-    """Try to prove uniqueness from the parts of the columns that are orthogonal to the responses.
+    """Try to prove that no other set of as few columns represents the responses.
 
-    Let S be the s columns of the representation, X the responses of rank r, and T another set of at
-    most s columns whose span contains the range of X. Orthogonal to this range, the columns of T
-    span at most s − r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence
-    no such T exists if all subsets of s − r + 1 columns that are not contained in S are linearly
-    independent after the range of X is projected out. For representations with a relative residual
-    up to EXACT, the smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X),
-    where σ_r(X) is the r-th singular value of X; this is below `least`.
+    The proof uses the parts of the columns that are orthogonal to the responses. Let S be the s
+    columns of the representation, X the responses of rank r, and T another set of at most s columns
+    whose span contains the range of X. Orthogonal to this range, the columns of T span at most s −
+    r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence no such T exists
+    if all subsets of s − r + 1 columns that are not contained in S are linearly independent after
+    the range of X is projected out. For representations with a relative residual up to `EXACT`, the
+    smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X), where σ_r(X) is
+    the r-th singular value of X; this is below `least`.
     """
     size = used.size - rank + 1
     work = float(unit.shape[1]) ** 2 * unit.shape[0]

@@ -1,4 +1,4 @@
-"""Figures behind the claims that no other representation of the responses uses as few columns.
+"""Measured values behind the claims that no other set of as few columns explains the responses.
 
 They are measured on the least-squares fit of the responses by the columns that are used (the
 refit), because the posterior mean shrinks its coefficients and is never exact.
@@ -36,7 +36,7 @@ SUPERFLUOUS = (
 
 
 class Refit(NamedTuple):
-    """A least-squares fit of the responses; all fields are relative to their norm.
+    """A least-squares fit of the responses; all fields are divided by the norm of the responses.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ class Refit(NamedTuple):
     shares : ndarray of shape (s,)
         The norm of each row of the coefficients times that of its column.
     needed : ndarray of shape (s,)
-        Norm of what the fit would leave over in addition without each column; zero if the columns
-        are linearly dependent.
+        Norm of the part of the fit that only this column can represent, for each column; zero if
+        the columns are linearly dependent.
     """
 
     error: float
@@ -55,7 +55,9 @@ class Refit(NamedTuple):
 
 
 def refit(columns: Any, responses: Any) -> Refit:
-    """Fit the responses (d, n) by least squares to columns (d, s), none of which is zero.
+    """Return the least-squares fit of the responses (d, n) by columns (d, s).
+
+    None of the columns is zero.
 
     Examples
     --------
@@ -77,12 +79,14 @@ def refit(columns: Any, responses: Any) -> Refit:
 
 
 def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> SparseFigures:
-    """Add the figures behind uniqueness, which is claimed of exact fits only.
+    """Return the measured values with those added from which uniqueness is judged.
+
+    Uniqueness is claimed of exact fits only.
 
     Parameters
     ----------
     figures : SparseFigures
-        The figures so far.
+        The values measured so far.
     Phi, X : ndarray of shape (d, κ) and (d, n)
         The dictionary and the responses, centred and weighted.
     used : ndarray of int
@@ -102,7 +106,7 @@ def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> Spar
 def _with_position(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
 ) -> SparseFigures:
-    """Add what is known about other columns that represent the responses."""
+    """Return the measured values with those about other representations of the responses added."""
     compressed = triangle_of(X.T).T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())

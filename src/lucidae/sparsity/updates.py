@@ -3,7 +3,7 @@
 The relevance w of a column φ is the prior variance of its coefficients u. As in `State`, its
 curvature is z = φᵀΣ⁻¹φ and its alignment is Q = ‖φᵀΣ⁻¹X‖²/n, where X are the n responses and Σ is
 their covariance. The rules are written in terms of Q and not of the mean square a = ‖u‖²/n = w²Q of
-the coefficients, which would give 0/0 if a relevance is zero. No rule raises the energy.
+the coefficients, which would give 0/0 if a relevance is zero. No rule raises the energy (loss).
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ SMALLEST_LEARNED = 1e-10
 
 
 def _totals(state: State, groups: Groups | None) -> tuple[Array, Array]:
-    """Return the alignment and the curvature of each column, or of its group if it has one."""
+    """Return the alignment and the curvature of each column, or of its group if it has one.
+
+    For a column φ and n responses X with covariance Σ, the alignment is ‖φᵀΣ⁻¹X‖²/n and the
+    curvature is φᵀΣ⁻¹φ.
+    """
     if groups is None:
         return state.alignment, state.curvature
     return groups.share(state.alignment), groups.share(state.curvature)
@@ -46,10 +50,9 @@ def expectation_maximization(state: State, groups: Groups | None = None) -> Arra
 def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
     """Return the relevances after one step of majorise–minimise (Wipf 2023, eq. 21).
 
-    The relevance w (prior variance) of a column φ becomes w √(Q/z), with z = φᵀΣ⁻¹φ and
-    Q = ‖φᵀΣ⁻¹X‖²/n for n responses X with covariance Σ. This
-    minimises an upper bound of the energy that is equal to it at the old relevances. The relevance
-    of a column is the prior variance of its coefficients.
+    The relevance w (prior variance) of a column φ becomes w √(Q/z), with z = φᵀΣ⁻¹φ and Q =
+    ‖φᵀΣ⁻¹X‖²/n for n responses X with covariance Σ. This minimises an upper bound of the energy
+    (loss) that is equal to it at the old relevances.
     """
     # log|Σ| is concave in w, with gradient z; the data term is the minimum over U of
     # ‖X − ΦU‖²/γ + Σ a/w. So a/w + zw majorises the energy, and is minimal at w = √(a/z).
@@ -61,9 +64,9 @@ def mackay(state: State, groups: Groups | None = None) -> Array:
     """Return the relevances (prior variances) after one step of MacKay's rule (MacKay 1992).
 
     The relevance w of a column φ becomes w Q/z, with z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n responses
-    X with covariance Σ. The
-    step is longer than that of `majorize_minimize`. The upper bound used there has the same value
-    before and after this step, so that the energy does not rise.
+    X with covariance Σ. The step is longer than that of `majorize_minimize`. The upper bound of the
+    energy (loss) that is used there has the same value before and after this step, so that the
+    energy does not rise.
     """
     alignment, curvature = _totals(state, groups)
     return state.relevance * (alignment / positive(curvature))

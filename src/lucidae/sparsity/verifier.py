@@ -4,9 +4,9 @@ It imports nothing of the solvers. Φ is the dictionary, X the responses, W the 
 the relevances (prior variances of the coefficients) and γ the noise variance. The verifier centres
 and weights the rows itself, factorises the covariance Σ = ΦWΦᵀ + γI of a response by a QR
 decomposition (the solvers form Σ and use Cholesky factors), and evaluates the posterior mean, the
-Karush–Kuhn–Tucker (KKT) conditions and the energy by their definitions. Since Σ is never formed,
-its results are accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ), where ε
-is the machine epsilon.
+Karush–Kuhn–Tucker (KKT) conditions and the energy (loss) by their definitions. Since Σ is never
+formed, its results are accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ),
+where ε is the machine epsilon.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Fit(NamedTuple):
     noise : float, optional
         The noise variance.
     energy : float, optional
-        The reported energy.
+        The reported energy (loss).
     noise_rule : str
         How the noise variance was found: "given", "learn", "cv", "fallback", or "" if unknown.
     given_noise : float, optional
@@ -104,7 +104,7 @@ class Fit(NamedTuple):
 
 
 class EnergyKind(NamedTuple):
-    """The energy that a fit should minimise, with tolerance and significance level.
+    """The energy (loss) that a fit should minimise, with tolerance and significance level.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def measure(
     fit : Fit
         The fitted numbers to verify.
     model : EnergyKind
-        The energy that they should minimise.
+        The energy (loss) that they should minimise.
     title : str
         Name of what is measured, for the certificate.
 
@@ -158,7 +158,7 @@ def measure(
 
 
 def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
-    """Return the measured values of a fit; floating-point warnings are up to the caller."""
+    """Return the measured values of a fit, without suppressing floating-point warnings."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         to_numpy(sample.dictionary).astype(np.float64),
@@ -201,7 +201,10 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
-    """Return measured values with infinite distances, for a fit that cannot be evaluated."""
+    """Return measured values with infinite distances to optimality, for an invalid fit.
+
+    Such a fit, with entries that are not finite, cannot be evaluated.
+    """
     return replace(
         figures,
         violation=np.inf,
@@ -246,7 +249,10 @@ def _worse(first: Figure, second: Figure) -> float:
 
 
 def _shifted(noise: float, rows: Weighted) -> float:
-    """Return a noise variance, given in the units of the data, in the verifier's units."""
+    """Return a noise variance, given in the units of the data, in the verifier's units.
+
+    The verifier divides the responses by a power of two.
+    """
     return float(np.ldexp(noise, -2 * rows.shift))
 
 
@@ -276,11 +282,13 @@ def _judged(
     figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: EnergyKind,
     tolerance: float, stored: float, implied: float,
 ) -> SparseFigures:  # fmt: skip
-    """Return `figures` with the values about KKT conditions, posterior mean and collapsed latents.
+    """Return `figures` with values about optimality, posterior mean and collapsed latents.
 
-    `U` are the coefficients, `tolerance` is the largest distance that counts as stationary,
-    `stored` the machine epsilon of the fitted arrays, and `implied` the relative error of
-    relevances that were computed from the coefficients (0 if they were given).
+    Optimality means the Karush–Kuhn–Tucker (KKT) conditions. A collapsed latent belongs to a column
+    whose posterior variance equals its prior variance. `U` are the coefficients, `tolerance` is the
+    largest distance that counts as stationary, `stored` the machine epsilon of the fitted arrays,
+    and `implied` the relative error of relevances (prior variances) that were computed from the
+    coefficients (0 if they were given).
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
@@ -333,9 +341,11 @@ def _ratio(values: Any, sizes: Any) -> Any:
 def _violation(
     rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
-    """Return the distance of relevances to the KKT conditions, and a bound on its rounding error.
+    """Return the distance of relevances to optimality, and a bound on its rounding error.
 
-    `slope_error` are bounds on the errors of the derivatives of the energy, one for each column.
+    Optimality means the Karush–Kuhn–Tucker (KKT) conditions, and the relevance of a column is the
+    prior variance of its coefficients. `slope_error` are bounds on the errors of the derivatives of
+    the energy (loss), one for each column.
     """
     if model.violation is not None:
         return model.violation, 0.0
@@ -356,10 +366,11 @@ def _violation(
 
 
 def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
-    """Return the derivative of the log-volume in the relevance of each column.
+    """Return the derivative of the log-volume in the relevance (prior variance) of each column.
 
-    It is the curvature for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one, where φ
-    is the column, w its relevance and γ the noise variance.
+    The log-volume is the term of the energy (loss) that does not depend on the responses. For a
+    column φ with relevance w, noise variance γ and the covariance Σ of a response, the derivative
+    is φᵀΣ⁻¹φ for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
     """
     if model.posterior != "diagonal":
         return at.curvature
@@ -368,9 +379,10 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
-    """Return the mean squares of the coefficients and the relevances, in the penalty's units.
+    """Return the mean squares of the coefficients, and the relevances, in the penalty's units.
 
-    In these units columns have unit norm and responses have unit mean square.
+    The relevances are the prior variances of the coefficients. In these units columns have unit
+    norm and responses have unit mean square.
     """
     squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
     squares = np.where(squares > 0, squares, 1.0)
@@ -385,9 +397,10 @@ def _point_violation(
 ) -> tuple[float, float]:
     """Return the largest relative change of a relevance in the point estimate's next update.
 
-    The update replaces each relevance by 1/h′(a), where h is the penalty and a the mean square of
-    the column's coefficients. The change is relative to the larger of both plus the noise variance.
-    The second value is a bound on the rounding error.
+    The relevance of a column is the prior variance of its coefficients. The update replaces it by
+    1/h′(a), where h is the penalty and a the mean square of the column's coefficients. The change
+    is relative to the larger of old and new relevance plus the noise variance. The second value is
+    a bound on the rounding error.
     """
     noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
 
@@ -405,10 +418,10 @@ def _point_violation(
 def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance w, the distance is divided by √(n w), its prior
-    standard deviation. If the relevance is negligible, the distance times the norm of the column is
-    divided by the norm of the responses instead. `U` are the coefficients and `norms` the norms of
-    the columns.
+    For n responses and a column with relevance (prior variance) w, the distance is divided by √(n
+    w), its prior standard deviation. If the relevance is negligible, the distance times the norm of
+    the column is divided by the norm of the responses instead. `U` are the coefficients and `norms`
+    the norms of the columns.
     """
     w, n = at.relevance, U.shape[1]
     lengths = np.linalg.norm(U - at.mean, axis=1)
@@ -422,7 +435,10 @@ def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
 
 
 def _implied_share(at: Evaluation, implied: float) -> float:
-    """Return the error of the KKT distance caused by the relative error `implied` of relevances."""
+    """Return the error of the KKT distance caused by the relative error `implied` of relevances.
+
+    The KKT distance is that to the optimality conditions; relevances are prior variances.
+    """
     w, z, Q = at.relevance, at.curvature, at.alignment
     return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
 
@@ -430,8 +446,8 @@ def _implied_share(at: Evaluation, implied: float) -> float:
 def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
     """Return a bound on the relative error of relevances computed from rounded coefficients.
 
-    `U` are the coefficients, `w` the relevances and `stored` the machine epsilon of the dtype in
-    which the coefficients were stored.
+    `U` are the coefficients, `w` the relevances (prior variances) and `stored` the machine epsilon
+    of the dtype in which the coefficients were stored.
     """
     used = np.flatnonzero(U.any(axis=1))
     if not used.size or not np.isfinite(w).all():
@@ -454,9 +470,10 @@ def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
 
 
 def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the relative distance of the noise variance from the value that its rule gives.
+    """Return the relative distance of the noise variance from the value that it should have.
 
-    Return None if it is unknown how the noise variance was found.
+    That value follows from how it was found: given, learned, or from held-out rows. Return None if
+    this is unknown.
     """
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     lowest = SMALLEST_NOISE * mean_square
@@ -479,7 +496,8 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """Return the log-volume of the energy per response, for all rows, in the units of the data.
 
-    It is the log-determinant of the covariance of a response, or its diagonal counterpart.
+    The log-volume is the term of the energy (loss) that does not depend on the responses: the
+    log-determinant of the covariance of a response, or its diagonal counterpart.
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
@@ -493,7 +511,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the energy of all responses in the units of the data.
+    """Return the energy (loss) of all responses in the units of the data.
 
     Return None for an energy added by `register_posterior`, whose formula is unknown.
     """
@@ -508,10 +526,10 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
 
 
 def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the relative difference between the reported energy and the verifier's.
+    """Return the relative difference between the reported energy (loss) and the verifier's.
 
-    It is relative to the energy, or to the number of responses times that of independent rows if
-    this is larger. Return None if one of the energies is unknown.
+    It is divided by the energy, or by the number of responses times the number of independent rows
+    if this is larger. Return None if one of the energies is unknown.
     """
     energy = _energy(rows, at, model)
     if fit.energy is None or energy is None:
@@ -521,7 +539,7 @@ def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind
 
 
 def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:
-    """Return the energy and its parts by name, for the evidence of the certificate."""
+    """Return the energy (loss) and its parts by name, for the evidence of the certificate."""
     return {
         "energy": _energy(rows, at, model),
         "data_term": at.fit,
@@ -535,8 +553,10 @@ def _evidence(
 ) -> dict[str, Any]:
     """Return the noise variance and the values of the active columns, by name.
 
-    They are relevances, curvatures and alignments, in the units of the data. `worst` is the index
-    of the inactive column whose activation would lower the energy most.
+    Active columns have positive relevance (prior variance). The values are relevances, curvatures
+    φᵀΣ⁻¹φ and alignments ‖φᵀΣ⁻¹X‖²/n of the columns φ, for n responses X with covariance Σ, in the
+    units of the data. `worst` is the index of the inactive column whose activation would lower the
+    energy (loss) most.
     """
     chosen = np.flatnonzero(active)
     exponent = 2 * (rows.shifts[chosen] - rows.shift)

@@ -1,11 +1,14 @@
-"""Descent on a working set: exact coordinate moves, then damped Newton steps.
+"""Minimisation of a sparse energy on a working set of columns: coordinate moves, Newton steps.
 
-The working set contains the columns of positive relevance and the most promising others. With all
-other relevances fixed, the full energy has a single minimum in one relevance, which follows from
-the curvature and the alignment of that column (Wipf 2023, Theorem 4.4). A sweep evaluates all
-columns once, chooses the working set, moves single relevances by rank-one updates, and finishes
-with Newton steps. The diagonal energy and grouped columns have no exact coordinate moves and take
-Newton steps alone.
+The energy is the loss as a function of the relevances, the prior variances of the coefficients of
+each column. The working set contains the columns of positive relevance and those others whose
+activation lowers the energy most. With all other relevances fixed, the energy of the VAE with full
+posterior covariance has a single minimum in one relevance. It follows from the curvature φᵀΣ⁻¹φ and
+the alignment ‖φᵀΣ⁻¹X‖²/n of that column φ, for n responses X with covariance Σ (Wipf 2023, Theorem
+4.4). A sweep evaluates all columns once, chooses the working set, moves single relevances to their
+minimum (coordinate moves) by rank-one updates, and finishes with damped Newton steps. The energy of
+the diagonal covariance and grouped columns have no exact coordinate moves and take Newton steps
+alone.
 """
 
 from __future__ import annotations
@@ -82,10 +85,11 @@ COARSE = 1e-2
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the change of each relevance that minimises the full energy if all others are fixed.
 
-    A column φ with relevance w, alignment Q = ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses
-    X with covariance Σ, has the minimiser max(0, w + (Q − z)/z²) (Wipf
-    2023, Theorem 4.4). Curvatures must be positive; replace those of zero columns before. The
-    relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients, and the full energy is the
+    loss of the VAE with full posterior covariance. A column φ with relevance w, alignment Q =
+    ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses X with covariance Σ, has the minimiser
+    max(0, w + (Q − z)/z²) (Wipf 2023, Theorem 4.4). Curvatures must be positive; replace those of
+    zero columns before.
     """
     # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
     # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
@@ -97,9 +101,10 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance changes by `change`.
 
-    `curvature` and `alignment` are those of the column before the change, see `State`. Each entry
-    is one column that changes alone. The relevance of a column is the prior variance of its
-    coefficients.
+    The relevance of a column is the prior variance of its coefficients, and the full energy is the
+    loss of the VAE with full posterior covariance. Each entry is one column φ that changes alone;
+    `curvature` is its φᵀΣ⁻¹φ and `alignment` its ‖φᵀΣ⁻¹X‖²/n before the change, for n responses X
+    with covariance Σ.
     """
     growth = change * curvature
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
@@ -108,8 +113,10 @@ def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance moves to its minimiser.
 
-    The result has one entry for each column, with all other relevances fixed. The relevance of a
-    column is the prior variance of its coefficients.
+    The relevance of a column φ is the prior variance of its coefficients, and the full energy is
+    the loss of the VAE with full posterior covariance. The result has one entry for each column,
+    with all other relevances fixed. `curvature` is φᵀΣ⁻¹φ and `alignment` is ‖φᵀΣ⁻¹X‖²/n for each
+    column, for n responses X with covariance Σ.
     """
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
@@ -120,12 +127,13 @@ class Workspace(NamedTuple):
     Parameters
     ----------
     relevance : array of shape (m,)
-        Relevances of the m columns.
+        Relevances (prior variances) of the m columns.
     gram : array of shape (m, m + p)
         The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a response and
         Y are the p responses of the normalised problem.
     curvature, alignment : array of shape (m,)
-        Diagonal of the left part of `gram`, and squared row norms of its right part.
+        Diagonal of the left part of `gram` (curvatures), and squared row norms of its right part
+        (alignments).
     """
 
     relevance: Array
@@ -137,7 +145,9 @@ class Workspace(NamedTuple):
 def open_workspace(state: State) -> Workspace:
     """Return new arrays for coordinate moves on all columns of a state.
 
-    The state must store `whitened` and `loading`.
+    A coordinate move changes the relevance (prior variance) of one column to its minimiser. The
+    state must store its fields `whitened` and `loading`, products of the dictionary with the
+    inverse covariance of a response.
     """
     metric = state.whitened.mT @ state.whitened
     gram = namespace(metric).concat([metric, state.loading], axis=1)
@@ -169,7 +179,7 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
 def best_coordinate_step(workspace: Workspace) -> Workspace:
     """Move the relevance that lowers the energy most to its minimiser; return the new workspace.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
     """
     xp = namespace(workspace.gram)
     changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
@@ -180,12 +190,15 @@ def best_coordinate_step(workspace: Workspace) -> Workspace:
 def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
     """Lower the energy by coordinate moves until no move lowers it by more than `tolerance`.
 
+    The energy is the loss per response. A coordinate move changes the relevance (prior variance) of
+    one column to its minimiser.
+
     Parameters
     ----------
     workspace : Workspace
         Where to start; its arrays are overwritten.
     tolerance : float
-        Decrease of the energy per response below which moves are not worthwhile.
+        Decrease of the energy per response below which no further move is made.
     limit : int
         Largest number of coordinate moves.
 
@@ -208,8 +221,9 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
 class NewtonPoint(NamedTuple):
     """A state of one or several problems, and the damping that the next Newton step will try.
 
-    The fields are those of `State`, then the damping (one number for each problem). They are not
-    nested, because `iterate_batch` needs a flat tuple of arrays.
+    A state contains the relevances (prior variances) and what follows from them. The fields are
+    those of `State`, then the damping (one number for each problem). They are not nested, because
+    `iterate_batch` needs a flat tuple of arrays.
     """
 
     dictionary: Array
@@ -230,9 +244,10 @@ class NewtonPoint(NamedTuple):
 
     @classmethod
     def at(cls, state: State, damping: Array | None = None) -> NewtonPoint:
-        """Return the point at a state that stores `whitened` and `loading`.
+        """Return the point at a state that stores its fields `whitened` and `loading`.
 
-        The damping is `FIRST_DAMPING` by default.
+        They are products of the dictionary with the inverse covariance of a response. The damping
+        is `FIRST_DAMPING` by default.
         """
         if damping is None:
             damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
@@ -240,7 +255,7 @@ class NewtonPoint(NamedTuple):
 
     @property
     def state(self) -> State:
-        """The state without the damping."""
+        """The state (relevances and what follows from them) without the damping of Newton steps."""
         return State(*self[:-1])
 
     @property
@@ -252,10 +267,11 @@ class NewtonPoint(NamedTuple):
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
     """Return the damped Newton step: the change of each relevance (prior variance).
 
-    A relevance is free if it is positive or if the energy falls as it grows; all others do not
-    change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian is
-    scaled by the derivatives of the log-volume before the damping is added, so that the step does
-    not depend on the scale of columns or responses.
+    A relevance is free if it is positive or if the energy (loss) falls as it grows; all others do
+    not change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian
+    is scaled by the derivatives of the log-volume (the term of the energy without the responses)
+    before the damping is added, so that the step does not depend on the scale of columns or
+    responses.
     """
     # dΣ⁻¹/dwⱼ = −Σ⁻¹φⱼφⱼᵀΣ⁻¹, so with G = ΦᵀΣ⁻¹Φ and K = ΦᵀΣ⁻¹YYᵀΣ⁻¹Φ the data term has gradient
     # −diag(K) and Hessian 2 G∘K, and log|Σ| has gradient diag(G) and Hessian −G∘G. Together
@@ -287,8 +303,8 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
 def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     """Return the point after one damped Newton step, for each of one or several problems.
 
-    If the step does not raise the energy, up to rounding errors, it is taken and the damping is
-    lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
+    If the step does not raise the energy (loss), up to rounding errors, it is taken and the damping
+    is lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -328,7 +344,11 @@ def _raised(damping: Array, direction: Array) -> Array:
 def polish(
     state: State, marginal: Marginal = FULL, *, tolerance: float, limit: int = 30
 ) -> NewtonPoint:
-    """Return the point after damped Newton steps from a state restricted to its working set."""
+    """Return the point after damped Newton steps on the relevances of a working set of columns.
+
+    `state` is restricted to these columns; relevances are the prior variances of their
+    coefficients.
+    """
     stop = Below(lambda point: marginal.violation(point.state), tolerance, patience=10)
     return iterate(
         lambda point: newton_step(point, marginal), NewtonPoint.at(state), stop=stop, limit=limit
@@ -336,9 +356,10 @@ def polish(
 
 
 def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]:
-    """Return the indices of the working set: active columns and the most promising others.
+    """Return the indices of the working set: active columns, and those that would lower the energy.
 
-    The indices are ascending. Active columns have positive relevance (prior variance).
+    The indices are ascending. Active columns have positive relevance (prior variance); of the
+    others, those whose activation lowers the energy (loss) most are taken.
     """
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
@@ -355,10 +376,10 @@ def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]
 
 
 def improve(state: State, marginal: Marginal, tolerance: float) -> State:
-    """Return the state after one sweep: moves and Newton steps on the working set.
+    """Return the state after one sweep: coordinate moves and Newton steps on the working set.
 
-    All columns are evaluated at the new relevances (prior variances). `tolerance` is the distance
-    to optimality to be reached in the end.
+    Coordinate moves change one relevance (prior variance) each. All columns are evaluated at the
+    new relevances. `tolerance` is the distance to optimality to be reached in the end.
     """
     index = working_set(state, marginal)
     relevance = state.relevance
@@ -384,9 +405,9 @@ def _move_coordinates(
 ) -> tuple[Array, np.ndarray[Any, Any]]:
     """Return all relevances after coordinate moves on the working set, and its free columns.
 
-    `index` are the columns of the working set. A column is free if its relevance is positive or
-    the energy falls as it grows. The relevance of a column is the prior variance of its
-    coefficients.
+    The relevance of a column is the prior variance of its coefficients; a coordinate move changes
+    one relevance to its minimiser. `index` are the columns of the working set. A column is free if
+    its relevance is positive or the energy (loss) falls as it grows.
     """
     workspace = open_workspace(state.take(index))
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
@@ -419,7 +440,7 @@ def solve_working_set(
     limit: int = 200,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an energy with respect to the relevances by sweeps over working sets of columns.
+    """Minimise an energy (loss) with respect to the relevances by sweeps over sets of columns.
 
     The relevance of a column is the prior variance of its coefficients.
 
@@ -431,7 +452,7 @@ def solve_working_set(
         The energy. Coordinate moves are made for the full energy without groups only; Newton steps
         are taken for all energies.
     tolerance : float
-        Distance to the KKT conditions at which to stop.
+        Distance to the optimality (KKT) conditions at which to stop.
     limit : int
         Largest number of sweeps.
     callbacks : sequence of callable
@@ -459,10 +480,11 @@ def solve_working_set(
 def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
     """Return a state from which to minimise the full energy, found at decreasing noise variances.
 
-    A large noise variance smooths the energy: the covariance of a response is nearly a multiple of
-    the identity, columns hardly interact, and those that explain most enter first. Each stage is
-    solved to low accuracy from the one before. For a tiny noise variance this ends at lower
-    energies than a direct descent, and it avoids the ill-conditioned covariance of a poor start.
+    The full energy is the loss of the VAE with full posterior covariance. A large noise variance
+    smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
+    interact, and those that explain most enter first. Each stage is solved to low accuracy from the
+    one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
+    avoids the ill-conditioned covariance of a poor start.
     """
     relevance = empty_start(problem)
     for noise in noise_stages(scalar(problem.noise)):
@@ -475,7 +497,8 @@ def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
 def noise_stages(target: float) -> list[float]:
     """Return the noise variances of `continuation`: a decreasing geometric sequence below 1.
 
-    The sequence ends before `target`, the noise variance of the problem.
+    They are those of successive fits, each of which starts from the one before. The sequence ends
+    before `target`, the noise variance of the problem.
 
     Examples
     --------

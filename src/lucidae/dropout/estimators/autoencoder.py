@@ -63,7 +63,7 @@ from lucidae.validation import check_rows, check_weights
 )
 @dataclass(eq=False)
 class AutoencoderState(NetworkState):
-    """Fitted state of `DropoutAutoencoder`: moment of the rows, settings and weights."""
+    """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights."""
 
     @property
     def problem(self) -> LinearProblem:
@@ -87,7 +87,10 @@ class AutoencoderState(NetworkState):
         }
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes to be compared with data of a given second moment.
+
+        The certificate compares them.
+        """
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
@@ -128,10 +131,11 @@ class DropoutAutoencoder(
 ):
     """Linear autoencoder with dropout in its hidden layer, solved exactly.
 
-    The network x ↦ mean + U Vᵀ(x − mean) reconstructs its input. At the optimum the reconstruction
-    lies in the span of the leading principal components, whose standard deviations are all reduced
-    by the same threshold, and all hidden units have equal importance, so that dropping any one of
-    them has the same effect (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
+    The network x ↦ mean + U Vᵀ(x − mean), with the incoming weights V and the outgoing weights U of
+    its hidden units, reconstructs its input. At the optimum the reconstruction lies in the span of
+    the leading principal components, whose standard deviations are all reduced by the same
+    threshold, and all hidden units have equal importance, so that dropping any one of them has the
+    same effect (Mianjy et al. 2018, Theorem 3.6, for inputs of any covariance).
 
     Parameters
     ----------

@@ -16,12 +16,39 @@ from lucidae.validation import check_flag
 __all__ = ["AutoencoderBatchesMixin", "RegressorBatchesMixin"]
 
 
-class AutoencoderBatchesMixin:
-    """Give `DropoutAutoencoder` its method `fit_batches`."""
+class _BatchesMixin:
+    """Fit a dropout estimator to data that are read in blocks of rows."""
 
     fit: Any
     _keep: Any
     _unsolved: Any
+
+    def _fit_blocks(
+        self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
+    ) -> Self:
+        """Fit to rows that are loaded if they fit into one block, else to their second moment.
+
+        `start` is the moment of rows that were read before, or None; `kind` are arguments of
+        `aligned_blocks`.
+        """
+        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        data = aligned_blocks(batches, y, sample_weight, **kind)
+        small = data.load() if start is None else None
+        if small is not None:
+            self.fit(small.rows, small.targets, small.weights)
+            return self
+        check_streamed(self, data, start)
+        store_features(self, data)
+        self._keep(self._state_of_blocks(data, start, settings.verbose))
+        return self
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
+        """Return the fitted state for data whose second moment is read block by block."""
+        raise NotImplementedError
+
+
+class AutoencoderBatchesMixin(_BatchesMixin):
+    """Give `DropoutAutoencoder` its method `fit_batches`."""
 
     @restored_on_failure
     def fit_batches(
@@ -48,28 +75,18 @@ class AutoencoderBatchesMixin:
         -------
         self
         """
-        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
-        data = aligned_blocks(batches, None, sample_weight)
-        small = data.load() if start is None else None
-        if small is not None:
-            self.fit(small.rows, sample_weight=small.weights)
-            return self
-        check_streamed(self, data, start)
-        moment = read_moment(data, start=start, verbose=settings.verbose)
-        state = self._unsolved(moment, data.rows.reference)
-        store_features(self, data)
-        self._keep(state)
-        return self
+        return self._fit_blocks(batches, None, sample_weight, start)
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
+        moment = read_moment(data, start=start, verbose=verbose)
+        return self._unsolved(moment, data.rows.reference)
 
 
-class RegressorBatchesMixin:
+class RegressorBatchesMixin(_BatchesMixin):
     """Give `DropoutRegressor` its method `fit_batches`."""
 
     dropout: float | str
     fit_intercept: bool
-    fit: Any
-    _keep: Any
-    _unsolved: Any
 
     @restored_on_failure
     def fit_batches(
@@ -102,21 +119,13 @@ class RegressorBatchesMixin:
         -------
         self
         """
-        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
-        data = aligned_blocks(batches, y, sample_weight, with_targets=True)
-        small = data.load() if start is None else None
-        if small is not None:
-            self.fit(small.rows, small.targets, small.weights)
-            return self
-        check_streamed(self, data, start)
+        return self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
         probability = checked_dropout(self.dropout, " or 'cv'")
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        problem, moment = read_problem(
-            data, centered=centered, start=start, verbose=settings.verbose
-        )
-        store_features(self, data)
+        problem, moment = read_problem(data, centered=centered, start=start, verbose=verbose)
         choice = DropoutChoice(moment, probability, None)
         state = self._unsolved(choice, data.flat_targets, data.rows.reference)
         state.root = problem.root
-        self._keep(state)
-        return self
+        return state

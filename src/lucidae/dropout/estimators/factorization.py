@@ -105,7 +105,7 @@ def _returned(solution: ExactSolution, problem: LinearProblem, strength: float, 
 
 
 def _reported(attributes: Mapping[str, Any], ref: Array) -> ReportedAttributes:
-    """Return the attributes that the certificate compares with the matrix."""
+    """Return the fitted attributes that the certificate compares with the factorised matrix."""
     return ReportedAttributes(
         attributes["objective_"],
         attributes["rank_"],
@@ -231,8 +231,8 @@ class DropoutFactorization(
     def transform(self, X: Any) -> Array:
         """Return the codes of rows that minimise the expected dropout loss for the fitted V.
 
-        V are the columns ``right_``, vᵢ. The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ =
-        dropout/(1 − dropout). The codes of the training rows equal ``left_``.
+        V is ``right_``, with the columns vᵢ. The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ
+        = dropout/(1 − dropout). The codes of the training rows equal ``left_``.
 
         Parameters
         ----------

@@ -61,24 +61,28 @@ from lucidae.validation import (
 class SolverTraits:
     """Whether a solver needs the rows themselves, and whether it stops at the tolerance `tol`.
 
+    The gap is the loss minus its minimum, divided by what least squares explains of the mean
+    squared output. A certificate allows a gap of `CERTIFIED` for rounding errors, and more for a
+    solver that stops early.
+
     Parameters
     ----------
     needs_rows : bool
         Whether the solver draws rows. If not, their second moment is enough, so that the solver
         can be used in `partial_fit`.
     stops_at_tol : bool
-        Whether the solver stops at `tol`. The certificate then allows a loss that exceeds its
-        minimum by `tol` times what least squares explains of E‖y‖², but at most by `LARGEST_GAP`
-        times it.
+        Whether the solver stops at `tol`. The certificate then allows a gap of `tol`, but at least
+        `CERTIFIED` and at most `LARGEST_GAP`; otherwise it allows `CERTIFIED`.
     """
 
     needs_rows: bool
     stops_at_tol: bool
 
     def allowed_gap(self, tol: float) -> float:
-        """Return the largest gap that a certificate allows.
+        """Return the largest gap that the certificate allows for a solver with tolerance `tol`.
 
-        The gap is the loss minus its minimum, relative to what least squares explains of E‖y‖².
+        The gap is the loss minus its minimum, divided by what least squares explains of the mean
+        squared output.
         """
         return min(max(float(tol), CERTIFIED), LARGEST_GAP) if self.stops_at_tol else CERTIFIED
 
@@ -91,7 +95,7 @@ SOLVERS = {
 
 @saved_as("lucidae.dropout.network/1", formerly="lucidae.dropout.estimators._shared:Outcome")
 class TrainedNetwork(NamedTuple):
-    """Weights that a solver found, the exact optimum of the same problem, and how it ended.
+    """Weights that a solver found, the exact optimum of the same problem, and how the solver ended.
 
     `n_iter` is the number of steps, `status` says why the solver stopped, and `history` contains
     the recorded losses.
@@ -157,8 +161,8 @@ def _whitened_start(
 ) -> Weights | None:
     """Return the weights from which SGD starts, for white inputs; None means random weights.
 
-    The weights `start` of the last fit are transformed to white inputs. If their shapes do not fit,
-    a warning is given.
+    White inputs have the identity as second moment. The weights `start` of the last fit are
+    transformed to them. If their shapes do not fit, a warning is given.
     """
     if start is None:
         return None
@@ -306,7 +310,10 @@ class NetworkState(FittedState):
         return self.trained
 
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
-        """Train the network by SGD on white inputs, as in Mianjy et al. 2018, Algorithm 1."""
+        """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
+
+        The inputs are transformed to white ones, whose second moment is the identity.
+        """
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
         center, output_center = self.centers()
@@ -390,9 +397,11 @@ class NetworkState(FittedState):
         attributes: Mapping[str, Any],
         rows: tuple[float, float] | None,
     ) -> Certificate:
-        """Return the certificate of given attributes on a problem and the moment of its rows.
+        """Return the certificate of given attributes, judged on other data than the training rows.
 
-        `rows` is the loss measured on the rows and its rounding error, or None; see `measured_on`.
+        `problem` contains the second moments of inputs and outputs of these data, and `moment` is
+        the moment of their rows. `rows` is the loss measured on the rows and its rounding error, or
+        None; see `measured_on`.
         """
         return certificate_of(
             problem,
@@ -424,7 +433,10 @@ class NetworkState(FittedState):
         return row_objective(X, Y, sample_weight, weights, self.strength, centered)
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes to be compared with data of a given second moment.
+
+        The certificate compares them.
+        """
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -493,9 +505,9 @@ class NetworkMixin(CertifiedMixin):
         return {name: getattr(self, name) for name in self._state.attributes}
 
     def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
-        """Return the certificate on the problem of data that were read in blocks.
+        """Return the certificate on data that were read in blocks.
 
-        There are more rows than the objective is measured on.
+        The loss is not measured on the rows themselves, because there are too many of them.
         """
         problem, moment = found
         attributes = self._attributes_now()
@@ -504,9 +516,9 @@ class NetworkMixin(CertifiedMixin):
         return self._state.certificate_on(problem, moment, title, attributes, None)
 
     def _keep(self, state: NetworkState) -> None:
-        """Store the state of a fit after computing its attributes.
+        """Compute the fitted attributes of `state` and store it as the state of the fit.
 
-        `partial_fit` stores its state without this, so that attributes are computed when first
+        `partial_fit` stores its state without computing them, so that they are computed when first
         read.
         """
         _ = state.attributes
@@ -521,8 +533,8 @@ class NetworkMixin(CertifiedMixin):
 def merges_moments(estimator: Any) -> bool:
     """Return True if `partial_fit` is available; otherwise raise an AttributeError.
 
-    It is available for solvers that need moments only. An unknown solver does not hide it, so that
-    a call of `partial_fit` reports the wrong name.
+    It is available for solvers that need second moments only. An unknown solver does not hide it,
+    so that a call of `partial_fit` reports the wrong name.
     """
     if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
         raise AttributeError(

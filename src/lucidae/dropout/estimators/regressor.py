@@ -81,7 +81,7 @@ def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(eq=False)
 class RegressionState(NetworkState):
-    """Fitted state of `DropoutRegressor`: moment of the rows, settings and weights.
+    """Fitted state of `DropoutRegressor`: second moment of the rows, settings and weights.
 
     Parameters
     ----------
@@ -139,7 +139,10 @@ class RegressionState(NetworkState):
         return {"dropout_": self.dropout, "cv_": self.cv}
 
     def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes to be compared with data of a given second moment.
+
+        The certificate compares them.
+        """
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
         means = [host(part) for part in (moment.center, moment.offset)]
@@ -234,13 +237,13 @@ class DropoutRegressor(
 ):
     """Linear regression through a hidden layer with dropout, solved exactly.
 
-    The network x ↦ U Vᵀx + b with r hidden units, each dropped with the given probability in
-    training, has a global optimum in closed form (Mianjy et al. 2018, Theorem 3.6): for inputs
-    transformed to the identity as covariance, it is the least-squares map whose singular values are
-    all reduced by one threshold and cut at rank r, distributed evenly over the hidden units. Inputs
-    may be correlated, and their covariance may be singular: directions whose variance is as small
-    as rounding errors, 10 · n_features · ε times the largest with the rounding unit ε, count as
-    constant.
+    The network x ↦ U Vᵀx + b with r hidden units (incoming weights V, outgoing weights U), each
+    dropped with the given probability in training, and a bias b, has a global optimum in closed
+    form (Mianjy et al. 2018, Theorem 3.6): for inputs transformed to the identity as covariance, it
+    is the least-squares map whose singular values are all reduced by one threshold and cut at rank
+    r, distributed evenly over the hidden units. Inputs may be correlated, and their covariance may
+    be singular: directions whose variance is as small as rounding errors, 10 · n_features · ε times
+    the largest with the rounding unit ε, count as constant.
 
     Parameters
     ----------
@@ -513,7 +516,10 @@ class DropoutRegressor(
     def _choose_dropout(
         self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
     ) -> DropoutChoice:
-        """Return the dropout rate, the moment of inputs and targets, and the cross-validation."""
+        """Return the dropout rate, the second moment of the data, and the cross-validation.
+
+        The second moment is that of rows of inputs and targets side by side.
+        """
         if not isinstance(self.dropout, str):
             moment = joint_moment(X, y, weights)
             return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)

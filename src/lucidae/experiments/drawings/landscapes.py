@@ -97,7 +97,10 @@ def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
 
 
 def valley(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot and a 3-D view of the ring-shaped valley and the descent on it."""
+    """Return a plot and a 3-D view of the loss of the non-uniform ℓ₂ penalty and a descent on it.
+
+    The minima of this loss lie in a ring-shaped valley.
+    """
     arrays = outcome.results.cells[0].arrays
     axis, surface, path = arrays["axis"], arrays["surface"], arrays["path"]
     ceiling = float(arrays["centre"])
@@ -131,7 +134,7 @@ def valley(outcome: Outcome) -> Sequence[Block]:
 
 
 def dropout(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of surface and contours for every strength of dropout, and a 3-D view."""
+    """Return a plot of the dropout loss surface for every strength of dropout, and a 3-D view."""
     cells = outcome.results.cells
     with drawing():
         figure, rows = _pairs(len(cells))

@@ -1,4 +1,4 @@
-"""Functions that draw sparse recovery and deep VAEs: success rates, energies, images."""
+"""Functions that draw sparse recovery and deep VAEs: success rates, energies (losses), images."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ CRITERION_NAMES = {
 
 
 def recovery(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the success rates of the four methods over the number of active rows.
+    """Return a plot of the success rates of four sparse methods.
 
-    It has one panel for each criterion of success: the support, or rows and Frobenius norm.
+    They are drawn against the number of nonzero rows of the code to be recovered. There is one
+    panel for each criterion of success: the set of nonzero rows (the support) is found, or all rows
+    or the Frobenius norm are within a tolerance.
     """
     setting = outcome.setting
     criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
@@ -46,13 +48,17 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
         caption = (
             f"Share of {setting.trials} random problems that each method solves; no method can "
             f"succeed beyond r = d = {setting.d}. Where two curves coincide, the dashed one of the "
-            "autoencoder lies on top of that of the diagonal VAE."
+            "autoencoder lies on top of that of the diagonal-covariance VAE."
         )
         return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
 
 
 def slices(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the energies along the example slice: both VAEs, and the autoencoder."""
+    """Return a plot of three energies along one coordinate: of two sparse VAEs and an autoencoder.
+
+    The VAEs have a full and a diagonal posterior covariance. The energy is the loss that is
+    minimised.
+    """
     curves = outcome.curves
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.4))
@@ -68,7 +74,7 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)
         right.plot(curve.x[~deep & (curve.x > 0)], curve.y[~deep & (curve.x > 0)], **AUTOENCODER)
         right.annotate(
-            "to −∞ at u = 0",
+            "the energy tends to −∞ at u = 0",
             (0, -13.5),
             xytext=(12, 10),
             textcoords="offset points",
@@ -76,15 +82,18 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         )
         right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
         caption = (
-            "Left: energies of the full and of the diagonal VAE over one relevance w, the prior "
-            "variance of a coefficient. Right: energy of the autoencoder with a logarithmic "
+            "Left: energies of the full- and the diagonal-covariance VAE over one relevance w, the "
+            "prior variance of a coefficient. Right: energy of the autoencoder with a logarithmic "
             "penalty over one coefficient u, which is unbounded below at u = 0 for all data."
         )
         return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
 
 
 def covariances(outcome: Outcome) -> Sequence[Block]:
-    """Return plots of error and active directions over the epochs, and of images of both models."""
+    """Return plots of deep VAEs with full and with diagonal covariance.
+
+    They show error and number of active latent directions against the epochs, and images.
+    """
     titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))

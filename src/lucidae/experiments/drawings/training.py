@@ -31,7 +31,10 @@ RULE_LOOKS = {
 
 
 def dynamics(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the distances to axes and subspace over the epochs, a line per run."""
+    """Return a plot of the distances to principal axes and subspace, with a line per run.
+
+    They are drawn against the epochs.
+    """
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))
         _distances(outcome, panels)
@@ -45,7 +48,10 @@ def dynamics(outcome: Outcome) -> Sequence[Block]:
 
 
 def minibatch(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the distances to axes and subspace over the epochs, a row per batch size."""
+    """Return a plot of the distances to principal axes and subspace against the epochs.
+
+    There is a row of panels per batch size.
+    """
     sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
     with drawing():
         figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
@@ -72,7 +78,10 @@ def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
 
 
 def weights(outcome: Outcome) -> Sequence[Block]:
-    """Return plots of cosines with the principal directions, and of decoder columns as images."""
+    """Return plots of the cosines between decoder columns and principal directions, and images.
+
+    The images show the columns of the decoders.
+    """
     setting = outcome.setting
     with drawing():
         figure = _cosines(setting, outcome)
@@ -131,7 +140,10 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
 
 
 def scaling(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the epochs to the target over the number of latents, a line per run."""
+    """Return a plot of the epochs until the decoder is nearly axis-aligned, a line per run.
+
+    They are drawn against the number of latents.
+    """
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.2))
         for name, curve in outcome.curves.items():
@@ -164,7 +176,7 @@ def _plain_ticks(axes: Any, sizes: Any) -> None:
 
 
 def conditioning(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of exact condition numbers and lower bounds over the number of latents."""
+    """Return a plot of exact condition numbers and lower bounds against the number of latents."""
     looks = {
         "nonuniform/best": ("non-uniform ℓ₂, best penalties", LIGHT["orange"], "-", "s"),
         "nonuniform/bound": ("lower bound, non-uniform ℓ₂", LIGHT["orange"], ":", ""),
@@ -191,7 +203,7 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
 
 
 def learning_rates(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the last axis-alignment distance over the learning rate."""
+    """Return a plot of the last axis-alignment distance against the learning rate."""
     setting = outcome.setting
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.0))
@@ -212,7 +224,7 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
 
 
 def penalties(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the three choices of penalties and of the training with each."""
+    """Return a plot of three choices of ℓ₂ penalties and of the training with each."""
     setting = outcome.setting
     with drawing():
         figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
@@ -242,7 +254,11 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 
 
 def convergence(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of objective and variance of the importance scores, a row per width."""
+    """Return a plot of the loss and of the hidden units' importance during dropout training.
+
+    Of the importance scores (products of the norms of incoming and outgoing weights) the variance
+    is drawn. There is a row of panels per number of hidden units.
+    """
     setting = outcome.setting
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
     with drawing():
@@ -265,7 +281,9 @@ def convergence(outcome: Outcome) -> Sequence[Block]:
                 spread = positive(outcome.curves[f"variance/{name}"], 1e-12)
                 right.plot(*spread, color=colour, linestyle="-")
             left.set(title=f"Objective, r = {width}", xlabel="step", xscale="log")
-            right.set(title=f"Importance variance, r = {width}", xlabel="step", xscale="log")
+            right.set(
+                title=f"Variance of unit importance, r = {width}", xlabel="step", xscale="log"
+            )
             right.set(yscale="log")
         shared_legend(figure, rows[0][0], 3)
         caption = (

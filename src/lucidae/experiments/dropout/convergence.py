@@ -1,4 +1,4 @@
-"""Experiment: dropout SGD compared with the closed form, and how fast hidden units equalize."""
+"""Experiment: dropout SGD compared with the closed form, and how units become equally important."""
 
 from __future__ import annotations
 
@@ -64,7 +64,11 @@ class Convergence:
     runs_per_cell: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one `Cell`, which has `runs_per_cell` trainings, per width, strength and seed."""
+        """Return one `Cell` per width, strength of dropout and seed.
+
+        A `Cell` is a stored unit of work, here `runs_per_cell` trainings; the width is the number
+        of hidden units.
+        """
         shared = {
             "shape": list(self.shape),
             "n_steps": self.n_steps,
@@ -88,10 +92,12 @@ class Convergence:
     def curves(self, results: Results) -> Curves:
         """Return curves over the steps, averaged over the runs, for each width and strength.
 
-        ``"objective"`` is the expected objective, ``"optimum"`` its optimal value and ``"excess"``
-        their difference divided by the optimal value. ``"variance"`` is the variance of the
-        importance scores over the hidden units, and ``"relative variance"`` is this variance
-        divided by its largest value, so that strengths can be compared.
+        The width is the number of hidden units, the strength is λ = dropout/(1 − dropout).
+        ``"objective"`` is the expected dropout loss, ``"optimum"`` its optimal value and
+        ``"excess"`` their difference divided by the optimal value. ``"variance"`` is the variance
+        of the importance scores over the hidden units; the score of a unit is the product of the
+        norms of its incoming and outgoing weights. ``"relative variance"`` is this variance divided
+        by its largest value, so that strengths can be compared.
         """
         curves = {}
         for width in self.widths:
@@ -110,7 +116,7 @@ class Convergence:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         outputs, inputs = self.shape
         return {
             "network": f"{inputs} inputs, {outputs} outputs, "
@@ -169,7 +175,9 @@ STATEMENTS = {
         "The hidden units become equally important: the variance of their importance scores goes "
         "to zero."
     ),
-    "monotone": Statement("The variance of the importance scores decreases monotonically."),
+    "monotone": Statement(
+        "The variance of the hidden units' importance scores decreases monotonically."
+    ),
     "faster": Statement(
         "The larger the dropout strength λ, the faster the hidden units become equally important."
     ),
@@ -178,12 +186,14 @@ STATEMENTS = {
 
 
 def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
-    """Return the verdicts on each statement, for every width and strength.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
-    `within` is the largest excess of the last objective, divided by the optimal value.
-
-    The speed of equalization is judged on the mean over the whole training, on a logarithmic grid
-    of steps, so that it does not depend on the choice of one step.
+    There is one for every width (number of hidden units) and strength of dropout. `within` is the
+    largest accepted difference between the last objective and the optimal value, divided by the
+    optimal value. Larger strengths must make the units equally important sooner; this is judged on
+    the mean, over the whole training, of the variance of their importance scores (products of the
+    norms of incoming and outgoing weights). The steps are those of a logarithmic grid, so that the
+    result does not depend on the choice of one step.
     """
     verdicts: dict[str, list[Any]] = {name: [] for name in STATEMENTS}
     for width in widths:
@@ -199,7 +209,8 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
             Ordered(
                 tuple(f"relative variance/{width}/{lam:g}" for lam in STRENGTHS),
                 at="mean",
-                says=f"{VARIANCE}, at each λ minus at the next larger λ, r = {width} hidden units",
+                says=f"decrease of the {VARIANCE} from each λ to the next larger λ, "
+                f"r = {width} hidden units",
             )
         )
     return {name: tuple(found) for name, found in verdicts.items()}
@@ -209,7 +220,7 @@ EXPERIMENT = Experiment(
     name="dropout-convergence",
     title="Dropout training and the closed form",
     reference="Mianjy et al. 2018, Figure 3",
-    shows="objective and its optimum, and variance of the importance scores, during dropout SGD",
+    shows="loss, its optimum, and variance of the hidden units' importance, during dropout SGD",
     about="Linear networks with r hidden units, trained by stochastic gradient descent with "
     "dropout of strength λ = dropout/(1 − dropout). The importance score of a hidden unit is the "
     "product of the norms of its incoming and outgoing weights.",

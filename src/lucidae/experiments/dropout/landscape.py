@@ -55,12 +55,12 @@ class Surfaces:
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 
     def curves(self, results: Results) -> Curves:
-        """Return curves over the strengths λ that describe the end points of the descents.
+        """Return curves over the strengths λ of dropout that describe where the descents end.
 
-        ``"norm"`` is their mean norm, ``"gap"`` their largest loss minus the global minimum, and
-        ``"inequality"`` the largest difference between the absolute weights of the two hidden
-        units, for λ > 0. The other two curves are for λ = 0: the range of the norms, and the same
-        inequality, which show whether the minima form a circle.
+        ``"norm"`` is the mean norm of these weights, ``"gap"`` their largest loss minus the global
+        minimum, and ``"inequality"`` the largest difference between the absolute weights of the two
+        hidden units, for λ > 0. For λ = 0 there are two further curves, the range of the norms and
+        the same inequality, which show whether the minima form a circle.
         """
         names = ("norm", "gap", "inequality")
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}
@@ -72,7 +72,7 @@ class Surfaces:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "network": f"one input, one output, target {TARGET:g}, two hidden units, tied weights",
             "strengths": listed(self.strengths),
@@ -149,14 +149,20 @@ EXPECT = {
             says=f"{INEQUALITY}, with dropout (λ > 0)",
         ),
     ),
-    "shrink": (Falls("norm", -0.01, says="norm of the weights at the minima, as λ grows"),),
+    "shrink": (
+        Falls(
+            "norm",
+            -0.01,
+            says="norm of the weights at the minima, as the strength λ of dropout grows",
+        ),
+    ),
 }
 
 EXPERIMENT = Experiment(
     name="dropout-landscape",
     title="Loss surface of dropout",
     reference="Mianjy et al. 2018, Figure 1",
-    shows="loss surface and contours of a scalar network for three strengths of dropout",
+    shows="loss surface of a network with two hidden units for three strengths of dropout",
     about="The expected dropout loss of a linear autoencoder with one input, one output and two "
     "hidden units with weights u₁ and u₂, for three strengths λ = dropout/(1 − dropout), and the "
     "minima at which descents from random points end.",

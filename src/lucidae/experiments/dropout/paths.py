@@ -56,7 +56,10 @@ class Paths:
     seeds: int
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength and seed; it follows the paths of both starts."""
+        """Return one run (a `Cell`) per strength of dropout and seed.
+
+        A run follows the paths of SGD from both starts.
+        """
         shared = {
             "target": TARGET,
             "starts": [list(start) for start in STARTS],
@@ -70,7 +73,7 @@ class Paths:
     def curves(self, results: Results) -> Curves:
         """Return the distance to the nearest global optimum along each path.
 
-        It is the largest one of all seeds.
+        It is the largest distance of all seeds.
         """
         curves = {}
         for lam in self.strengths:
@@ -83,7 +86,7 @@ class Paths:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "network": f"one input, one output, target {TARGET:g}, two hidden units with equal "
             "incoming and outgoing weights",
@@ -94,7 +97,10 @@ class Paths:
 
 
 def distance(path: Any, strength: float) -> Any:
-    """Return the distance of each point of a path, shape (n, 2), to the nearest global optimum."""
+    """Return the distance of each point of a path, shape (n, 2), to the nearest global optimum.
+
+    A point consists of the weights of the two hidden units.
+    """
     minima = scalar_surface(TARGET, strength, points=2).minima
     return np.min(np.linalg.norm(path[:, None, :] - minima, axis=-1), axis=-1)
 
@@ -131,7 +137,7 @@ def measure(settings: Settings) -> Arrays:
 
 
 def expect(within: float) -> dict[str, tuple[AtMost, ...]]:
-    """Return, for every path, the verdict that it ends closer than `within` to a global optimum."""
+    """Return, for every path of SGD, the comparison that it ends within `within` of an optimum."""
     return {
         "optimum": tuple(
             AtMost(

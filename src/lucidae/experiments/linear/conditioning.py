@@ -71,7 +71,7 @@ class Conditioning:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),
@@ -99,16 +99,16 @@ def measure(settings: Settings) -> Arrays:
 
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
-    """Return the verdict that a condition number is at least its lower bound at every size."""
+    """Return the comparison that a condition number is at least its lower bound at every size."""
     says = f"condition number of the Hessian divided by its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 
 
 def expect(nonuniform: float, nested: float) -> dict[str, Any]:
-    """Return the verdicts on each statement.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
     `nonuniform` and `nested` are the smallest ratios of the condition number at the largest number
-    of latents to that at the smallest.
+    of latents to that at the smallest, for the non-uniform ℓ₂ penalty and for nested dropout.
     """
     growth = "condition number at the largest number of latents divided by that at the smallest"
     return {
@@ -133,7 +133,7 @@ EXPERIMENT = Experiment(
     shows="exact condition numbers and the lower bounds of the paper against the number of latents",
     about="The condition number of the Hessian at the global minimum, computed exactly: for the "
     "non-uniform ℓ₂ penalty with the penalties that make it smallest, and for expected nested "
-    "dropout with two priors of the prefix length.",
+    "dropout with two priors of the number of latents that are kept.",
     statements={
         "bound": Statement(
             "The condition numbers are at least as large as the lower bounds of Bao et al. 2020."

@@ -16,14 +16,18 @@ SUBSPACE = "distance of the decoder's columns to the principal subspace"
 def every_run(baseline: Baseline, source_of_rates: str) -> TrainingRuns:
     """Return the settings with one training run per model and optimizer.
 
-    `source_of_rates` says in words where the learning rates come from.
+    `baseline` has the data, the epochs and the learning rates; `source_of_rates` says in words
+    where the rates come from.
     """
     trials = tuple(baseline.trial(*pair) for pair in baseline.rates)
     return TrainingRuns(trials, {"rates": source_of_rates})
 
 
 def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
-    """Return the arguments `series` and `says` of a verdict on a run's distance to the axes."""
+    """Return the name of a curve (`series`) and its description (`says`), for a verdict on it.
+
+    The curve is the distance of a run's decoder to the principal axes.
+    """
     return {
         "series": f"alignment/{method}/{optimizer}",
         "says": f"{AXES}, {label(method, optimizer)}",
@@ -31,9 +35,10 @@ def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
 
 
 def subspace(method: str) -> dict[str, str]:
-    """Return the arguments `series` and `says` of a verdict on the distance to the subspace.
+    """Return the name of a curve (`series`) and its description (`says`), for a verdict on it.
 
-    The run is that of `method` with Nesterov momentum.
+    The curve is the distance to the principal subspace, in the run of `method` with Nesterov
+    momentum.
     """
     return {
         "series": f"subspace/{method}/nesterov",
@@ -42,14 +47,14 @@ def subspace(method: str) -> dict[str, str]:
 
 
 def sooner(first: tuple[str, str], second: tuple[str, str], level: float) -> Sooner:
-    """Return the verdict that the first run is 1.2 times sooner at a distance to the axes.
+    """Return the verdict that the first of two runs reaches a distance 1.2 times sooner.
 
     Parameters
     ----------
     first, second : (str, str)
         Method and optimizer of the two runs.
     level : float
-        The distance to the principal axes to which both have to fall.
+        The distance to the principal axes that both runs have to reach.
     """
     return Sooner(
         "/".join(("alignment", *first)),
@@ -89,7 +94,7 @@ STATEMENTS = {
 def expect(
     end: int, levels: tuple[float, float], slow: float, aligned: float, nested: tuple[float, int]
 ) -> dict[str, Any]:
-    """Return the verdicts on each statement at one scale.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
     Parameters
     ----------
@@ -130,14 +135,16 @@ EXPERIMENT = Experiment(
     name="lae-dynamics",
     title="Learning dynamics of six models",
     reference="Bao et al. 2020, Figure 2",
-    shows="axis-alignment and subspace distance over the epochs, six models, two optimizers",
+    shows="distances of six models to principal axes and subspace over the epochs, two optimizers",
     about="Six linear autoencoders are trained with two optimizers. The distance to the "
     "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
     "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(
-            every_run(DIGITS, "the best of lae-learning-rates at its smoke scale"),
+            every_run(
+                DIGITS, "the best of the experiment lae-learning-rates at its small scale (smoke)"
+            ),
             expect(3000, (0.3, 0.2), 0.15, 0.1, (0.1, 3000)),
         ),
         "paper": Scale(

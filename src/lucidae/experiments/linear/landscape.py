@@ -40,10 +40,10 @@ class Plane:
     This is the plane of Bao et al. 2020, Figure 1.
 
     With the eigenvalues σᵢ², the penalties λᵢ, the diagonal matrix D of √(1 − λᵢ/σᵢ²) and the
-    rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D and the decoder its transpose. A point
-    of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in the point, with the
-    quarter turn J, so that the gradient over the point is the inner products of the gradient over
-    W₁ with D and J D.
+    rotation O(θ) by an angle θ, the encoder is W₁ = αO(θ)D, with a scale α, and the decoder is its
+    transpose. A point of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in
+    the point, with the quarter turn J, so that the gradient with respect to the point consists of
+    the inner products of the gradient with respect to W₁ with D and J D.
 
     Parameters
     ----------
@@ -56,22 +56,35 @@ class Plane:
 
     @property
     def frame(self) -> Vector:
-        """The matrices D and J D of the class docstring, as an array of shape (2, 2, 2)."""
+        """The matrices D and J D of which the weights are combined, as an array of shape (2, 2, 2).
+
+        D is the diagonal matrix of √(1 − λᵢ/σᵢ²), with the penalties λᵢ and the eigenvalues σᵢ²; J
+        is the rotation by a quarter turn.
+        """
         scale = np.diag(np.sqrt(1 - self.penalties / self.values))
         return np.stack([scale, TURN @ scale])
 
     def weights(self, points: Vector) -> UntiedWeights:
-        """Return encoder and decoder at points (α cos θ, α sin θ), an array of shape (…, 2)."""
+        """Return encoder and decoder at points (α cos θ, α sin θ), an array of shape (…, 2).
+
+        α is the scale of the weights relative to the optimum, and θ the angle of their rotation.
+        """
         layer = np.einsum("...p,pij->...ij", points, self.frame)
         return UntiedWeights(layer, layer)
 
     def loss(self, points: Vector) -> Vector:
-        """Return the loss at points (α cos θ, α sin θ), an array of shape (…, 2)."""
+        """Return the loss at points (α cos θ, α sin θ), an array of shape (…, 2).
+
+        α is the scale of the weights relative to the optimum, and θ the angle of their rotation.
+        """
         objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         return np.asarray(objective.value(self.weights(points), covariance))
 
     def slope(self, point: Vector) -> Vector:
-        """Return the gradient of the loss over the point (α cos θ, α sin θ), shape (2,)."""
+        """Return the gradient of the loss with respect to the point (α cos θ, α sin θ), shape (2,).
+
+        α is the scale of the weights relative to the optimum, and θ the angle of their rotation.
+        """
         objective, covariance = NonUniformL2(self.penalties), EigenbasisCovariance(self.values)
         gradient = objective.gradient(self.weights(point), covariance)
         return np.asarray(np.einsum("ij,pij->p", gradient.encoder + gradient.atoms, self.frame))
@@ -92,7 +105,8 @@ class Landscape:
     rate : float, default=0.05
         Learning rate.
     start : (float, float)
-        First point of the descent, (α cos θ, α sin θ).
+        First point of the descent, (α cos θ, α sin θ), with the scale α and the angle θ of the
+        weights relative to the optimum.
     """
 
     points: int
@@ -117,8 +131,9 @@ class Landscape:
     def curves(self, results: Results) -> Curves:
         """Return errors of radius and angle along the descent, loss on the ring, and curvatures.
 
-        The ring has radius 1 and contains the minima. Its loss minus the minimum is divided by the
-        loss at the origin minus the minimum.
+        Radius and angle are the scale and the rotation of the weights relative to the optimum. The
+        ring has radius 1 and contains the minima. Its loss minus the minimum is divided by the loss
+        at the origin minus the minimum.
         """
         (cell,) = results
         path, ring = cell.arrays["path"], cell.arrays["ring"]
@@ -134,7 +149,7 @@ class Landscape:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "eigenvalues": f"{self.eigenvalues[0]:g} and {self.eigenvalues[1]:g}",
             "penalties": f"{self.penalties[0]:g} and {self.penalties[1]:g}",
@@ -145,7 +160,10 @@ class Landscape:
 @work("linear.landscape/1")
 @on_processor
 def measure(settings: Settings) -> Arrays:
-    """Return the loss on a grid and on the ring of radius 1, and the path of one descent."""
+    """Return the loss on a grid and on the ring of radius 1, and the path of one descent.
+
+    Radius and angle are the scale and the rotation of the weights relative to the optimum.
+    """
     plane = Plane(np.array(settings["eigenvalues"]), np.array(settings["penalties"]))
     axis = np.linspace(-1.35, 1.35, settings["points"])
     grid = np.stack(np.meshgrid(axis, axis), axis=-1)
@@ -178,9 +196,10 @@ def _path(plane: Plane, settings: Settings) -> Vector:
 
 
 def _curvature(plane: Plane, step: float = 1e-5) -> Vector:
-    """Return the second derivatives of the loss at its minimum (1, 0): along radius and angle.
+    """Return the second derivatives of the loss at its minimum, along scale and angle.
 
-    They are central differences of the gradient with the given step.
+    Scale and angle are those of the weights relative to the optimum; the minimum has scale 1 and
+    angle 0. The derivatives are central differences of the gradient with the given step.
     """
     minimum = np.array([1.0, 0.0])
     return np.array(
@@ -214,9 +233,14 @@ EXPECT = {
             "angle error",
             0.05,
             factor=20.0,
-            says="error of the radius (first) and of the angle θ (second) along the descent",
+            says="error of the scale (first) and of the angle (second) of the weights along the "
+            "descent",
         ),
-        AtMost("angle error", 1e-3, says="error of the angle θ in radians along the descent"),
+        AtMost(
+            "angle error",
+            1e-3,
+            says="error of the angle of the weights in radians along the descent",
+        ),
     ),
 }
 
@@ -224,7 +248,7 @@ EXPERIMENT = Experiment(
     name="lae-landscape",
     title="Loss surface of the non-uniform ℓ₂ penalty",
     reference="Bao et al. 2020, Figure 1",
-    shows="loss surface of the non-uniform penalty, and a descent path on it",
+    shows="loss surface of the non-uniform ℓ₂ penalty, and the path of a gradient descent on it",
     about="The loss of a linear autoencoder with two latents and non-uniform ℓ₂ penalties, over "
     "the scale α and the angle θ of the latents, and one path of gradient descent on it.",
     statements={

@@ -48,7 +48,8 @@ DIGITS_SEARCH = {
 class Search:
     """Settings of a search: every model and optimizer is trained with several learning rates.
 
-    The other settings are those of lae-dynamics, so that runs in both experiments are done once.
+    The other settings are those of the experiment lae-dynamics, so that runs which both have are
+    done once.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ class Search:
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:
-        """Return curves of the last distance to the principal axes over the learning rates.
+        """Return, over the learning rates, the distance to the principal axes after the last epoch.
 
         ``"excess"`` is the distance at the rate that the other experiments use, minus the smallest
         distance. A run that diverged counts as 1, the largest distance.
@@ -94,14 +95,14 @@ class Search:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return self.runs.facts()
 
 
 def expect(search: Mapping[tuple[str, str], Any], slack: float) -> tuple[AtMost, ...]:
     """Return the verdicts that the learning rates in use are nearly the best of the search.
 
-    The last distance to the principal axes may exceed the smallest one by `slack`.
+    The distance to the principal axes after the last epoch may exceed the smallest one by `slack`.
     """
     return tuple(
         AtMost(
@@ -119,8 +120,8 @@ EXPERIMENT = Experiment(
     title="Search over learning rates",
     reference="Bao et al. 2020, Table 2",
     shows="the search over learning rates that the other experiments rely on",
-    about="The distance to the principal axes after the last epoch of lae-dynamics, for several "
-    "learning rates of each model and optimizer.",
+    about="The distance to the principal axes after the last epoch of the experiment "
+    "lae-dynamics, for several learning rates of each model and optimizer.",
     statements={
         "best": Statement(
             "Of the learning rates that were tried, those in bold in Bao et al. 2020, Table 2 "

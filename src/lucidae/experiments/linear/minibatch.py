@@ -38,7 +38,7 @@ def expect(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, An
     Parameters
     ----------
     sizes : mapping
-        Its keys are the batch sizes.
+        Number of epochs by batch size; only the batch sizes are used.
     aligned : float
         Largest distance at which the rotation-augmented gradient (RAG) has found the axes.
     gap : float
@@ -58,7 +58,8 @@ def expect(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, An
             Ordered(
                 (f"alignment/nonuniform_l2/nesterov/{size}", rag),
                 margin=gap,
-                says=f"{axes}, {label('nonuniform_l2', 'nesterov')} minus RAG, {batches}",
+                says=f"{axes}, {label('nonuniform_l2', 'nesterov')} minus rotation-augmented "
+                f"gradient (RAG), {batches}",
             )
         )
         verdicts["nested"].append(AtMost(nested, 0.2, says=f"{axes}, {name}, {batches}"))
@@ -72,9 +73,9 @@ EXPERIMENT = Experiment(
     name="lae-minibatch",
     title="Learning dynamics with mini-batches",
     reference="Bao et al. 2020, Figures 7 and 8",
-    shows="axis-alignment and subspace distance with two batch sizes",
-    about="The training of lae-dynamics with mini-batches of two sizes. Bao et al. 2020 report "
-    "results similar to those of the full batch, with additional noise.",
+    shows="distances to the principal axes and subspace over the epochs, two batch sizes",
+    about="The training of the experiment lae-dynamics with mini-batches of two sizes. Bao et al. "
+    "2020 report results similar to those of the full batch, with additional noise.",
     statements={
         "rag": Statement(
             "As with the full batch, the rotation-augmented gradient (RAG) finds the principal "

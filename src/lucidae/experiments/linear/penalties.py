@@ -46,7 +46,7 @@ class Penalties:
     Parameters
     ----------
     baseline : Baseline
-        Data and number of latents, as in lae-dynamics.
+        Data and number of latents, as in the experiment lae-dynamics.
     rates : tuple of float
         Learning rates of Adam.
     """
@@ -123,7 +123,7 @@ class Penalties:
         return float((ours.y - usual.y)[ours.x == EARLY][0])
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return self.runs.facts()
 
 
@@ -132,9 +132,10 @@ class Penalties:
 def measure(settings: Settings) -> dict[str, Any]:
     """Return the penalties that a rule chooses, and the condition number of the Hessian with them.
 
-    ``"flatness"`` is the smallest eigenvalue of the Hessian divided by the largest, ``"eq16"`` the
-    bound of Bao et al. 2020, eq. 16; ``"smallest"`` and ``"largest"`` are the first and the last
-    penalty divided by the k-th eigenvalue of the covariance.
+    There are k penalties, one per latent. ``"flatness"`` is the smallest eigenvalue of the Hessian
+    divided by the largest, ``"eq16"`` the bound of Bao et al. 2020, eq. 16; ``"smallest"`` and
+    ``"largest"`` are the first and the last penalty divided by the k-th eigenvalue of the
+    covariance.
     """
     data, k = settings["data"], settings["k"]
     values, chosen = spectrum(data).values, penalties(settings["rule"], data, k)
@@ -155,9 +156,10 @@ def measure(settings: Settings) -> dict[str, Any]:
 def search(settings: Settings) -> dict[str, Any]:
     """Minimise Bao et al. 2020, eq. 16 and the condition number by general-purpose optimizers.
 
-    Both searches are independent of the algorithms by which the rules choose their penalties. The
-    condition number is minimised over two parameters, a factor and a shift, that move the penalties
-    of eq. 16 into the interval from 0 to the k-th eigenvalue of the covariance.
+    Both searches are independent of the algorithms by which the rules choose their k penalties, one
+    per latent. The condition number of the Hessian is minimised over two parameters, a factor and a
+    shift, that move the penalties of eq. 16 into the interval from 0 to the k-th eigenvalue of the
+    covariance.
     """
     values, k = spectrum(settings["data"]).values, settings["k"]
     found = search_eq16(values[:k])
@@ -207,8 +209,8 @@ def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) -> float:
     """Return the smallest condition number of penalties a + b·outer, over shifts a and factors b.
 
-    The penalties stay between 0 and the k-th entry of `values`, the eigenvalues of the covariance
-    in descending order; `outer` has k entries.
+    It is that of the Hessian at the optimum. The penalties stay between 0 and the k-th entry of
+    `values`, the eigenvalues of the covariance in descending order; `outer` has k entries.
     """
     last = values[len(outer) - 1]
 
@@ -253,10 +255,10 @@ STATEMENTS = {
 
 
 def expect(gap: float) -> dict[str, Any]:
-    """Return the verdicts on each statement.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
-    `gap` is the smallest difference of the distances to the principal axes at epoch `LATE`, with
-    equally spaced penalties minus with those of Bao et al. 2020, eq. 16.
+    `gap` is the smallest accepted difference of two distances to the principal axes at epoch
+    `LATE`: with equally spaced penalties, minus with those of Bao et al. 2020, eq. 16.
     """
     return {
         "slow": (
@@ -314,7 +316,7 @@ EXPERIMENT = Experiment(
     name="lae-penalties",
     title="Choice of the ℓ₂ penalties",
     reference="Bao et al. 2020, Figures 5 and 6",
-    shows="optimal penalties, and their effect early in training",
+    shows="penalties that are optimal at the minimum, and their effect early in training",
     about="Three choices of non-uniform ℓ₂ penalties: square roots that are equally spaced, the "
     "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
     "condition number of the Hessian. Linear autoencoders are trained with each of them.",

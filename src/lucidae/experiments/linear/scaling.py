@@ -38,7 +38,7 @@ It is used to estimate the duration of a run.
 
 @dataclass(frozen=True, slots=True)
 class EpochsToAlignment:
-    """Settings of runs that train until the axis-alignment distance is small enough.
+    """Settings of runs that train until the decoder is nearly aligned with the principal axes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class EpochsToAlignment:
     sizes : tuple of int
         Numbers of latents.
     rates : mapping of (method, optimizer) to a pair
-        Learning rates for k ≤ 50 and for k > 50.
+        Learning rates for at most 50 latents and for more than 50.
     limit : int
         Epochs after which a run is stopped.
     target : float, default=0.3
@@ -93,11 +93,12 @@ class EpochsToAlignment:
         return epoch * self.limit / 3
 
     def curves(self, results: Results) -> Curves:
-        """Return curves of the epochs until the target distance, over the numbers of latents.
+        """Return curves of the epochs until the decoder is aligned, over the numbers of latents.
 
-        ``"epochs"`` is infinite if the target was not reached within the limit; in ``"epochs at
-        least"`` the limit takes the place of infinity. ``"exponent"`` is that of a power law fitted
-        to the numbers of latents at which the target was reached.
+        It is aligned if its distance to the principal axes is at most the target. ``"epochs"`` is
+        infinite if the target was not reached within the limit; in ``"epochs at least"`` the limit
+        takes the place of infinity. ``"exponent"`` is that of a power law fitted to the numbers of
+        latents at which the target was reached.
         """
         curves = {}
         for method, optimizer in self.rates:
@@ -112,7 +113,7 @@ class EpochsToAlignment:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "data": DATA[self.data].words,
             "latents": listed(self.sizes),
@@ -141,7 +142,10 @@ def exponent(sizes: Sequence[float], epochs: Any) -> float:
 
 @work("linear.scaling/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Return the epochs that each run needs to the target; NaN if it does not reach the target."""
+    """Return the epochs that each run needs to the target; NaN if it does not reach the target.
+
+    The target is an axis-alignment distance of the decoder.
+    """
     return [{"epochs": np.array(_epochs(settings, device))} for settings in group]
 
 
@@ -176,13 +180,16 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
         "epochs/rag/nesterov",
         factor,
         at=at,
-        says=f"epochs that {name} needs to the target (the limit, if it does not reach it), "
-        "divided by those that RAG needs",
+        says=f"epochs that {name} needs to the target distance (the limit, if it does not reach "
+        "it), divided by those that the rotation-augmented gradient (RAG) needs",
     )
 
 
 def fails(method: str, at: int, limit: int) -> AtLeast:
-    """Return the verdict that a method does not reach the target within the limit of epochs."""
+    """Return the verdict that a method does not reach the target within the limit of epochs.
+
+    The target is an axis-alignment distance of the decoder; `at` is the number of latents.
+    """
     name = label(*method.split("/"))
     words = f"epochs that {name} needs to the target (the limit, if it does not reach it)"
     return AtLeast(f"epochs at least/{method}", limit, at=at, says=words)
@@ -208,12 +215,13 @@ STATEMENTS = {
 }
 EXPONENT = Reported(
     "exponent/rag/nesterov",
-    says="exponent of the number k of latents in a power law of epochs, RAG",
+    says="exponent of the number k of latents in a power law of epochs, "
+    "rotation-augmented gradient (RAG)",
 )
 
 
 def expect(limit: int, size: int) -> dict[str, Any]:
-    """Return the verdicts that both scales have in common, for each statement.
+    """Return the verdicts that both scales of the experiment share, for each of its statements.
 
     `limit` is the largest number of epochs, and `size` the number of latents at which the epochs of
     two methods are compared.
@@ -225,7 +233,7 @@ def expect(limit: int, size: int) -> dict[str, Any]:
                 ("exponent/expected_nested_dropout/nesterov", "exponent/rag/nesterov"),
                 margin=0.2,
                 says="exponent of the number k of latents in a power law of epochs, expected "
-                "nested dropout minus RAG",
+                "nested dropout minus rotation-augmented gradient (RAG)",
             ),
         ),
         "rag": (
@@ -233,7 +241,8 @@ def expect(limit: int, size: int) -> dict[str, Any]:
                 "epochs/rag/nesterov",
                 limit,
                 at="everywhere",
-                says="epochs that RAG needs to the target",
+                says="epochs that the rotation-augmented gradient (RAG) needs to the target "
+                "distance",
             ),
         ),
     }
@@ -243,7 +252,7 @@ EXPERIMENT = Experiment(
     name="lae-scaling",
     title="Epochs against the number of latents",
     reference="Bao et al. 2020, Figure 4",
-    shows="epochs to an axis-alignment distance of 0.3 against the number of latents",
+    shows="epochs until the decoder is nearly aligned with principal axes, by number of latents",
     about="The number of epochs until the axis-alignment distance (Bao et al. 2020, Definition "
     "7.1) is 0.3, against the number k of latents, for five models and two optimizers.",
     statements=STATEMENTS,

@@ -72,7 +72,7 @@ class Trial:
 
     @property
     def grid(self) -> list[int]:
-        """Sorted epochs that are recorded: a logarithmic grid and `marks`."""
+        """Sorted epochs at which a run is recorded: a logarithmic grid, and those in `marks`."""
         inside = {mark for mark in self.marks if mark <= self.n_epochs}
         return sorted({*log_grid(self.n_epochs), *inside})
 
@@ -222,7 +222,8 @@ class TrainingRuns:
     def curves(self, results: Results) -> Curves:
         """Return the curves over the epochs, by names such as ``"alignment/rag/nesterov"``.
 
-        The measures are the distances to the principal axes and to the subspace, the loss, and the
+        A name consists of the measure, the method and the optimizer. The measures are the distances
+        of the decoder to the principal axes and to the principal subspace, the loss, and the
         imbalance of encoder and decoder.
         """
         return {
@@ -232,7 +233,7 @@ class TrainingRuns:
         }
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         first = self.trials[0]
         return {
             "data": DATA[first.data].words,
@@ -256,13 +257,13 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def run_of(settings: Settings) -> Run:
-    """Return method, optimizer, rate and seed from the settings of a `Cell`, as a `Run`."""
+    """Return method, optimizer, rate and seed from the settings of a training run, as a `Run`."""
     names = ("method", "optimizer", "learning_rate", "seed", "tied")
     return Run(*(settings[name] for name in names))
 
 
 def plan_of(settings: Settings, device: str) -> Plan:
-    """Return data, latents, epochs and penalties from the settings of a `Cell`, as a `Plan`.
+    """Return data, latents, epochs and penalties from the settings of a run, as a `Plan`.
 
     All runs of a group have the same plan.
     """

@@ -42,7 +42,7 @@ class Snapshots:
     Parameters
     ----------
     baseline : Baseline
-        Data, number of latents and learning rates, as in lae-dynamics.
+        Data, number of latents and learning rates, as in the experiment lae-dynamics.
     epochs : tuple of int
         Epochs at which the decoders are compared with the principal directions.
     """
@@ -69,8 +69,8 @@ class Snapshots:
     def cosines(self, results: Results, method: str, epoch: int) -> Any:
         """Return the cosines between principal directions and decoder columns, shape (k, k).
 
-        Rows belong to principal directions, columns to decoder columns. The cosines of a decoder
-        column that is nearly zero are 0.
+        k is the number of latents. Rows belong to principal directions, columns to decoder columns.
+        The cosines of a decoder column that is nearly zero are 0.
         """
         atoms = results.one(method=method, n_epochs=epoch).arrays["atoms"]
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
@@ -78,10 +78,10 @@ class Snapshots:
         return spectrum(self.baseline.data).vectors[:, : self.baseline.k].T @ unit.T
 
     def curves(self, results: Results) -> Curves:
-        """Return two mean squared cosines over the epochs, for each method.
+        """Return two means of squared cosines over the epochs, for each method.
 
-        ``"ordered"`` is the mean over the diagonal, ``"matched"`` the mean of the largest value of
-        each row.
+        The cosines are those between principal directions (rows) and decoder columns. ``"ordered"``
+        is the mean over the diagonal, ``"matched"`` the mean of the largest value of each row.
         """
         curves = {}
         for method in METHODS:
@@ -93,18 +93,20 @@ class Snapshots:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return self.runs.facts()
 
 
 STATEMENTS = {
     "ordered": Statement(
         "With the rotation-augmented gradient (RAG) and with expected nested dropout the matrix of "
-        "cosines UᵀW₂ becomes diagonal: the principal components are found in order."
+        "cosines between principal directions and decoder columns becomes diagonal: the principal "
+        "components are found in order."
     ),
     "permuted": Statement(
-        "With the linear VAE the matrix of cosines UᵀW₂ becomes a permutation matrix: the "
-        "principal components are found in an arbitrary order."
+        "With the linear VAE the matrix of cosines between principal directions and decoder "
+        "columns becomes a permutation matrix: the principal components are found in an arbitrary "
+        "order."
     ),
     "uniform": Statement("With the uniform ℓ₂ penalty the principal components are not found."),
     "start": own("The initial weights are not aligned with the principal components."),
@@ -112,11 +114,13 @@ STATEMENTS = {
 
 
 def expect(rag: float, nested: float, uniform: float, start: float) -> dict[str, Any]:
-    """Return the verdicts on each statement; the arguments are bounds of mean squared cosines.
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
 
-    `rag` and `nested` are lower bounds of the diagonal for the rotation-augmented gradient and for
-    expected nested dropout. `uniform` and `start` are upper bounds of the best match for the
-    uniform ℓ₂ penalty and for the initial weights.
+    The arguments are bounds of mean squared cosines between principal directions and decoder
+    columns. `rag` and `nested` are lower bounds of the mean over directions and columns of equal
+    index, for the rotation-augmented gradient and for expected nested dropout. `uniform` and
+    `start` are upper bounds of the mean over each direction's best column, for the uniform ℓ₂
+    penalty and for the initial weights.
     """
     diagonal = "mean squared cosine of each principal direction and the decoder column of its index"
     best = "mean over the principal directions of the largest squared cosine with a decoder column"
@@ -142,7 +146,7 @@ EXPERIMENT = Experiment(
     name="lae-weights",
     title="Alignment of the decoder with the principal directions",
     reference="Bao et al. 2020, Figure 3",
-    shows="UᵀW₂ at four epochs, and the decoder as images",
+    shows="cosines of principal directions and decoder columns at four epochs; decoders as images",
     about="The cosines UᵀW₂ between the principal directions (the columns of U) and the columns "
     "of the decoder W₂, at four epochs of the training of six models.",
     statements=STATEMENTS,

@@ -1,4 +1,4 @@
-"""Experiment: recovery of brain sources from a MEG lead field with correlated columns."""
+"""Experiment: recovery of brain sources from magnetic fields (MEG), a correlated dictionary."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ EXPERIMENT = Experiment(
     name="sparse-leadfield",
     title="Recovery of brain sources: correlated columns",
     reference="Wipf 2023, Figure 2(c)",
-    shows="recovery against the number of active sources, MEG lead field as dictionary",
+    shows="recovery of brain sources against their number, MEG lead field as dictionary",
     about=f"{ABOUT} The dictionary is a lead field of magnetoencephalography (MEG), whose columns "
     "are strongly correlated.",
     statements={
         "others": Statement(
-            "The success rates of the group lasso, the autoencoder and the diagonal VAE fall at "
-            "small numbers of active sources already."
+            "The success rates of the group lasso, the autoencoder and the diagonal-covariance VAE "
+            "fall at small numbers of active sources already."
         ),
-        "full": Statement("The full VAE keeps a high success rate with many active sources."),
+        "full": Statement(
+            "The full-covariance VAE keeps a high success rate with many active sources."
+        ),
     },
     scales=scales(
         smoke={

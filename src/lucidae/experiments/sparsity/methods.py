@@ -36,7 +36,7 @@ Solved = BatchSolution[Any]
 
 
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the full-covariance VAE (Wipf 2023, eq. 18).
+    """Return the minimisers of the energy (loss) of the full-covariance VAE (Wipf 2023, eq. 18).
 
     Majorisation-minimisation (MM) is run first. If there is no noise and it ends in a minimum that
     is not sparse, expectation maximisation (EM) is run, too: its small steps find lower minima when
@@ -57,7 +57,10 @@ def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
 
 def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.ndarray[Any, Any]:
-    """Return the indices of problems without noise whose estimate is not sparse (see `CROWDED`)."""
+    """Return the indices of problems without noise whose estimate has too many nonzero rows.
+
+    Their number is compared with `CROWDED` times the number of rows of the dictionary.
+    """
     xp, rows = namespace(X), X.shape[-2]
     factor, _ = cholesky(covariance(Phi, value.relevance, noise))
     inverse = solve_lower(factor, xp.broadcast_to(eye_like(rows, X), factor.shape))
@@ -71,7 +74,7 @@ def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.nd
 def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved:
     """Return `first` with those of its solutions replaced for which `second` has lower energy.
 
-    `second` has solutions of the problems `index` only.
+    The energy is the training loss of the VAE. `second` has solutions of the problems `index` only.
     """
     xp = namespace(first.value.energy)
     order = np.arange(len(first))
@@ -93,12 +96,15 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 
 
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the diagonal VAE (Wipf 2023, eq. 50)."""
+    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50).
+
+    The energy is the loss that is minimised.
+    """
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
 
 def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the autoencoder's energy with a logarithmic penalty on row norms.
+    """Return the minimisers of the autoencoder's training loss with a log penalty on row norms.
 
     This is the deterministic model of Wipf 2023, eq. 48.
     """
@@ -110,8 +116,8 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
     The group lasso minimises ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ over the code U with rows uⱼ, for responses X,
     a dictionary Φ and the noise variance γ. The point estimate with the penalty h(a) = 2√a
-    minimises it: its energy is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square s of
-    the n columns of X, so that γ' = √γ s/√n.
+    minimises it: its energy (loss) is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square
+    s of the n columns of X, so that γ' = √γ s/√n.
     """
     xp = namespace(X)
     scale = xp.sqrt(xp.mean(X * X, axis=(-2, -1)) / X.shape[-1])

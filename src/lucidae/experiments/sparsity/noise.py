@@ -10,23 +10,24 @@ EXPERIMENT = Experiment(
     name="sparse-noise",
     title="Recovery of the relevant columns from noisy responses",
     reference="Wipf 2023, Figure 2(d)",
-    shows="recovery of the support against the number of active rows at 20 dB, four methods",
+    shows="recovery of the set of nonzero rows against their number, signal-to-noise ratio 20 dB",
     about=f"{ABOUT} Noise is added to the responses, with a signal-to-noise ratio of 20 dB, and "
     "recovery of the support, the set of nonzero rows, counts as success.",
     statements={
         "full": Statement(
-            "Also with noise, the full VAE has the highest success rate of the four methods."
+            "Also with noise, the full-covariance VAE has the highest success rate of the four "
+            "methods."
         ),
         "diagonal": Statement(
-            "With noise the diagonal VAE has a higher success rate than the autoencoder: even a "
-            "diagonal posterior removes some local minima."
+            "With noise the diagonal-covariance VAE has a higher success rate than the "
+            "autoencoder: even a diagonal posterior removes some local minima."
         ),
         "lasso": Statement(
             "With noise the autoencoder has a higher success rate than the group lasso."
         ),
         "rate": own(
-            "The full VAE recovers nearly all supports of 0.6 d rows, where d is the number of "
-            "rows of the dictionary."
+            "The full-covariance VAE recovers nearly all supports of 0.6 d rows, where d is the "
+            "number of rows of the dictionary."
         ),
     },
     scales=scales(

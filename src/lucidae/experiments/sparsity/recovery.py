@@ -83,7 +83,10 @@ class Recovery:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Names of the four methods; without noise the group lasso is the constrained one."""
+        """Names of the four methods that are compared.
+
+        Without noise, the group lasso is the one that reproduces the responses exactly.
+        """
         lasso = "constrained group lasso" if self.snr_db is None else "group lasso"
         return ("full", "diagonal", "autoencoder", lasso)
 
@@ -114,9 +117,10 @@ class Recovery:
         return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
 
     def curves(self, results: Results) -> Curves:
-        """Return the success rates over the numbers r of active rows.
+        """Return the success rates over the numbers r of active (nonzero) rows of the code.
 
-        Names are ``"criterion/method"``, and ``"method"`` for the criterion of this experiment.
+        Names are ``"criterion/method"``, with the criteria of success of `CRITERIA`, and
+        ``"method"`` for the criterion of this experiment.
         """
         curves = {}
         for method in self.methods:
@@ -128,7 +132,7 @@ class Recovery:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
         success = {
             "rows": "every row within 0.1 % of the truth, the support exact",
@@ -155,12 +159,12 @@ ABOUT = (
 
 
 def rate(method: str) -> str:
-    """Return the words for the success rate of a method in statements.
+    """Return the description of a method's success rate, for the sentences that are judged.
 
     Examples
     --------
     >>> rate("full")
-    'success rate of the full VAE at recovering r nonzero rows'
+    'success rate of the full-covariance VAE at recovering r nonzero rows'
     """
     return f"success rate of the {NAMES[method]} at recovering r nonzero rows"
 
@@ -168,7 +172,7 @@ def rate(method: str) -> str:
 def above(first: str, second: str, at: Where, margin: float) -> Ordered:
     """Return the verdict that the first method's success rate exceeds the second's by `margin`.
 
-    `at` is a number r of active rows, an interval of them, or ``"mean"``.
+    `at` is a number r of active (nonzero) rows of the code, an interval of them, or ``"mean"``.
     """
     words = f"{rate(first)} minus that of the {NAMES[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
@@ -222,7 +226,8 @@ class Stack:
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Return for each run of a group which problems its method solves, by each criterion.
 
-    All methods solve the same problems; the runs of one method are solved in one call.
+    A run applies one method to many random problems. All methods solve the same problems; the runs
+    of one method are solved in one call.
     """
     order = sorted({settings["problem"]["r"]: settings["problem"] for settings in group}.items())
     problems = [problem for _, problem in order]

@@ -12,21 +12,23 @@ EXPERIMENT = Experiment(
     name="sparse-scaled",
     title="Recovery of the relevant columns: rows of very different norms",
     reference="Wipf 2023, Figure 2(b)",
-    shows="recovery against the number of active rows, norms from Jeffreys' prior",
+    shows="recovery of sparse codes against the number of nonzero rows, norms from Jeffreys' prior",
     about=f"{ABOUT} The norms of the nonzero rows differ widely, as Wipf 2023, Theorem 4.1 "
     "assumes.",
     statements={
         "perfect": Statement(
-            "The full VAE recovers the code nearly always, up to r = d nonzero rows for a "
-            "dictionary of d rows, which is the limit of any method."
+            "The full-covariance VAE recovers the code nearly always, up to r = d nonzero rows for "
+            "a dictionary of d rows, which is the limit of any method."
         ),
         "degrades": Statement(
             "The success rate of the autoencoder falls to low values if the row norms differ."
         ),
-        "others": Statement("The full VAE has the highest success rate of the four methods."),
+        "others": Statement(
+            "The full-covariance VAE has the highest success rate of the four methods."
+        ),
         "most": own(
-            "The full VAE recovers the code nearly always, up to r = 0.7 d nonzero rows for a "
-            "dictionary of d rows."
+            "The full-covariance VAE recovers the code nearly always, up to r = 0.7 d nonzero rows "
+            "for a dictionary of d rows."
         ),
     },
     scales=scales(

@@ -1,4 +1,4 @@
-"""Experiment: energies along one coordinate, and how many local minima they have."""
+"""Experiment: energies (training losses) along one coordinate, and their numbers of minima."""
 
 from __future__ import annotations
 
@@ -42,9 +42,11 @@ ENERGIES = {"full": FullCovariance(), "diagonal": DiagonalCovariance()}
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Settings: one example slice of the energies, and slices through random points.
+    """Settings: one example slice of three energies, and slices through random points.
 
-    A slice is the energy as a function of one coordinate, with all others fixed.
+    An energy is the loss of a sparse model after its encoder has been optimised. A slice is the
+    energy as a function of one coordinate, with all others fixed. The models are two VAEs, whose
+    posterior covariance is full or diagonal, and an autoencoder.
 
     Parameters
     ----------
@@ -65,7 +67,10 @@ class Slices:
     noise: float = 1.0
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) for the example slice, and one per random problem."""
+        """Return one run (a `Cell`) for the example slice, and one per random problem.
+
+        A slice is the loss as a function of one coordinate, with all others fixed.
+        """
         example = {
             "power": self.power,
             "inner": self.inner,
@@ -80,7 +85,10 @@ class Slices:
         ]
 
     def curves(self, results: Results) -> Curves:
-        """Return the energies along the example slice, and the numbers of minima of all slices."""
+        """Return the energies along the example slice, and the numbers of minima of all slices.
+
+        A slice is an energy (training loss) as a function of one coordinate, with the others fixed.
+        """
         paper, *states = results.cells
         random = {
             name: np.concatenate([cell.arrays[name] for cell in states])
@@ -102,7 +110,7 @@ class Slices:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         return {
             "example": f"one response whose square is {self.power:g}, noise variance "
             f"{self.outer:g}, model variance {self.inner:g} without the column",
@@ -116,7 +124,10 @@ class Slices:
 def energies_along(
     problem: Problem, relevance: np.ndarray[Any, Any], index: int, weights: np.ndarray[Any, Any]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the energies of both VAEs along one relevance, with the other relevances fixed.
+    """Return the energies of two VAEs along one relevance, with the other relevances fixed.
+
+    An energy is the training loss after optimising the encoder. One VAE has a full posterior
+    covariance, the other a diagonal one. A relevance is the prior variance of a coefficient.
 
     Parameters
     ----------
@@ -132,7 +143,7 @@ def energies_along(
     Returns
     -------
     dict of str to ndarray of shape (p,)
-        Energies of the ``"full"`` and of the ``"diagonal"`` VAE.
+        Energies of the VAEs with ``"full"`` and with ``"diagonal"`` covariance.
     """
     stack = np.repeat(relevance[None, :], len(weights), axis=0)
     stack[:, index] = weights
@@ -144,14 +155,14 @@ def energies_along(
 @work("sparsity.slice/2")
 @on_processor
 def measure_slice(settings: Settings) -> Arrays:
-    """Return the energies of the example slice, on a grid.
+    """Return three energies (training losses) along one coordinate of an example, on a grid.
 
-    Those of both VAEs are along a relevance (the prior variance of a coefficient), that of the
-    autoencoder is along a coefficient.
+    Those of the VAEs with full and with diagonal posterior covariance are along a relevance (the
+    prior variance of a coefficient), that of the autoencoder is along a coefficient.
 
     The problem has one row and two equal columns of unit norm. The noise variance is ``outer``; the
-    relevance ``inner − outer`` of the second column makes ``inner`` the variance without the first
-    column. The squared response is ``power``.
+    relevance ``inner − outer`` of the second column makes ``inner`` the variance of the model
+    without the first column. The squared response is ``power``.
     """
     power, inner, outer = settings["power"], settings["inner"], settings["outer"]
     zero = np.array(0.0)
@@ -166,11 +177,13 @@ def measure_slice(settings: Settings) -> Arrays:
 @work("sparsity.slice_minima/2")
 @on_processor
 def count_minima(settings: Settings) -> Arrays:
-    """Return the numbers of local minima of both VAEs' energies along each relevance.
+    """Return the numbers of local minima of two VAEs' energies along each relevance.
 
-    The other relevances are those of a random point; minima are counted on a fine grid.
-    ``"distance"`` is the number of grid steps between the lowest point of the full VAE's energy and
-    the minimiser of Wipf 2023, Theorem 4.4.
+    An energy is the training loss after optimising the encoder; the VAEs have a full and a diagonal
+    posterior covariance. A relevance is the prior variance of a coefficient. The other relevances
+    are those of a random point; minima are counted on a fine grid. ``"distance"`` is the number of
+    grid steps between the lowest point of the energy with full covariance and the minimiser of Wipf
+    2023, Theorem 4.4.
     """
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
@@ -192,15 +205,17 @@ def count_minima(settings: Settings) -> Arrays:
 
 
 MINIMA = "number of local minima of the"
+EXAMPLE = "loss along one coordinate of the example"
+RANDOM = "loss along one coordinate of a random point"
 
 EXPECT = {
     "full": (
-        Between("minima/full", 1, 1, says=f"{MINIMA} full VAE's energy along the example slice"),
+        Between("minima/full", 1, 1, says=f"{MINIMA} full-covariance VAE's {EXAMPLE}"),
         AtMost(
             "random/full",
             1,
             at="everywhere",
-            says=f"{MINIMA} full VAE's energy along a random slice",
+            says=f"{MINIMA} full-covariance VAE's {RANDOM}",
         ),
     ),
     "minimiser": (
@@ -208,25 +223,20 @@ EXPECT = {
             "distance/full",
             1,
             at="everywhere",
-            says="number of grid steps between the minimum of the full VAE's energy along a random "
-            "slice and the minimiser of Wipf 2023, Theorem 4.4",
+            says=f"number of grid steps between the minimum of the full-covariance VAE's {RANDOM} "
+            "and the minimiser of Wipf 2023, Theorem 4.4",
         ),
     ),
     "diagonal": (
-        Between(
-            "minima/diagonal", 2, 2, says=f"{MINIMA} diagonal VAE's energy along the example slice"
-        ),
+        Between("minima/diagonal", 2, 2, says=f"{MINIMA} diagonal-covariance VAE's {EXAMPLE}"),
     ),
-    "autoencoder": (
-        AtLeast(
-            "minima/autoencoder", 2, says=f"{MINIMA} autoencoder's energy along the example slice"
-        ),
-    ),
+    "autoencoder": (AtLeast("minima/autoencoder", 2, says=f"{MINIMA} autoencoder's {EXAMPLE}"),),
     "several": (
         AtLeast(
             "several/diagonal",
             0.01,
-            says="share of random slices along which the diagonal VAE's energy has several minima",
+            says="share of random slices (the loss along one coordinate) in which the "
+            "diagonal-covariance VAE has several minima",
         ),
     ),
 }
@@ -235,27 +245,30 @@ EXPERIMENT = Experiment(
     name="sparse-slices",
     title="Minima along one coordinate, with and without marginalisation",
     reference="Wipf 2023, Theorem 4.4, Corollaries 4.5 and 4.6",
-    shows="one-dimensional energies of the full VAE, the diagonal VAE and the autoencoder",
-    about="The energies of three methods along one coordinate, with all other coordinates fixed: "
-    "for one example, and for random problems at random points.",
+    shows="losses along one coordinate: VAEs of full and diagonal covariance, and an autoencoder",
+    about="Slices of the energies of three sparse models: VAEs with a full and with a diagonal "
+    "posterior covariance, and an autoencoder. The energy of a model is its training loss after "
+    "its encoder has been optimised. A slice is the energy along one coordinate, with all other "
+    "coordinates fixed: for one example, and for random problems at random points.",
     statements={
         "full": Statement(
-            "Along each relevance (prior variance of a coefficient), the energy of the full VAE "
-            "has a single minimum."
+            "Along each relevance (prior variance of a coefficient), the energy (loss) of the "
+            "full-covariance VAE has a single minimum."
         ),
         "minimiser": Statement(
-            "The single minimum of the full VAE along a relevance is that of Wipf 2023, Theorem "
-            "4.4."
+            "The single minimum of the full-covariance VAE's energy (loss) along a relevance "
+            "(prior variance of a coefficient) is that of Wipf 2023, Theorem 4.4."
         ),
         "diagonal": Statement(
-            "Along one relevance, the energy of the diagonal VAE can have two minima."
+            "Along one relevance (prior variance of a coefficient), the energy (loss) of the "
+            "diagonal-covariance VAE can have two minima."
         ),
         "autoencoder": Statement(
-            "Along one coefficient, the energy of the autoencoder can have several minima."
+            "Along one coefficient, the energy (loss) of the autoencoder can have several minima."
         ),
         "several": own(
-            "The energy of the diagonal VAE has several minima along more than 1 % of random "
-            "slices."
+            "The energy (loss) of the diagonal-covariance VAE has several minima along more than 1 "
+            "% of random coordinates."
         ),
     },
     scales={

@@ -6,24 +6,30 @@ from lucidae.experiments.declaration import Drawing, Experiment, Statement, own
 from lucidae.experiments.sparsity.recovery import ABOUT, above, rate, scales
 from lucidae.experiments.verdicts import Agree, AtLeast
 
-EQUAL = "success rates of the diagonal VAE and the autoencoder at recovering r nonzero rows"
+EQUAL = (
+    "success rates of the diagonal-covariance VAE and the autoencoder at recovering r nonzero rows"
+)
 
 EXPERIMENT = Experiment(
     name="sparse-unit",
     title="Recovery of the relevant columns: rows of unit norm",
     reference="Wipf 2023, Figure 2(a)",
-    shows="recovery against the number of active rows, four methods, rows of unit norm",
+    shows="recovery of sparse codes against the number of nonzero rows, all of unit norm",
     about=f"{ABOUT} The nonzero rows have unit norm, which is the case for which the theory "
     "of Wipf 2023 guarantees least.",
     statements={
-        "full": Statement("The full VAE has a higher success rate than the autoencoder."),
-        "diagonal": Statement("The diagonal VAE has the same success rate as the autoencoder."),
+        "full": Statement(
+            "The full-covariance VAE has a higher success rate than the autoencoder."
+        ),
+        "diagonal": Statement(
+            "The diagonal-covariance VAE has the same success rate as the autoencoder."
+        ),
         "lasso": Statement(
             "Both VAEs and the autoencoder have higher success rates than the group lasso."
         ),
         "rate": own(
-            "The full VAE recovers nearly all codes with r = 0.6 d nonzero rows, where d is the "
-            "number of rows of the dictionary."
+            "The full-covariance VAE recovers nearly all codes with r = 0.6 d nonzero rows, where "
+            "d is the number of rows of the dictionary."
         ),
     },
     scales=scales(

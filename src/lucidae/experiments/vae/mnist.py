@@ -47,7 +47,7 @@ class Comparison:
     noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per kind of covariance and seed."""
+        """Return one run (a `Cell`) per kind of posterior covariance (full, diagonal) and seed."""
         study = self._study()
         settings = study.cell_settings(self.scale, self.noise_variance)
         return [Cell(study.measure, one, self.seconds) for one in settings]
@@ -66,7 +66,8 @@ class Comparison:
     def curves(self, results: Results) -> Curves:
         """Return each measured quantity over the epochs, averaged over the seeds.
 
-        ``"evidence"`` is −ELBO with full minus −ELBO with diagonal covariance, in nats per image.
+        ELBO is the evidence lower bound. ``"evidence"`` is −ELBO with full minus −ELBO with
+        diagonal covariance, in nats per image.
         """
         curves = {}
         for kind in ("full", "diagonal"):
@@ -79,7 +80,7 @@ class Comparison:
         return curves
 
     def facts(self) -> Mapping[str, str]:
-        """Return the settings in words, for the page."""
+        """Return the settings in words, for the HTML page of the results."""
         runs = self._study().RUNS[self.scale]
         noise = "learned: the mean squared error of each model"
         if self.noise_variance != "learn":
@@ -97,9 +98,9 @@ class Comparison:
 
 
 STATEMENTS = {
-    "error": Statement("The model with full covariance has the lower reconstruction error."),
-    "latents": Statement("The model with full covariance uses fewer latents."),
-    "evidence": own("The model with full covariance has the better evidence lower bound (ELBO)."),
+    "error": Statement("The VAE with full covariance has the lower reconstruction error."),
+    "latents": Statement("The VAE with full covariance uses fewer latents."),
+    "evidence": own("The VAE with full covariance has the better evidence lower bound (ELBO)."),
 }
 EXPECT = {
     "error": (
@@ -145,7 +146,7 @@ REPORTED = tuple(
 
 
 def scales(smoke: str | float, paper: str | float) -> dict[str, Scale]:
-    """Return the scales "smoke" and "paper"; the arguments are their noise variances.
+    """Return the settings at the scales "smoke" (small) and "paper", for given noise variances.
 
     A noise variance is a number, or "learn".
     """
@@ -165,7 +166,7 @@ EXPERIMENT = Experiment(
     name="vae-mnist",
     title="Full against diagonal covariance in deep VAEs",
     reference="Wipf 2023, Section 5.2",
-    shows="error and active latents of deep VAEs with full and with diagonal covariance",
+    shows="error and number of used latents of deep VAEs with full and with diagonal covariance",
     about=ABOUT,
     statements=STATEMENTS,
     scales=scales("learn", "learn"),

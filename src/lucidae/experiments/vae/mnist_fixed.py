@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     name="vae-mnist-fixed",
     title="Full against diagonal covariance in deep VAEs of equal noise variance",
     reference="Wipf 2023, Section 5.2",
-    shows="error and active latents of deep VAEs at one fixed noise variance",
+    shows="error and number of used latents of deep VAEs at one fixed noise variance",
     about=f"{ABOUT} Here the noise variance γ is the same fixed number for both models, so that "
     "both have the same trade-off between the error and the KL divergence.",
     statements=STATEMENTS,

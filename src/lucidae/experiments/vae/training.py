@@ -364,7 +364,10 @@ def restore(state: Training, path: str | os.PathLike[str]) -> None:
     try:
         state.model.load_state_dict(parameters)
     except RuntimeError as error:
-        raise ValueError(f"{os.fspath(path)!r} belongs to another model: {error}") from error
+        raise ValueError(
+            f"{os.fspath(path)!r} belongs to another model: {error}. Remove the file, or choose "
+            "another name."
+        ) from error
     moments: dict[int, dict[str, Any]] = {}
     for name, values in _under(OPTIMIZER, arrays).items():
         index, _, key = name.partition("/")
@@ -387,7 +390,7 @@ def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
-    """Return reconstruction errors, KL divergence, −ELBO and active latents on a set of samples.
+    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples.
 
     Parameters
     ----------

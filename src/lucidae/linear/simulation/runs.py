@@ -26,7 +26,7 @@ class Run:
     learning_rate : float
         The step size; it is not scaled by the variance of the data.
     seed : int, default=0
-        Seed of the random first weights.
+        Seed of the random initial weights.
     tied : bool or "auto", default="auto"
         Whether the decoder is the encoder's transpose, as in `LinearAutoencoder`. The runs of Bao
         et al. 2020 are untied.
@@ -57,7 +57,7 @@ class Plan:
     prior : array of shape (k,), optional
         Probabilities of the prefix lengths 1 … k of nested dropout; geometric by default.
     init_scale : float, default=1e-4
-        Standard deviation of the random first weights.
+        Standard deviation of the random initial weights.
     momentum : float, default=0.9
         Momentum of heavy ball and Nesterov.
     rows : array of shape (n, m), optional

@@ -156,7 +156,7 @@ def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
 
 
 def _histories(models: dict[str, Any]) -> Plot:
-    """Return a plot of each training's distance to a fixed point against the epochs."""
+    """Return a plot of each training's distance to a fixed point of its update, against epochs."""
     histories = {name: model.history_ for name, model in models.items()}
     lines = {name: (history.iterations, history["distance"]) for name, history in histories.items()}
     numbers = {
@@ -166,7 +166,7 @@ def _histories(models: dict[str, Any]) -> Plot:
         "loss": np.concatenate([history["loss"] for history in histories.values()]).tolist(),
     }
     figure = figures.curves(
-        lines, xlabel="epoch", ylabel="distance to a fixed point", logarithmic=True
+        lines, xlabel="epoch", ylabel="distance to a fixed point of the update", logarithmic=True
     )
     caption = (
         "Training stops when the distance to a fixed point of the update rule is below the "

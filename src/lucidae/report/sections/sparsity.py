@@ -41,9 +41,9 @@ def _on_targets(table: Table, target: Matrix, clock: Clock) -> list[Block]:
     return [
         Prose(
             f"Which columns explain {', '.join(table.target_names)}? The variational autoencoder "
-            "with a full posterior covariance (Wipf 2023) estimates the relevance of all columns "
-            "jointly and selects those that pass a test of significance: "
-            f"{listed or 'none of them'}."
+            "with a full posterior covariance (Wipf 2023) estimates the relevance (prior variance "
+            "of the coefficients) of all columns jointly and selects those that pass a test of "
+            f"significance: {listed or 'none of them'}."
         ),
         _relevances(model, table.columns, None),
         Card("The sparse fit", model.certificate_),
@@ -91,7 +91,10 @@ def _fitted(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
 
 
 def _relevances(model: Any, names: tuple[str, ...], truth: Matrix | None) -> Plot:
-    """Return a plot of the relevance of each column; `truth` are the indices of the true ones."""
+    """Return a plot of the relevance of each column; `truth` are the indices of the true ones.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
     values = np.asarray(model.relevance_)
     support = np.asarray(model.support_, dtype=int)
     numbers = {
