@@ -27,7 +27,7 @@ from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
 from lucidae.io.models import saved_as
-from lucidae.iteration import Below, iterate
+from lucidae.iteration import limited_blas, of_each
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_integer
 
@@ -195,6 +195,7 @@ def cross_validate(
     centered: bool = True,
     strengths: Vector = GRID,
     callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
 ) -> CrossValidation:
     """Return the error on held-out rows for every strength of dropout.
 
@@ -215,30 +216,20 @@ def cross_validate(
     callbacks : sequence of callables
         As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
         folds that are left.
+    n_jobs : int, optional
+        Number of folds that are solved at a time, as in scikit-learn.
     """
-    errors = _of_each(
-        lambda fold: _fold_errors(fold, n_features, width, centered, strengths), folds, callbacks
+    errors = of_each(
+        _fold_errors,
+        [(fold, n_features, width, centered, strengths) for fold in folds],
+        n_jobs=n_jobs,
+        callbacks=callbacks,
     )
     return CrossValidation(
         strengths / (1.0 + strengths),
         np.array(errors),
         np.array([fold.held_out.weight for fold in folds]),
     )
-
-
-def _of_each(
-    function: Callable[[Any], Any], items: Sequence[Any], callbacks: Sequence[Callable[..., Any]]
-) -> list[Any]:
-    """Return the list of function values of all items, and call the callbacks after every item."""
-    nothing: tuple[Any, ...] = ()
-    solution = iterate(
-        lambda done: (*done, function(items[len(done)])),
-        nothing,
-        stop=Below(lambda done: float(len(items) - len(done)), 0.0),
-        limit=len(items),
-        callbacks=callbacks,
-    )
-    return list(solution.value)
 
 
 def _fold_errors(
@@ -252,18 +243,19 @@ def _fold_errors(
     Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the diagonal of Q'ᵀCQ' remains,
     and each strength costs O(r) for r hidden units.
     """
-    problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
-    white = whiten(problem)
-    P, values, Qt = leading_svd(white.matrix, width)
-    directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
-    # The intercept is part of the fit: held-out rows are centred at the means of training rows.
-    center = fold.training.mean if centered else 0.0
-    held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
-    agreement = diagonal(P.mT @ (held_out.cross @ directions))
-    spread = diagonal(directions.mT @ held_out.through_inputs(directions))
-    xp = namespace(values)
-    found = xp.stack([shrink(values, float(s), width).values for s in strengths])
-    return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
+    with limited_blas(n_features):
+        problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
+        white = whiten(problem)
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
+        center = fold.training.mean if centered else 0.0
+        held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
+        agreement = diagonal(P.mT @ (held_out.cross @ directions))
+        spread = diagonal(directions.mT @ held_out.through_inputs(directions))
+        xp = namespace(values)
+        found = xp.stack([shrink(values, float(s), width).values for s in strengths])
+        return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
 
 
 class Folds(NamedTuple):
@@ -282,12 +274,13 @@ def fold_moments(
     weights: Array | None,
     cv: Any,
     callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
 ) -> Folds:
     """Return the second moments of every fold's training rows and held-out rows.
 
     If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
     enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
-    is an argument as in scikit-learn.
+    and `n_jobs` are arguments as in scikit-learn.
     """
     n_rows = X.shape[0]
     splits = _checked_splits(cv, n_rows, weights)
@@ -295,14 +288,15 @@ def fold_moments(
     if len(splits) < 2 and partition:
         raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
 
-    def moment(rows: Vector) -> SecondMoment:
-        return _moment(X, Y, weights, rows)
+    def moments(parts: list[Vector]) -> list[SecondMoment]:
+        given = [(X, Y, weights, rows) for rows in parts]
+        return of_each(_moment, given, n_jobs=n_jobs, callbacks=callbacks)
 
-    held_out = _of_each(moment, [test for _, test in splits], callbacks)
+    held_out = moments([test for _, test in splits])
     if partition:
         folds = _complementary_folds(held_out)
         return Folds(folds, folds[0].held_out.merge(folds[0].training))
-    training = _of_each(moment, [train for train, _ in splits], callbacks)
+    training = moments([train for train, _ in splits])
     return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
 
 
@@ -375,7 +369,8 @@ def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
 def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
     """Return the second moment of the given rows of [X | Y]."""
     part = None if weights is None else take_rows(weights, rows)
-    return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
+    with limited_blas(X.shape[1]):
+        return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
 
 
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:

@@ -61,7 +61,14 @@ from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_flag, check_kind, check_rows, check_weights, real_array
+from lucidae.validation import (
+    check_flag,
+    check_jobs,
+    check_kind,
+    check_rows,
+    check_weights,
+    real_array,
+)
 
 
 def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
@@ -224,10 +231,18 @@ def _streams(estimator: Any) -> bool:
     return merges_moments(estimator)
 
 
+def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters and attributes of a `DropoutRegressor` of an earlier version."""
+    return {"n_jobs": None} | upgraded_sgd_estimator(fields)
+
+
 @saved_as(
-    "lucidae.DropoutRegressor/1",
-    formerly="lucidae.dropout.estimators._regressor:DropoutRegressor",
-    upgrade=upgraded_sgd_estimator,
+    "lucidae.DropoutRegressor/2",
+    formerly=(
+        "lucidae.dropout.estimators._regressor:DropoutRegressor",
+        "lucidae.DropoutRegressor/1",
+    ),
+    upgrade=_upgraded_regressor,
 )
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
@@ -279,6 +294,11 @@ class DropoutRegressor(
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
+    n_jobs : int or None, default=None
+        Number of folds of ``dropout="cv"`` that are computed at a time, by joblib. None means 1,
+        unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
+        processors. With ``joblib.parallel_config("dask")`` the folds are computed by the workers
+        of a Dask cluster.
     verbose : bool, default=False
         Whether SGD and cross-validation show their progress, if they take longer than two seconds.
 
@@ -366,6 +386,7 @@ class DropoutRegressor(
         tol: float = 1e-2,
         random_state: Any = None,
         warm_start: bool = False,
+        n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -380,6 +401,7 @@ class DropoutRegressor(
         self.tol = tol
         self.random_state = random_state
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     @restored_on_failure
@@ -514,6 +536,7 @@ class DropoutRegressor(
         self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
     ) -> DropoutChoice:
         """Return the dropout rate, the moment of inputs and targets, and the cross-validation."""
+        jobs = check_jobs(self.n_jobs)
         if not isinstance(self.dropout, str):
             moment = joint_moment(X, y, weights)
             return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
@@ -522,10 +545,10 @@ class DropoutRegressor(
         select = SELECTIONS[self.dropout]
         columns = as_columns(y)
         width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
-        folds = fold_moments(X, columns, weights, self.cv, callbacks)
+        folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
         centered = check_flag(self.fit_intercept, "fit_intercept")
         found = cross_validate(
-            folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks
+            folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks, n_jobs=jobs
         )
         # Folds that partition the rows have the moment of all rows already.
         total = folds.total if folds.total is not None else joint_moment(X, columns, weights)
