@@ -17,15 +17,17 @@ from sklearn.model_selection import check_cv
 from lucidae.arrays import (
     Array,
     diagonal,
+    like,
     namespace,
     scalar,
     squared_norm,
     to_numpy,
 )
-from lucidae.dropout.moments import joint_moment, take_rows, whiten
+from lucidae.dropout.moments import joined_rows, joint_moment, take_rows, whiten
 from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
+from lucidae.dropout.wide import RowMean, row_factor
 from lucidae.io.models import saved_as
 from lucidae.iteration import limited_blas, of_each
 from lucidae.moments import SecondMoment
@@ -37,6 +39,7 @@ __all__ = [
     "DropoutChoice",
     "RegularizationPath",
     "cross_validate",
+    "cross_validate_rows",
     "fold_moments",
     "regularization_path",
 ]
@@ -180,9 +183,12 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found:
 
 
 class DropoutChoice(NamedTuple):
-    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen."""
+    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen.
 
-    moment: SecondMoment
+    Of fewer rows than features, `moment` is the mean alone.
+    """
+
+    moment: SecondMoment | RowMean
     dropout: float
     cv: CrossValidation | None
 
@@ -230,6 +236,79 @@ def cross_validate(
         np.array(errors),
         np.array([fold.held_out.weight for fold in folds]),
     )
+
+
+def cross_validate_rows(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    width: int,
+    *,
+    centered: bool = True,
+    strengths: Vector = GRID,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> CrossValidation:
+    """Return the error on held-out rows for every strength of dropout, without any moment.
+
+    It is the result of `cross_validate` for data with fewer rows than features: each fold works on
+    its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
+    `fold_moments` and `cross_validate`.
+    """
+    splits = _checked_splits(cv, X.shape[0], weights)
+    parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
+    items = [(*pair, width, centered, strengths) for pair in parts]
+    found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
+    errors, held_out = zip(*found, strict=True)
+    return CrossValidation(strengths / (1.0 + strengths), np.array(errors), np.array(held_out))
+
+
+def _row_fold_errors(
+    training: FoldRows, held_out: FoldRows, width: int, centered: bool, strengths: Vector
+) -> tuple[Vector, float]:
+    """Return the mean squared errors on held-out rows, as `_fold_errors`, and their weight.
+
+    The error of x ↦ P diag(ŝ) Q'ᵀx is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the
+    columns pᵢ of P, which are orthonormal, and q'ᵢ of Q'. x and y are centred at the means of the
+    training rows.
+    """
+    X, Y, weights = training
+    n_features = X.shape[1]
+    with limited_blas(X.shape[0]):
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        white = whiten(LinearProblem.from_root(factor, n_features))
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        xp, n = namespace(values), held_out.inputs.shape[0]
+        rows = joined_rows(held_out.inputs, held_out.outputs, slice(0, n), values)
+        if centered:
+            rows = (rows - mean.center) - mean.offset
+        share = xp.ones_like(rows[:, 0])
+        if held_out.weights is not None:
+            share = like(held_out.weights, values)
+        total = scalar(xp.sum(share))
+        share = share / total
+        codes, targets = rows[:, :n_features] @ directions, rows[:, n_features:]
+        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
+        energy = scalar(xp.sum(share @ (targets * targets)))
+        found = xp.stack([shrink(values, float(s), width).values for s in strengths])
+        errors = energy - 2 * (found @ agreement) + (found * found) @ spread
+        return to_numpy(errors), total
+
+
+class FoldRows(NamedTuple):
+    """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
+
+    inputs: Any
+    outputs: Array
+    weights: Array | None
+
+
+def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
+    """Return the rows with the given numbers."""
+    part = None if weights is None else take_rows(weights, rows)
+    return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
 
 
 def _fold_errors(
@@ -368,9 +447,8 @@ def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
 
 def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
     """Return the second moment of the given rows of [X | Y]."""
-    part = None if weights is None else take_rows(weights, rows)
     with limited_blas(X.shape[1]):
-        return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
+        return joint_moment(*_taken(X, Y, weights, rows))
 
 
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:

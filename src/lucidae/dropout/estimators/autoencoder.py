@@ -24,8 +24,9 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory
+from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, loaded_or_problem
-from lucidae.dropout.certificate import check_problem
+from lucidae.dropout.certificate import check_features, check_problem, claims
 from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
@@ -42,13 +43,23 @@ from lucidae.dropout.estimators.network import (
     upgraded_sgd_estimator,
     weights_of,
 )
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import principal_problem
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
+from lucidae.dropout.projection import has_many_features, projected_rows
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
+from lucidae.dropout.verifier import measure
+from lucidae.dropout.wide import (
+    RowMean,
+    autoencoder_loss,
+    leading_optimum,
+    leading_source,
+    mean_of,
+)
 from lucidae.io.models import saved_as
+from lucidae.linear.data import RowsSource
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
 
@@ -86,7 +97,7 @@ class AutoencoderState(NetworkState):
             "n_components_": self.width,
         }
 
-    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
+    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
         """Return the attributes that the certificate compares with data of the given moment."""
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
@@ -98,6 +109,29 @@ class AutoencoderState(NetworkState):
         return found._replace(
             mean_shift=np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None),
             settings=((float(attributes["n_components_"]), float(self.width)),),
+        )
+
+    def measured(
+        self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
+    ) -> DropoutFigures:
+        """Return the values of a certificate on rows whose second moment is not formed."""
+        found = projected_rows(X, sample_weight, weights_of(attributes))
+        source = RowsSource.of(X, sample_weight)
+        given = self.reported(attributes, mean_of(source))
+        rows = self.measured_on(X, X, sample_weight, centered=True, attributes=attributes)
+        # The features are not the coordinates of the projected problem, so that the distance of the
+        # means is reported in standard deviations.
+        assert given.mean_shift is not None
+        assert found.deviations is not None
+        away = deviations_away(host(given.mean_shift), found.deviations)
+        shift = (1.0 + max(away - MEAN_ERROR, 0.0), 1.0)
+        given = given._replace(rows=rows, mean_shift=None, settings=(*given.settings, shift))
+        return measure(
+            found.problem,
+            found.weights,
+            self.strength,
+            tolerance=self.tolerance,
+            reported=given,
         )
 
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
@@ -247,10 +281,26 @@ class DropoutAutoencoder(
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
+        width = hidden_width(self.n_components, X.shape[1])
+        source = None if solver.needs_rows else leading_source(X, weights, width)
+        if source is not None:
+            return self._fit_rows(source, sample_weight=weights)
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
         if solver.needs_rows:
             state.train(X, X, weights, settings)
         state.row_objective = state.measured_on(X, X, weights, centered=True)
+        self._keep(state)
+        return self
+
+    def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
+        """Fit to rows whose second moment is not formed; the certificate is measured at once."""
+        X = source.rows
+        state = self._unsolved(mean_of(source), reference_array(X))
+        optimum = leading_optimum(source, state.strength, state.width)
+        state.trained = exact_network(optimum)
+        left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
+        state.objective = autoencoder_loss(source, left, right, state.strength)
+        state.figures = state.measured(X, sample_weight, state.attributes)
         self._keep(state)
         return self
 
@@ -364,7 +414,7 @@ class DropoutAutoencoder(
     def _n_features_out(self) -> int:
         return int(self.left_.shape[1])
 
-    def _unsolved(self, moment: SecondMoment, ref: Array) -> AutoencoderState:
+    def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
         """Return the state of a fit; its optimum is computed when an attribute is first read."""
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
@@ -381,6 +431,11 @@ class DropoutAutoencoder(
             X, _, sample_weight = found
         state, X, attributes = self._state, check_rows(X), self._attributes_now()
         weights = check_weights(sample_weight, X)
+        if has_many_features(X.shape, state.width):
+            check_features(X, attributes["right_"])
+            figures = state.measured(X, weights, attributes)
+            judged = claims(figures, state.tolerance)
+            return Certificate(type(self).__name__, judged, figures.evidence)
         moment = SecondMoment.of(X, weights)
         problem = LinearProblem.autoencoder(moment)
         check_problem(problem, weights_of(attributes))

@@ -54,11 +54,13 @@ from lucidae.dropout.path import (
     CrossValidation,
     DropoutChoice,
     cross_validate,
+    cross_validate_rows,
     fold_moments,
 )
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
+from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import (
@@ -103,7 +105,8 @@ class RegressionState(NetworkState):
     cv : CrossValidation or None
         Errors on held-out rows by which that probability was chosen; None if it was given.
     root : array or None
-        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned.
+        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned; the
+        centred and scaled rows themselves, if there are fewer of them than features.
     """
 
     n_features: int
@@ -116,6 +119,11 @@ class RegressionState(NetworkState):
     @property
     def problem(self) -> LinearProblem:
         """The second moments of inputs and targets on which the expected dropout loss depends."""
+        if isinstance(self.moment, RowMean):
+            assert self.root is not None
+            return LinearProblem.from_root(
+                self.root, self.n_features, self.moment.weight - self.centered
+            )
         return LinearProblem.from_moment(
             self.moment, self.n_features, centered=self.centered, root=self.root
         )
@@ -145,7 +153,7 @@ class RegressionState(NetworkState):
         """Return ``dropout_``, the dropout rate, and ``cv_``, the errors by which it was chosen."""
         return {"dropout_": self.dropout, "cv_": self.cv}
 
-    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
+    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
         """Return the attributes that the certificate compares with data of the given moment."""
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
@@ -157,7 +165,7 @@ class RegressionState(NetworkState):
         away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
         rounding = 2 * found.precision * np.abs(expected)
         # Means of other rows than those of the fit have rounding errors of their own.
-        spread = np.sqrt(np.clip(np.diag(host(moment.squares)), 0.0, None) / moment.weight)
+        spread = _spread(moment)
         doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
         return found._replace(
             coef=coef,
@@ -217,6 +225,14 @@ class RegressionState(NetworkState):
             if scipy.sparse.issparse(X):
                 return X @ columns + (bias - center @ columns)
             return (X - center) @ columns + bias
+
+
+def _spread(moment: SecondMoment | RowMean) -> np.ndarray[Any, Any]:
+    """Return the square root of the mean square of every column, about a point near its mean."""
+    if isinstance(moment, RowMean):
+        return host(moment.deviations)
+    squares = np.clip(np.diag(host(moment.squares)), 0.0, None)
+    return np.asarray(np.sqrt(squares / moment.weight))
 
 
 def _streams(estimator: Any) -> bool:
@@ -343,8 +359,10 @@ class DropoutRegressor(
     uses X only through its second moment, in double precision: a fit stores
     (n_features + n_targets)² numbers for any number of rows, and a sparse X stays sparse. If the
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
-    blocks, and is as accurate as least squares by a QR factorisation. `partial_fit` has only the
-    moment; if that is not accurate enough, the certificate says so.
+    blocks, and is as accurate as least squares by a QR factorisation. Fewer rows than features, of
+    which there are more than 1024, are not squared at all: `fit` stores the centred rows instead
+    of their moment, from which `partial_fit` cannot continue. `partial_fit` has only the moment; if
+    that is not accurate enough, the certificate says so.
 
     References
     ----------
@@ -427,10 +445,16 @@ class DropoutRegressor(
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
-        choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"))
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        factor = row_factor(X, y, weights, centered=centered) if is_wide(X) else None
+        mean = None if factor is None else factor[0]
+        choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"), mean)
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
-        columns, centered = as_columns(y), state.centered
-        state.root = row_problem(X, y, weights, state.moment, centered=centered).root
+        columns = as_columns(y)
+        if factor is None:
+            state.root = row_problem(X, y, weights, state.moment, centered=centered).root
+        else:
+            state.root = factor[1]
         if solver.needs_rows:
             state.train(X, columns, weights, settings)
         state.row_objective = state.measured_on(X, columns, weights, centered=centered)
@@ -533,20 +557,32 @@ class DropoutRegressor(
         return X, y, check_weights(sample_weight, X)
 
     def _choose_dropout(
-        self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
+        self,
+        X: Any,
+        y: Array,
+        weights: Array | None,
+        callbacks: Sequence[Any] = (),
+        mean: RowMean | None = None,
     ) -> DropoutChoice:
-        """Return the dropout rate, the moment of inputs and targets, and the cross-validation."""
+        """Return the dropout rate, the moment of inputs and targets, and the cross-validation.
+
+        The moment is not computed if `mean` is given, the mean of fewer rows than features.
+        """
         jobs = check_jobs(self.n_jobs)
         if not isinstance(self.dropout, str):
-            moment = joint_moment(X, y, weights)
+            moment = joint_moment(X, y, weights) if mean is None else mean
             return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
         if self.dropout not in SELECTIONS:
             checked_dropout(self.dropout, " or 'cv'")
         select = SELECTIONS[self.dropout]
         columns = as_columns(y)
         width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
-        folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
         centered = check_flag(self.fit_intercept, "fit_intercept")
+        if mean is not None:
+            given = (X, columns, weights, self.cv, width)
+            found = cross_validate_rows(*given, centered=centered, callbacks=callbacks, n_jobs=jobs)
+            return DropoutChoice(mean, select(found), found)
+        folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
         found = cross_validate(
             folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks, n_jobs=jobs
         )
@@ -590,8 +626,7 @@ class DropoutRegressor(
             X, y, sample_weight = found
         X, attributes = check_rows(X), self._attributes_now()
         weights, columns = check_weights(sample_weight, X), as_columns(_checked_targets(y, X))
-        moment = joint_moment(X, columns, weights)
-        problem = row_problem(X, columns, weights, moment, centered=state.centered)
+        problem, moment = rows_problem(X, columns, weights, centered=state.centered)
         check_problem(problem, weights_of(attributes))
         rows = state.measured_on(
             X, columns, weights, centered=state.centered, attributes=attributes
