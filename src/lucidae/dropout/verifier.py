@@ -467,7 +467,9 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
     # Where the optimal weights are zero, weights are small compared with √‖M‖, one in this scale.
     length = max(float(np.linalg.norm(slope.point)), 0.0 if _is_learned(case) else 1.0)
     size = (4 if tied else 2) * slope.size * length
-    return float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
+    # The norm of the whole least-squares map is larger than that of its part in these coordinates.
+    inside = math.sqrt(max(1.0 - case.reduced.rest / case.explainable, 0.0))
+    return inside * float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
 
 
 def _relative_variance(scores: Matrix, negligible: float) -> float:
