@@ -22,6 +22,7 @@ from lucidae.arrays import (
     machine_epsilon,
     namespace,
     scalar,
+    squared_norms,
 )
 from lucidae.base import reference_array
 from lucidae.dropout.moments import (
@@ -165,11 +166,15 @@ def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tupl
     total = scalar(xp.sum(frequencies))
     share = frequencies / total
     center = share @ rows
-    deviations = rows - center
-    offset = share @ deviations
-    spread = xp.sqrt(share @ (deviations * deviations))
-    factor = (deviations - offset if centered else rows) * xp.sqrt(share)[:, None]
-    return RowMean(total, center, offset, spread), factor
+    offset = 0.0 * center
+    if centered:  # in place, because the rows are a large part of the memory
+        rows -= center
+        offset = share @ rows
+        rows -= offset
+    rows *= xp.sqrt(share)[:, None]
+    squares = squared_norms(rows, axis=-2)
+    spread = xp.sqrt(squares if centered else xp.clip(squares - center * center, 0.0, None))
+    return RowMean(total, center, offset, spread), rows
 
 
 def rows_problem(
