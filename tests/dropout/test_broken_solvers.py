@@ -225,7 +225,7 @@ FUNCTIONS = {
         wide.leading_optimum,
         wide.autoencoder_loss,
         wide.row_factor,
-        moments._row_svd,
+        moments._gram_svd,
         moments.principal_map,
         objectives.LinearProblem.from_root.__func__,
     ),

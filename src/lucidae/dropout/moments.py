@@ -364,9 +364,15 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     assert root is not None
     xp = namespace(root)
     inward, outward = root[:, :size], root[:, size:]
+    found = _gram_svd(inward)
+    if found is not None:
+        P, scales, directions = found
+        matrix = outward.mT @ P
+        rest = scalar(squared_norm(outward - P @ matrix.mT))
+        return Whitened(matrix, directions / scales, directions * scales, rest)
     deviations = xp.sqrt(xp.sum(inward * inward, axis=0))
     deviations = where_set(deviations, deviations == 0, 1.0)
-    P, scales, Wt = _row_svd(inward / deviations)
+    P, scales, Wt = svd_thin(inward / deviations)
     level = RANGE_FACTOR * size * machine_epsilon(scales) * largest(scales[:1])
     count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
     scales = where_set(scales, scales <= level, 0.0)[:count]
@@ -379,25 +385,26 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     return Whitened(matrix, lift, lower, scalar(squared_norm(rest)))
 
 
-def _row_svd(rows: Array) -> tuple[Array, Array, Array]:
-    """Return the thin singular value decomposition P, S, Wᵀ of a matrix A.
+def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
+    """Return P, S and W of the singular value decomposition A = PSWᵀ of few rows A, from AAᵀ.
 
-    If A has fewer rows than columns, P and S² are taken from the eigendecomposition of AAᵀ, which
-    costs less, and Wᵀ = S⁻¹PᵀA. The errors are of the order ε·cond(AAᵀ), with the rounding unit ε,
-    so that the condition number on the range of A must be below `GRAM_CONDITION`.
+    P and S² are the eigenvectors and eigenvalues of AAᵀ on the range of A, and W = AᵀPS⁻¹, which
+    costs less than a decomposition of A. The errors are of the order ε·cond(AAᵀ), with the rounding
+    unit ε. The result is None if the condition number exceeds `GRAM_CONDITION`, or if A does not
+    have fewer rows than columns.
     """
     n, m = rows.shape
     if n >= m or n < FEWEST_GRAM_ROWS:
-        return svd_thin(rows)
+        return None
     xp = namespace(rows)
     squares, P = eigh_descending(rows @ rows.mT)
     top = scalar(squares[0])
     count = int(xp.sum(xp.astype(squares > top / GRAM_CONDITION, xp.int64)))
     noise = RANGE_FACTOR * m * machine_epsilon(squares) * top
     if count == 0 or (count < n and scalar(squares[count]) > noise):
-        return svd_thin(rows)
-    scales = xp.sqrt(squares[:count])
-    return P[:, :count], scales, (P[:, :count] / scales).mT @ rows
+        return None
+    P, scales = P[:, :count], xp.sqrt(squares[:count])
+    return P, scales, rows.mT @ (P / scales)
 
 
 def input_range(inputs: Array) -> tuple[Array, Array]:
