@@ -198,7 +198,7 @@ def test_wrong_weights_are_refused_with_the_figures_of_the_moment(shape, monkeyp
     for claim, weights in wrong_weights(model, X):
         found = certify(tuple(weights), X, family="dropout", dropout=0.2)
         with monkeypatch.context() as patch:
-            patch.setattr("lucidae.dropout.certificate.has_many_features", lambda *_: False)
+            patch.setattr("lucidae.dropout.batches.has_many_features", lambda *_: False)
             expected = certify(tuple(weights), X, family="dropout", dropout=0.2)
         assert found[claim].holds is False
         assert verdicts(found) == verdicts(expected)
@@ -288,3 +288,37 @@ def test_a_problem_of_rows_is_that_of_their_moment():
     V = np.random.default_rng(0).standard_normal((60, 2))
     assert_allclose(problem.through_inputs(V), expected.through_inputs(V), atol=1e-11)
     assert_allclose(solve(problem, 0.5, 2).value, solve(expected, 0.5, 2).value, rtol=1e-12)
+
+
+EXTREMES = {
+    "constant": np.ones((10, 60)),
+    "zero": np.zeros((10, 60)),
+    "one row": rows(1, 60),
+    "repeated rows": np.repeat(rows(5, 60), 3, axis=0),
+    "constant columns": np.where(np.arange(60) < 30, 3.0, rows(15, 60)),
+    "large mean": rows(15, 60) + 1e9,
+    "huge": 1e140 * rows(15, 60),
+    "tiny": 1e-120 * rows(15, 60),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_rows_are_fitted_and_certified(name):
+    X = EXTREMES[name]
+    y = rows(len(X), 2, seed=1)
+    for model in (
+        DropoutAutoencoder(3, dropout=0.2).fit(X),
+        DropoutRegressor(dropout=0.2).fit(X, y),
+        DropoutFactorization(3, dropout=0.2).fit(X),
+    ):
+        assert model.certificate_.holds
+        assert np.isfinite(model.left_).all()
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1e160, "overflow"), (1e-170, "underflow")])
+def test_squares_out_of_range_are_refused(factor, word):
+    X = factor * rows(15, 60)
+    with pytest.raises(ValueError, match=word):
+        DropoutAutoencoder(3).fit(X)
+    with pytest.raises(ValueError, match=word):
+        DropoutRegressor(2).fit(X, rows(15, 2))

@@ -19,17 +19,13 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
-from lucidae.data import in_memory
-from lucidae.dropout.batches import BlockProblem, loaded_or_problem
+from lucidae.dropout.batches import data_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
-from lucidae.dropout.projection import has_many_features, projected_rows
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verifier import CERTIFIED, measure
-from lucidae.dropout.wide import rows_problem
-from lucidae.moments import SecondMoment
-from lucidae.validation import check_flag, check_number, check_rows, check_weights
+from lucidae.validation import check_flag, check_number, check_rows
 
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
@@ -481,15 +477,6 @@ def _explained(
     return replace(figures, reason=reason)
 
 
-def check_features(X: Any, layer: Any) -> None:
-    """Raise an error unless rows have as many features as a layer of an autoencoder has rows."""
-    if X.shape[1] != layer.shape[0]:
-        raise ValueError(
-            f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "
-            "rows: give the data to which these weights belong."
-        )
-
-
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
     """Raise an error unless the weights fit the numbers of outputs and inputs of the problem."""
     given = (weights.left.shape[0], weights.right.shape[0])
@@ -592,28 +579,3 @@ def matrix_problem(matrix: Any) -> LinearProblem:
     """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64."""
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
-
-
-def data_problem(
-    X: Any, Y: Any, fit_intercept: bool, sample_weight: Any, weights: Weights, *, tied: bool
-) -> tuple[LinearProblem, Weights]:
-    """Return the problem of predicting Y from X, or of reconstructing X if Y is None.
-
-    The weights are returned in the coordinates of the problem: those of an autoencoder with many
-    features are projected (see `lucidae.dropout.projection`).
-    """
-    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
-        found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
-        if isinstance(found, BlockProblem):
-            return found.problem, weights
-        X, Y, sample_weight = found
-    X = check_rows(X)
-    frequencies = check_weights(sample_weight, X)
-    if Y is not None:
-        return rows_problem(X, Y, frequencies, centered=fit_intercept)[0], weights
-    if not tied and has_many_features(X.shape, weights.left.shape[1]):
-        check_features(X, weights.left)
-        check_features(X, weights.right)
-        return projected_rows(X, frequencies, weights, centered=fit_intercept)[:2]
-    moment = SecondMoment.of(X, frequencies)
-    return LinearProblem.autoencoder(moment, centered=fit_intercept), weights

@@ -85,11 +85,14 @@ def projected_matrix(matrix: Any, weights: Weights) -> Projection:
     """Return the problem of factorising a matrix M in the coordinates that the weights need."""
     given = np.asarray(to_numpy(matrix), dtype=np.float64)
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
-    operator = _Operator(given.shape, lambda v: given @ v, lambda u: given.T @ u)
+    energy = float((given**2).sum())
+    unit = _unit(energy)
+    scaled = given / unit
+    operator = _Operator(given.shape, lambda v: scaled @ v, lambda u: scaled.T @ u)
     first, second = _leading(operator, left.shape[1] + 1)
-    rows = _basis(first, [left, given @ right])
-    columns = _basis(second, [right, given.T @ left])
-    inside, energy = rows.T @ given @ columns, float((given**2).sum())
+    rows = _basis(first, [left, scaled @ _unit_columns(right)])
+    columns = _basis(second, [right, scaled.T @ _unit_columns(left)])
+    inside = unit * (rows.T @ scaled @ columns)
     rest = _remainder(energy, float((inside**2).sum()))
     problem = LinearProblem(inside, None, energy, rest=rest)
     return Projection(problem, Weights(rows.T @ left, columns.T @ right))
@@ -113,11 +116,15 @@ def projected_rows(
     """
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
     operator, variances, total = _rows(X, sample_weight, centered)
-    _, leading = _leading(operator, left.shape[1] + 1)
-    images = operator.back(operator.times(np.concatenate([left, right], axis=1)))
+    energy = float(variances.sum())
+    unit = _unit(energy)  # nothing overflows in units in which the total variance is about one
+    scaled = _Operator(
+        operator.shape, lambda v: operator.times(v) / unit, lambda u: operator.back(u) / unit
+    )
+    _, leading = _leading(scaled, left.shape[1] + 1)
+    images = scaled.back(scaled.times(_unit_columns(np.concatenate([left, right], axis=1))))
     basis = _basis(leading, [left, right, images])
     triangle = scipy.linalg.qr(operator.times(basis), mode="r")[0][: basis.shape[1]]
-    energy = float(variances.sum())
     moment = triangle.T @ triangle
     problem = LinearProblem(
         moment,
@@ -216,9 +223,9 @@ def _eigenvectors(
 
 def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
     """Return an orthonormal basis of the span of orthonormal columns `first` and of all others."""
-    columns = np.concatenate(others, axis=1)
-    lengths = np.sqrt((columns**2).sum(axis=0))
-    columns = columns[:, lengths > 0] / lengths[lengths > 0]
+    columns = np.concatenate([_unit_columns(other) for other in others], axis=1)
+    if not first.size and not columns.size:
+        return np.eye(len(first), 1)  # zero data, where every direction is as good
     for _ in range(2):  # twice is enough (Kahan, Parlett)
         columns = columns - first @ (first.T @ columns)
     if not columns.size:
@@ -227,6 +234,18 @@ def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
     span = span[:, np.abs(np.diag(triangle)) > OUTSIDE]
     span, _ = scipy.linalg.qr(span - first @ (first.T @ span), mode="economic")
     return np.concatenate([first, span], axis=1)
+
+
+def _unit_columns(columns: Matrix) -> Matrix:
+    """Return the columns that are not zero, scaled to unit length; no square overflows."""
+    peaks = np.abs(columns).max(axis=0, initial=0.0)
+    columns = columns[:, peaks > 0] / peaks[peaks > 0]
+    return np.asarray(columns / np.sqrt((columns**2).sum(axis=0)))
+
+
+def _unit(energy: float) -> float:
+    """Return the power of two that is nearest to the square root of a positive number; else 1."""
+    return 2.0 ** round(math.log2(energy) / 2) if energy > 0 else 1.0
 
 
 def _remainder(energy: float, inside: float) -> float:

@@ -23,6 +23,7 @@ from lucidae.arrays import (
     namespace,
     scalar,
     squared_norms,
+    to_numpy,
 )
 from lucidae.base import reference_array
 from lucidae.dropout.moments import (
@@ -34,7 +35,7 @@ from lucidae.dropout.moments import (
     principal_map,
     row_problem,
 )
-from lucidae.dropout.objectives import LinearProblem
+from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem
 from lucidae.dropout.solvers import ExactSolution, assemble
 from lucidae.io.models import saved_as
 from lucidae.linear.data import SOLVERS, STORED_FEATURES, RowsSource, source_of
@@ -173,8 +174,20 @@ def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tupl
         rows -= offset
     rows *= xp.sqrt(share)[:, None]
     squares = squared_norms(rows, axis=-2)
+    _refuse_underflow(rows, squares, center)
     spread = xp.sqrt(squares if centered else xp.clip(squares - center * center, 0.0, None))
     return RowMean(total, center, offset, spread), rows
+
+
+def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
+    """Raise an error if a column varies, but its squares are too small for double precision."""
+    for column in np.flatnonzero(to_numpy(squares) < SMALLEST_ENERGY):
+        size = largest(rows[:, int(column)])
+        if size > 1e-15 * abs(scalar(center[int(column)])):
+            raise ValueError(
+                f"the squares of column {column} of [X | y] underflow double precision: its "
+                f"largest scaled entry is {size:.3g}. Multiply the column by a constant first."
+            )
 
 
 def rows_problem(

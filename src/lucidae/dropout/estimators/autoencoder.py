@@ -25,8 +25,8 @@ from lucidae.base import (
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory
 from lucidae.dropout.attributes import deviations_away
-from lucidae.dropout.batches import BlockProblem, loaded_or_problem
-from lucidae.dropout.certificate import check_features, check_problem, claims
+from lucidae.dropout.batches import BlockProblem, check_features, loaded_or_problem
+from lucidae.dropout.certificate import check_problem, claims
 from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
@@ -215,6 +215,12 @@ class DropoutAutoencoder(
         units, rank, zero gradient.
     n_features_in_ : int
         Number of features of the data passed to `fit`.
+
+    Notes
+    -----
+    The exact solver uses X through its second moment, from which `partial_fit` can continue. For
+    more than 1024 features, `fit` computes the leading principal components without this matrix if
+    that costs less, such as for fewer rows than features; `partial_fit` cannot continue from it.
 
     Examples
     --------
