@@ -322,3 +322,19 @@ def test_squares_out_of_range_are_refused(factor, word):
         DropoutAutoencoder(3).fit(X)
     with pytest.raises(ValueError, match=word):
         DropoutRegressor(2).fit(X, rows(15, 2))
+
+
+def test_singular_values_that_are_not_found_leave_the_certificate_undecided(monkeypatch):
+    monkeypatch.setattr(projection, "RESTARTS", 1)
+    monkeypatch.setattr(projection, "LARGEST_GRAM", 10)
+    monkeypatch.setattr(projection, "FEW", 1)
+    X = np.random.default_rng(0).standard_normal((300, 250))
+    for model in (DropoutAutoencoder(20).fit(X), DropoutFactorization(20).fit(X)):
+        assert model.rank_ == 20
+        assert model.certificate_.holds is None
+        assert "certify" in model.certificate_.summary()
+        with pytest.raises(ValueError, match="leading singular values"):
+            certify(model, X)
+        monkeypatch.setattr(projection, "RESTARTS", 200)
+        assert certify(model, X)["gap"].holds
+        monkeypatch.setattr(projection, "RESTARTS", 1)

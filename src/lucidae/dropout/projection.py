@@ -48,6 +48,10 @@ RESTARTS = 200
 """Largest number of restarts of the Lanczos iteration."""
 
 
+class UnprojectedError(ValueError):
+    """Error for data whose leading singular vectors the verifier could not compute."""
+
+
 class Projection(NamedTuple):
     """A problem and weights in the coordinates of a few directions.
 
@@ -209,7 +213,7 @@ def _eigenvectors(
             return values[::-1], vectors[:, ::-1]
         except ArpackNoConvergence as error:
             if size > LARGEST_GRAM:
-                raise ValueError(
+                raise UnprojectedError(
                     f"the {count} leading singular values of the data were not found by "
                     f"{RESTARTS} restarts of the Lanczos iteration, because they are too close to "
                     "each other: the weights cannot be judged."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ from lucidae.dropout.estimators.network import (
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import principal_problem
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
-from lucidae.dropout.projection import has_many_features, projected_rows
+from lucidae.dropout.projection import UnprojectedError, has_many_features, projected_rows
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
@@ -79,6 +80,11 @@ class AutoencoderState(NetworkState):
     @property
     def problem(self) -> LinearProblem:
         """The second moments of inputs and targets, both of which are the rows."""
+        if isinstance(self.moment, RowMean):
+            raise ValueError(
+                f"fit does not store the second moment of {self.moment.n_features} features: call "
+                "lucidae.certify(estimator, X) with the rows X."
+            )
         return LinearProblem.autoencoder(self.moment)
 
     def centers(self) -> tuple[Array, Array]:
@@ -306,7 +312,8 @@ class DropoutAutoencoder(
         state.trained = exact_network(optimum)
         left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
         state.objective = autoencoder_loss(source, left, right, state.strength)
-        state.figures = state.measured(X, sample_weight, state.attributes)
+        with suppress(UnprojectedError):  # the certificate is then undecided
+            state.figures = state.measured(X, sample_weight, state.attributes)
         self._keep(state)
         return self
 
