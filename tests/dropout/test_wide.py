@@ -86,6 +86,10 @@ def test_autoencoder_equals_that_of_the_moment(shape, sparse, weighted, dropout,
     assert found.certificate_["gap"].holds
     assert certify(found, X, sample_weight=weights).holds
     assert_allclose(found.transform(X), expected.transform(X), atol=1e-7)
+    others = X + X if sparse else X + 1.0
+    score = found.score(others)
+    monkeypatch.setattr(autoencoder, "has_many_features", lambda *_: False)
+    assert_allclose(score, expected.score(others), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("width", [1, 30, 44, 60, None])

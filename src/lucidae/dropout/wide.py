@@ -17,6 +17,7 @@ from lucidae.arrays import (
     Array,
     as_double,
     device,
+    diagonal,
     largest,
     like,
     machine_epsilon,
@@ -121,18 +122,25 @@ def mean_of(source: RowsSource) -> RowMean:
     return RowMean(source.weight, source.mean, zeros, zeros)
 
 
-def autoencoder_loss(source: RowsSource, left: Array, right: Array, strength: float) -> float:
-    """Return the expected dropout loss of an autoencoder on rows, from products with the rows.
+def autoencoder_loss(
+    source: RowsSource, left: Array, right: Array, strength: float, center: Array | None = None
+) -> tuple[float, float]:
+    """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
 
-    With the covariance C of the rows and the columns uᵢ and vᵢ of U (`left`) and V (`right`) it is
-    tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ.
+    With the covariance C of the rows and the columns uᵢ and vᵢ of U (`left`) and V (`right`) the
+    loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another
+    `center` than the mean of the rows is given, C is the second moment about it.
     """
     xp = namespace(left)
-    inward = source.covariance.apply(right.mT).mT
+    inward, total = source.covariance.apply(right.mT).mT, source.trace
+    if center is not None:
+        shift = source.mean - center
+        inward = inward + shift[:, None] * (shift @ right)
+        total += scalar(xp.sum(shift * shift))
     inner, outer = right.mT @ inward, left.mT @ left
     fitted = scalar(xp.sum(outer * inner)) - 2 * scalar(xp.sum(left * inward))
-    penalty = scalar(xp.sum(xp.linalg.diagonal(outer) * xp.linalg.diagonal(inner)))
-    return source.trace + fitted + strength * penalty
+    penalty = scalar(xp.sum(diagonal(outer) * diagonal(inner)))
+    return total + fitted + strength * penalty, total
 
 
 def is_wide(X: Any) -> bool:

@@ -311,7 +311,7 @@ class DropoutAutoencoder(
         optimum = leading_optimum(source, state.strength, state.width)
         state.trained = exact_network(optimum)
         left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
-        state.objective = autoencoder_loss(source, left, right, state.strength)
+        state.objective, _ = autoencoder_loss(source, left, right, state.strength)
         with suppress(UnprojectedError):  # the certificate is then undecided
             state.figures = state.measured(X, sample_weight, state.attributes)
         self._keep(state)
@@ -410,18 +410,28 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X
-        moment = SecondMoment.of(X)
         with np.errstate(over="ignore", invalid="ignore"):
-            second = second_about(moment, like(self.mean_, moment.mean))
-            problem = LinearProblem(second, second, scalar(trace(second)))
-            weights = Weights(like(self.left_, second), like(self.right_, second))
-            loss = scalar(DropoutObjective(problem, 0.0).loss(weights))
-        if not math.isfinite(loss) or not math.isfinite(problem.energy):
+            loss, energy = self._loss_on(X)
+        if not math.isfinite(loss) or not math.isfinite(energy):
             raise ValueError(
                 "the squares of X overflow double precision. Give X in the units of the rows that "
                 "were fitted."
             )
-        return 1.0 - loss / problem.energy if problem.energy > 0 else 1.0
+        return 1.0 - loss / energy if energy > 0 else 1.0
+
+    def _loss_on(self, X: Any) -> tuple[float, float]:
+        """Return the mean squared error of the reconstructed rows, and E‖x − mean‖²."""
+        if in_memory(X) and has_many_features(X.shape, self._n_features_out):
+            source = RowsSource.of(X, None)
+            left, right, mean = (
+                like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
+            )
+            return autoencoder_loss(source, left, right, 0.0, mean)
+        moment = SecondMoment.of(X)
+        second = second_about(moment, like(self.mean_, moment.mean))
+        problem = LinearProblem(second, second, scalar(trace(second)))
+        weights = Weights(like(self.left_, second), like(self.right_, second))
+        return scalar(DropoutObjective(problem, 0.0).loss(weights)), problem.energy
 
     @property
     def _n_features_out(self) -> int:
