@@ -21,8 +21,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from lucidae.dropout import certify_weights, solve
-from lucidae.dropout.certificate import data_problem
 from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.wide import rows_problem
 
 TOLERANCE = 1e-6
 KINDS = ("optimal", "near", "far", "rotated", "saddle", "unequal", "scaled", "other data", "tied")
@@ -83,7 +83,7 @@ def draw_data(rng):
 
 def draw_weights(rng, kind, X, Y, strength, width):
     """Return weights of one of `KINDS` for original inputs."""
-    problem = data_problem(X, Y, True, None)
+    problem = rows_problem(X, Y, None, centered=True)[0]
     U, V = solve(problem, strength, width).weights
     if kind == "near":
         step = 10.0 ** -rng.uniform(2, 9)
@@ -108,7 +108,8 @@ def draw_weights(rng, kind, X, Y, strength, width):
         U, V = solve(flat, strength, width).weights
         V = lift @ V
     elif kind == "other data":
-        U, V = solve(data_problem(X, rng.permutation(Y), True, None), strength, width).weights
+        other = rows_problem(X, rng.permutation(Y), None, centered=True)[0]
+        U, V = solve(other, strength, width).weights
     return Weights(U, V)
 
 

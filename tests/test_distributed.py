@@ -6,10 +6,12 @@ import signal
 import warnings
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from extras import require
 from lucidae import (
@@ -17,9 +19,11 @@ from lucidae import (
     DropoutRegressor,
     LinearAutoencoder,
     SecondMoment,
+    SparseVAE,
     certify,
 )
 from lucidae.data import blocks
+from lucidae.sparsity import solve_batch
 
 da = require("dask.array")
 dd = require("dask.dataframe")
@@ -47,6 +51,10 @@ def client():
         ):
             client.run(_quiet)
             yield client
+
+
+def _transitions(dask_scheduler):
+    return dask_scheduler.transition_counter
 
 
 def _quiet():
@@ -277,6 +285,31 @@ def test_errors_come_back_from_the_workers(scheduler):
     X[1733, 4] = np.nan
     with pytest.raises(ValueError, match="X contains NaN in block 17, row 1733, column 4"):
         LinearAutoencoder(2).fit(da.from_array(X, chunks=(100, 20)))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [DropoutRegressor(2, dropout="cv", cv=3), SparseVAE(noise_variance="cv", cv=3)],
+    ids=lambda model: type(model).__name__,
+)
+def test_folds_are_computed_by_the_workers(model, client):
+    X = spread_rows(90)
+    y = X[:, :3] @ np.ones((3, 2)) + np.random.default_rng(1).standard_normal((90, 2))
+    expected = clone(model).fit(X, y)
+    before = client.run_on_scheduler(_transitions)
+    with joblib.parallel_config("dask"):
+        found = clone(model).fit(X, y)
+    assert client.run_on_scheduler(_transitions) > before
+    assert_array_equal(found.coef_, expected.coef_)
+
+
+def test_a_stack_of_problems_is_solved_by_the_workers(client):
+    rng = np.random.default_rng(2)
+    Phi = rng.standard_normal((4, 12, 20))
+    y = Phi[:, :, :2] @ rng.standard_normal((4, 2, 5))
+    with joblib.parallel_config("dask"):
+        found = solve_batch(Phi, y, noise_variance=0.01)
+    assert_array_equal(found.value.coef, solve_batch(Phi, y, noise_variance=0.01).value.coef)
 
 
 def test_moments_travel_between_processes():

@@ -63,6 +63,7 @@ JUNK = {
     "random_state": (*ANYTHING, "seed", -1, 1.5, True, 2**32, [1], np.random.default_rng(0)),
     "warm_start": FLAGS,
     "verbose": (*ANYTHING, "yes", None, -1, 0.5),
+    "n_jobs": (*ANYTHING, "two", 0, True, 1.5, [2]),
     "dropout": (*NUMBERS, 1.0, 1.5, "best"),
     "fit_intercept": FLAGS,
     "schedule": NAMES,

@@ -277,6 +277,14 @@ def check_verbose(value: Any) -> bool:
     return check_integer(value, "verbose", low=0, others=", True or False") > 0
 
 
+def check_jobs(value: Any) -> int | None:
+    """Return `n_jobs`, None or an integer other than 0 as in joblib; otherwise raise an error."""
+    whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
+    if value is not None and not (whole and value != 0):
+        raise ValueError(_refusal(value, "n_jobs", "None or an integer other than 0"))
+    return None if value is None else int(value)
+
+
 def check_seed(value: Any) -> Any:
     """Return the argument `random_state` unchanged, or raise a ValueError if it is not valid.
 

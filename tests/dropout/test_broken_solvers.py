@@ -13,10 +13,11 @@ solver                                         65       17         38      10
 tied solver                                    32        6          8      18
 whitening                                     130       22         68      40
 factorised rows                                39       12         11      16
+many features                                 114       17         61      36
 equalizer                                      91       14         29      48
 moments                                        41       19         15       7
 objective                                      56       22          1      33
-all                                           566      130        199     237
+all                                           680      147        260     273
 ========================================  =======  =======  =========  ======
 """
 
@@ -27,7 +28,7 @@ import numpy as np
 import pytest
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import LinearProblem, moments, objectives, solvers, theory
+from lucidae.dropout import LinearProblem, moments, objectives, projection, solvers, theory, wide
 from lucidae.dropout.certificate import certificate_of
 from lucidae.dropout.equalize import (
     _plane_rotation,
@@ -38,6 +39,7 @@ from lucidae.dropout.equalize import (
 from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.figures import ReportedAttributes
+from lucidae.linear import data
 from mutants import broken, mutants
 
 RNG = np.random.default_rng(12)
@@ -47,6 +49,8 @@ COLLINEAR = X[:, :1] + 1e-6 * X
 COLLINEAR_Y = COLLINEAR @ RNG.standard_normal((5, 4)) + RNG.standard_normal((40, 4))
 FREQUENCIES = RNG.integers(0, 4, size=40).astype(float)
 SINGULAR = np.column_stack([X, X[:, 0] - X[:, 1], np.ones(40)])
+FEW, FEW_Y = RNG.standard_normal((8, 12)) + 1.0, RNG.standard_normal((8, 3)) - 2.0
+FEW_W = np.array([1.0, 2.0, 1.0, 1.0, 3.0, 1.0, 1.0, 2.0])
 GRADED = X * [1e-6, 1.0, 1e4, 1.0, 1.0]
 
 
@@ -68,6 +72,8 @@ FITS = {
     "autoencoder": lambda: DropoutAutoencoder(3, dropout=0.2).fit(X),
     "factorization": lambda: DropoutFactorization(3, dropout=0.3).fit(X),
     "gram": lambda: fitted_by_gram(),
+    "many features": lambda: with_many_features(DropoutAutoencoder(3, dropout=0.2), X),
+    "few rows": lambda: with_many_features(DropoutRegressor(2, dropout=0.1), FEW, FEW_Y, FEW_W),
     "one target": lambda: DropoutRegressor(1, dropout=0.5).fit(X, Y[:, 0]),
     "tied": lambda: TiedFit(np.diag([4.0, 3.0, 1.0, -2.0]) + np.triu(X[:4, :4]) / 5, 0.3, 3),
 }
@@ -102,6 +108,25 @@ def fitted_by_gram():
         return DropoutFactorization(2, dropout=0.3).fit(X)
     finally:
         solvers.SMALLEST_FAST, solvers.FEW = before
+
+
+def with_many_features(model, X, y=None, weights=None):
+    """Fit without the second moment of all features, which is used for many features only."""
+    places = ((wide, "STORED_FEATURES"), (data, "STORED_FEATURES"), (projection, "SMALL"))
+    places += ((moments, "FEWEST_GRAM_ROWS"),)
+    before, cheapest = [getattr(*place) for place in places], data._moment_is_cheapest
+    try:
+        for place in places:
+            setattr(*place, 3)
+        data._moment_is_cheapest = lambda *_: False
+        model.fit(X, y, weights)
+        assert not hasattr(model._state.moment, "squares")
+        assert model.certificate_
+        return model
+    finally:
+        for place, value in zip(places, before, strict=True):
+            setattr(*place, value)
+        data._moment_is_cheapest = cheapest
 
 
 def result(model):
@@ -190,7 +215,20 @@ FUNCTIONS = {
         moments._floor,
         moments._is_graded,
     ),
-    "factorised rows": (moments.row_problem, moments.row_root, moments._joined, moments._weighted),
+    "factorised rows": (
+        moments.row_problem,
+        moments.row_root,
+        moments.joined_rows,
+        moments._weighted,
+    ),
+    "many features": (
+        wide.leading_optimum,
+        wide.autoencoder_loss,
+        wide.row_factor,
+        moments._gram_svd,
+        moments.principal_map,
+        objectives.LinearProblem.from_root.__func__,
+    ),
     "equalizer": (equalized_factors, level_diagonal, _plane_rotation, _rotated),
     "moments": (
         moments.joint_moment,

@@ -32,7 +32,8 @@ FOLDER = Path(lucidae.dropout.__file__).parent
 
 
 @pytest.mark.parametrize(
-    "module", ["verifier", "reduction", "differences", "figures", "attributes", "noise"]
+    "module",
+    ["verifier", "reduction", "projection", "differences", "figures", "attributes", "noise"],
 )
 def test_nothing_of_the_solver_is_imported(module):
     tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
@@ -43,7 +44,7 @@ def test_nothing_of_the_solver_is_imported(module):
         for alias in node.names
     }
     allowed = {"lucidae.arrays", "lucidae.io.models", "lucidae.sampling"}
-    own = ("figures", "differences", "reduction", "attributes", "noise")
+    own = ("figures", "differences", "reduction", "projection", "attributes", "noise")
     allowed |= {f"lucidae.dropout.{name}" for name in own}
     containers = {("lucidae.dropout.objectives", name) for name in ("LinearProblem", "Weights")}
     assert all(source in allowed or (source, name) in containers for source, name in imported)

@@ -94,19 +94,24 @@ def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
     difference and a bound on its rounding error; attributes that the estimator does not have are
     left out.
     """
-    inputs, size = case.data.inputs, math.sqrt(case.scale)
-    features = case.right.shape[0]
-    deviations = np.ones(features) if inputs is None else np.sqrt(np.diag(inputs))
+    deviations, size = case.data.deviations, math.sqrt(case.scale)
     pairs = [] if given.coef is None else _coefficient_differences(given, case, deviations)
     if given.output_bias is not None:
         biases = zip(given.output_bias, given.output_bias_error, strict=True)
         pairs += [(float(bias) / size, float(error) / size) for bias, error in biases]
     if given.mean_shift is not None:
-        shift = np.abs(host(given.mean_shift))
-        unit = np.where(deviations > 0, deviations, 1.0)
-        away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
-        pairs.append((float(away.max()), MEAN_ERROR))
+        pairs.append((deviations_away(np.abs(host(given.mean_shift)), deviations), MEAN_ERROR))
     return pairs
+
+
+def deviations_away(shift: Matrix, deviations: Matrix) -> float:
+    """Return the largest of the differences `shift` in units of standard deviations.
+
+    A difference of a feature without deviations is infinite.
+    """
+    unit = np.where(deviations > 0, deviations, 1.0)
+    away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
+    return float(away.max())
 
 
 def _coefficient_differences(
@@ -141,10 +146,11 @@ def _outside_range(case: Case, precision: float) -> tuple[float, float]:
     weights. Its error is infinite, so that the claim is undecided, if the directions of smallest
     variance cannot be told from rounding errors.
     """
-    lower, right, inputs = case.reduced.lower, case.right, case.data.inputs
-    if lower is None or inputs is None or lower.shape[0] in (0, lower.shape[1]):
+    lower, right = case.reduced.lower, case.right
+    if lower is None or lower.shape[0] in (0, lower.shape[1]):
         return 0.0, 0.0
-    condition, variances = case.reduced.condition, np.diag(inputs)[np.diag(inputs) > 0]
+    condition, variances = case.reduced.condition, case.data.deviations**2
+    variances = variances[variances > 0]
     # In features of very different scales the range is known to the precision of the largest.
     grading = math.sqrt(float(variances.max() / variances.min()))
     spread = (condition if case.data.root is None else math.sqrt(condition)) * grading

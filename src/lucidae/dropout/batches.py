@@ -1,4 +1,4 @@
-"""Second moments of inputs and outputs, for the dropout estimators, from data read in blocks."""
+"""The dropout problem of data of any kind: in memory, with many features, or read in blocks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lucidae.arrays import Array, namespace, scalar
+from lucidae.data import in_memory
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
 from lucidae.data.passes import fold, read_moment
 from lucidae.dropout.moments import CONDITION, joint_moment, row_root
-from lucidae.dropout.objectives import LinearProblem
+from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.projection import has_many_features, projected_rows
+from lucidae.dropout.wide import rows_problem
 from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows, check_weights
 
-__all__ = ["BlockProblem", "check_streamed", "loaded_or_problem", "read_problem"]
+__all__ = [
+    "BlockProblem",
+    "check_features",
+    "check_streamed",
+    "data_problem",
+    "loaded_or_problem",
+    "read_problem",
+]
 
 
 class BlockProblem(NamedTuple):
@@ -102,4 +113,38 @@ def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | No
         raise ValueError(
             f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "
             "be the second moment of earlier rows of the same data."
+        )
+
+
+def data_problem(
+    X: Any, Y: Any, fit_intercept: bool, sample_weight: Any, weights: Weights, *, tied: bool
+) -> tuple[LinearProblem, Weights]:
+    """Return the problem of predicting Y from X, or of reconstructing X if Y is None.
+
+    The weights are returned in the coordinates of the problem: those of an autoencoder with many
+    features are projected (see `lucidae.dropout.projection`).
+    """
+    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
+        found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
+        if isinstance(found, BlockProblem):
+            return found.problem, weights
+        X, Y, sample_weight = found
+    X = check_rows(X)
+    frequencies = check_weights(sample_weight, X)
+    if Y is not None:
+        return rows_problem(X, Y, frequencies, centered=fit_intercept)[0], weights
+    if not tied and has_many_features(X.shape, weights.left.shape[1]):
+        check_features(X, weights.left)
+        check_features(X, weights.right)
+        return projected_rows(X, frequencies, weights, centered=fit_intercept)[:2]
+    moment = SecondMoment.of(X, frequencies)
+    return LinearProblem.autoencoder(moment, centered=fit_intercept), weights
+
+
+def check_features(X: Any, layer: Any) -> None:
+    """Raise an error unless rows have as many features as a layer of an autoencoder has rows."""
+    if X.shape[1] != layer.shape[0]:
+        raise ValueError(
+            f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "
+            "rows: give the data to which these weights belong."
         )

@@ -19,16 +19,13 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
-from lucidae.data import in_memory
-from lucidae.dropout.batches import BlockProblem, loaded_or_problem
+from lucidae.dropout.batches import data_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
-from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verifier import CERTIFIED, measure
-from lucidae.moments import SecondMoment
-from lucidae.validation import check_flag, check_number, check_rows, check_weights
+from lucidae.validation import check_flag, check_number, check_rows
 
 __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
 
@@ -571,11 +568,10 @@ def certify_weights(
             "X and matrix were both given, or neither of them. Give either data (X, and Y unless "
             "the network is an autoencoder) or matrix=M, the matrix that U Vᵀ approximates."
         )
-    problem = (
-        data_problem(X, Y, fit_intercept, sample_weight)
-        if matrix is None
-        else matrix_problem(matrix)
-    )
+    if matrix is None:
+        problem, weights = data_problem(X, Y, fit_intercept, sample_weight, weights, tied=tied)
+    else:
+        problem = matrix_problem(matrix)
     return certificate_of(
         problem, weights, strength, title="dropout weights", tied=tied, tolerance=tolerance
     )
@@ -594,18 +590,3 @@ def matrix_problem(matrix: Any) -> LinearProblem:
     """
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))
-
-
-def data_problem(X: Any, Y: Any, fit_intercept: bool, sample_weight: Any) -> LinearProblem:
-    """Return the second moments for predicting Y from X, or for reconstructing X if Y is None."""
-    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
-        found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
-        if isinstance(found, BlockProblem):
-            return found.problem
-        X, Y, sample_weight = found
-    X = check_rows(X)
-    weights = check_weights(sample_weight, X)
-    if Y is None:
-        return LinearProblem.autoencoder(SecondMoment.of(X, weights), centered=fit_intercept)
-    moment = joint_moment(X, Y, weights)
-    return row_problem(X, Y, weights, moment, centered=fit_intercept)

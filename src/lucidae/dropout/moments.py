@@ -60,6 +60,13 @@ CONDITION = 1e6
 accurate enough. At this number the relative error of the least-squares map is about
 CONDITION · ε = 2e-10, far below the relative error of 1e-6 in the loss that certificates allow."""
 
+GRAM_CONDITION = 1e4
+"""Largest condition number of the second moment of the inputs, on their range, for which the Gram
+matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
+
+FEWEST_GRAM_ROWS = 64
+"""With fewer rows their singular value decomposition is computed directly."""
+
 LARGEST_ENTRY = 1e150
 """Largest entry of y that is accepted: the sum of the squares of larger entries may overflow."""
 
@@ -78,6 +85,16 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     >>> joint_moment(np.eye(3), np.arange(3.0)).n_features
     4
     """
+    Y = checked_columns(X, Y)
+    starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
+    blocks = (_block(X, Y, weights, start) for start in starts)
+    moment = reduce(SecondMoment.merge, blocks)
+    _refuse_underflow(moment, X, Y)
+    return moment
+
+
+def checked_columns(X: Any, Y: Any) -> Array:
+    """Return the targets as columns; an error if their number or their size does not fit."""
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(
@@ -89,11 +106,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
             f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
             f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
         )
-    starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
-    blocks = (_block(X, Y, weights, start) for start in starts)
-    moment = reduce(SecondMoment.merge, blocks)
-    _refuse_underflow(moment, X, Y)
-    return moment
+    return Y
 
 
 def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
@@ -198,7 +211,7 @@ def row_root(
     step = max(ROOT_ROWS, 2 * size)
     total = None
     for start in range(0, X.shape[0], step):
-        rows = _joined(X, Y, slice(start, start + step), moment)
+        rows = joined_rows(X, Y, slice(start, start + step), moment.center)
         if centered:
             rows = (rows - moment.center) - moment.offset
         part = None if weights is None else like(weights[start : start + step], moment.center)
@@ -208,14 +221,10 @@ def row_root(
     return total
 
 
-def _joined(X: Any, Y: Array, rows: slice, moment: SecondMoment) -> Array:
-    """Return the given rows of inputs X and outputs Y side by side, as a dense float64 array.
-
-    It has the array library of `moment`.
-    """
+def joined_rows(X: Any, Y: Array, rows: slice, ref: Array) -> Array:
+    """Return the given rows of [X | Y] as one dense float64 array, in the library of `ref`."""
     inputs = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows, :]
-    parts = [like(inputs, moment.center), like(Y[rows, :], moment.center)]
-    return namespace(moment.center).concat(parts, axis=1)
+    return namespace(ref).concat([like(inputs, ref), like(Y[rows, :], ref)], axis=1)
 
 
 def _weighted(rows: Array, weights: Array) -> Array:
@@ -305,10 +314,10 @@ def whiten(problem: LinearProblem) -> Whitened:
     >>> abs(white.matrix), white.floor
     (array([[1.]]), 2.0)
     """
-    if problem.inputs is None:
-        return Whitened(problem.cross, None, None, 0.0)
     if problem.root is not None:
         return _whiten_rows(problem)
+    if problem.inputs is None:
+        return Whitened(problem.cross, None, None, 0.0)
     # L = QΛ^½ on the range of C = QΛQᵀ, so B = QΛ^-½ satisfies BᵀCB = I, LᵀB = I and
     # M = E[yxᵀ]B. Outside the range E[yxᵀ] is zero, so nothing is lost.
     scales, directions = input_range(problem.inputs)
@@ -369,6 +378,12 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     assert root is not None
     xp = namespace(root)
     inward, outward = root[:, :size], root[:, size:]
+    found = _gram_svd(inward)
+    if found is not None:
+        P, scales, directions = found
+        matrix = outward.mT @ P
+        rest = scalar(squared_norm(outward - P @ matrix.mT))
+        return Whitened(matrix, directions / scales, directions * scales, rest)
     deviations = xp.sqrt(xp.sum(inward * inward, axis=0))
     deviations = where_set(deviations, deviations == 0, 1.0)
     P, scales, Wt = svd_thin(inward / deviations)
@@ -382,6 +397,28 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
     rest = outward - P @ matrix.mT
     return Whitened(matrix, lift, lower, scalar(squared_norm(rest)))
+
+
+def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
+    """Return P, S and W of the singular value decomposition A = PSWᵀ of few rows A, from AAᵀ.
+
+    P and S² are the eigenvectors and eigenvalues of AAᵀ on the range of A, and W = AᵀPS⁻¹, which
+    costs less than a decomposition of A. The errors are of the order ε·cond(AAᵀ), with the rounding
+    unit ε. The result is None if the condition number exceeds `GRAM_CONDITION`, or if A does not
+    have fewer rows than columns.
+    """
+    n, m = rows.shape
+    if n >= m or n < FEWEST_GRAM_ROWS:
+        return None
+    xp = namespace(rows)
+    squares, P = eigh_descending(rows @ rows.mT)
+    top = scalar(squares[0])
+    count = int(xp.sum(xp.astype(squares > top / GRAM_CONDITION, xp.int64)))
+    noise = RANGE_FACTOR * m * machine_epsilon(squares) * top
+    if count == 0 or (count < n and scalar(squares[count]) > noise):
+        return None
+    P, scales = P[:, :count], xp.sqrt(squares[:count])
+    return P, scales, rows.mT @ (P / scales)
 
 
 def input_range(inputs: Array) -> tuple[Array, Array]:
@@ -409,10 +446,18 @@ def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Arra
     QΛ^½: its left singular vectors are the eigenvectors of C, its singular values the standard
     deviations, so that one eigendecomposition is enough.
     """
-    scales, directions = input_range(inputs)
+    return principal_map(*input_range(inputs))
+
+
+def principal_map(scales: Array, directions: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
+    """Return the problem and the SVD of `principal_problem`, from standard deviations and axes.
+
+    `scales` are the standard deviations along the leading principal axes, the columns of
+    `directions`.
+    """
     matrix = directions * scales
     white = Whitened(matrix, directions / _nonzero(scales), matrix, 0.0)
-    return white, (directions, scales, eye_like(scales.shape[0], inputs))
+    return white, (directions, scales, eye_like(scales.shape[0], scales))
 
 
 def _nonzero(scales: Array) -> Array:

@@ -75,17 +75,22 @@ class LinearProblem:
     cross : array of shape (d1, d2)
         E[y xᵀ], the second moment of outputs and inputs.
     inputs : array of shape (d2, d2) or None
-        C = E[x xᵀ]; None means the identity, the white inputs of Mianjy et al. 2018.
+        C = E[x xᵀ]. None with a `root` means that C is not formed, because there are fewer rows
+        than features; None without one means the identity, the white inputs of Mianjy et al. 2018.
     energy : float
         E‖y‖², the mean squared norm of the outputs.
     root : array of shape (k, d2 + d1), optional
         Triangular factor F of a QR factorisation of the rows, with FᵀF = E[(x, y)(x, y)ᵀ]. Its
         condition number is the square root of that of the moment, so it is given if C is
-        ill-conditioned.
+        ill-conditioned. It may be the k centred and scaled rows themselves.
     outputs : array of shape (d1, d1), optional
         E[y yᵀ]; None if y is x itself or a matrix was given.
     n_rows : float, optional
         Number of rows, minus one if their mean was subtracted; None if a matrix was given.
+    rest : float, default=0.0
+        The part of `energy` outside of the coordinates in which the problem is given, if these
+        contain the weights and the leading singular vectors only: weights with more hidden units
+        would explain it.
 
     Examples
     --------
@@ -101,6 +106,7 @@ class LinearProblem:
     root: Array | None = None
     outputs: Array | None = None
     n_rows: float | None = None
+    rest: float = 0.0
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
@@ -154,6 +160,18 @@ class LinearProblem:
         return replace(problem, root=root, n_rows=moment.weight - centered)
 
     @classmethod
+    def from_root(cls, root: Array, n_features: int, n_rows: float | None = None) -> Self:
+        """Return the problem of few rows [x | y] with many features; E[xxᵀ] is not formed.
+
+        `root` is a matrix F with FᵀF = E[(x, y)(x, y)ᵀ], such as the centred rows divided by the
+        square root of their number. Its first `n_features` columns belong to the inputs x.
+        """
+        inward, outward = root[:, :n_features], root[:, n_features:]
+        outputs = outward.mT @ outward
+        energy = scalar(trace(outputs))
+        return cls(outward.mT @ inward, None, energy, root, outputs, n_rows)
+
+    @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
         """Return the problem whose target y is the input x itself, from the second moment of x."""
         second = _second(moment, centered)
@@ -163,12 +181,17 @@ class LinearProblem:
     def is_white(self) -> bool:
         """Whether the second moment of the inputs is the identity, up to `WHITE`."""
         if self.inputs is None:
-            return True
+            return self.root is None
         return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
         """Return C V for the second moment C of the inputs and incoming weights V (`right`)."""
-        return right if self.inputs is None else self.inputs @ right
+        if self.inputs is not None:
+            return self.inputs @ right
+        if self.root is None:
+            return right
+        inward = self.root[:, : right.shape[-2]]
+        return inward.mT @ (inward @ right)
 
 
 def _checked_energy(matrix: Array) -> float:

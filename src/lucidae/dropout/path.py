@@ -17,17 +17,19 @@ from sklearn.model_selection import check_cv
 from lucidae.arrays import (
     Array,
     diagonal,
+    like,
     namespace,
     scalar,
     squared_norm,
     to_numpy,
 )
-from lucidae.dropout.moments import joint_moment, take_rows, whiten
+from lucidae.dropout.moments import joined_rows, joint_moment, take_rows, whiten
 from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
+from lucidae.dropout.wide import RowMean, row_factor
 from lucidae.io.models import saved_as
-from lucidae.iteration import Below, iterate
+from lucidae.iteration import limited_blas, of_each
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_integer
 
@@ -37,6 +39,7 @@ __all__ = [
     "DropoutChoice",
     "RegularizationPath",
     "cross_validate",
+    "cross_validate_rows",
     "fold_moments",
     "regularization_path",
 ]
@@ -183,13 +186,12 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found:
 
 
 class DropoutChoice(NamedTuple):
-    """Second moment of all rows [x | y], the dropout rate, and how the rate was chosen.
+    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen.
 
-    x are the inputs and y the outputs, side by side; the rate is the probability of dropping a
-    hidden unit.
+    Of fewer rows than features, `moment` is the mean alone.
     """
 
-    moment: SecondMoment
+    moment: SecondMoment | RowMean
     dropout: float
     cv: CrossValidation | None
 
@@ -202,6 +204,7 @@ def cross_validate(
     centered: bool = True,
     strengths: Vector = GRID,
     callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
 ) -> CrossValidation:
     """Return the error on held-out rows for every strength of dropout.
 
@@ -222,9 +225,14 @@ def cross_validate(
     callbacks : sequence of callables
         As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
         folds that are left.
+    n_jobs : int, optional
+        Number of folds that are solved at a time, as in scikit-learn.
     """
-    errors = _of_each(
-        lambda fold: _fold_errors(fold, n_features, width, centered, strengths), folds, callbacks
+    errors = of_each(
+        _fold_errors,
+        [(fold, n_features, width, centered, strengths) for fold in folds],
+        n_jobs=n_jobs,
+        callbacks=callbacks,
     )
     return CrossValidation(
         strengths / (1.0 + strengths),
@@ -233,19 +241,77 @@ def cross_validate(
     )
 
 
-def _of_each(
-    function: Callable[[Any], Any], items: Sequence[Any], callbacks: Sequence[Callable[..., Any]]
-) -> list[Any]:
-    """Return the list of function values of all items, and call the callbacks after every item."""
-    nothing: tuple[Any, ...] = ()
-    solution = iterate(
-        lambda done: (*done, function(items[len(done)])),
-        nothing,
-        stop=Below(lambda done: float(len(items) - len(done)), 0.0),
-        limit=len(items),
-        callbacks=callbacks,
-    )
-    return list(solution.value)
+def cross_validate_rows(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    width: int,
+    *,
+    centered: bool = True,
+    strengths: Vector = GRID,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> CrossValidation:
+    """Return the error on held-out rows for every strength of dropout, without any moment.
+
+    It is the result of `cross_validate` for data with fewer rows than features: each fold works on
+    its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
+    `fold_moments` and `cross_validate`.
+    """
+    splits = _checked_splits(cv, X.shape[0], weights)
+    parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
+    items = [(*pair, width, centered, strengths) for pair in parts]
+    found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
+    errors, held_out = zip(*found, strict=True)
+    return CrossValidation(strengths / (1.0 + strengths), np.array(errors), np.array(held_out))
+
+
+def _row_fold_errors(
+    training: FoldRows, held_out: FoldRows, width: int, centered: bool, strengths: Vector
+) -> tuple[Vector, float]:
+    """Return the mean squared errors on held-out rows, as `_fold_errors`, and their weight.
+
+    The error of x ↦ P diag(ŝ) Q'ᵀx is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the
+    columns pᵢ of P, which are orthonormal, and q'ᵢ of Q'. x and y are centred at the means of the
+    training rows.
+    """
+    X, Y, weights = training
+    n_features = X.shape[1]
+    with limited_blas(X.shape[0]):
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        white = whiten(LinearProblem.from_root(factor, n_features))
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        xp, n = namespace(values), held_out.inputs.shape[0]
+        rows = joined_rows(held_out.inputs, held_out.outputs, slice(0, n), values)
+        if centered:
+            rows = (rows - mean.center) - mean.offset
+        share = xp.ones_like(rows[:, 0])
+        if held_out.weights is not None:
+            share = like(held_out.weights, values)
+        total = scalar(xp.sum(share))
+        share = share / total
+        codes, targets = rows[:, :n_features] @ directions, rows[:, n_features:]
+        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
+        energy = scalar(xp.sum(share @ (targets * targets)))
+        found = xp.stack([shrink(values, float(s), width).values for s in strengths])
+        errors = energy - 2 * (found @ agreement) + (found * found) @ spread
+        return to_numpy(errors), total
+
+
+class FoldRows(NamedTuple):
+    """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
+
+    inputs: Any
+    outputs: Array
+    weights: Array | None
+
+
+def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
+    """Return the rows with the given numbers."""
+    part = None if weights is None else take_rows(weights, rows)
+    return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
 
 
 def _fold_errors(
@@ -259,18 +325,19 @@ def _fold_errors(
     E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
     diagonal of Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
     """
-    problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
-    white = whiten(problem)
-    P, values, Qt = leading_svd(white.matrix, width)
-    directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
-    # The intercept is part of the fit: held-out rows are centred at the means of training rows.
-    center = fold.training.mean if centered else 0.0
-    held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
-    agreement = diagonal(P.mT @ (held_out.cross @ directions))
-    spread = diagonal(directions.mT @ held_out.through_inputs(directions))
-    xp = namespace(values)
-    found = xp.stack([shrink(values, float(s), width).values for s in strengths])
-    return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
+    with limited_blas(n_features):
+        problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
+        white = whiten(problem)
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
+        center = fold.training.mean if centered else 0.0
+        held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
+        agreement = diagonal(P.mT @ (held_out.cross @ directions))
+        spread = diagonal(directions.mT @ held_out.through_inputs(directions))
+        xp = namespace(values)
+        found = xp.stack([shrink(values, float(s), width).values for s in strengths])
+        return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
 
 
 class Folds(NamedTuple):
@@ -289,12 +356,13 @@ def fold_moments(
     weights: Array | None,
     cv: Any,
     callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
 ) -> Folds:
     """Return the second moments of every fold's training rows and held-out rows.
 
     If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
     enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
-    is an argument as in scikit-learn.
+    and `n_jobs` are arguments as in scikit-learn.
     """
     n_rows = X.shape[0]
     splits = _checked_splits(cv, n_rows, weights)
@@ -302,14 +370,15 @@ def fold_moments(
     if len(splits) < 2 and partition:
         raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
 
-    def moment(rows: Vector) -> SecondMoment:
-        return _moment(X, Y, weights, rows)
+    def moments(parts: list[Vector]) -> list[SecondMoment]:
+        given = [(X, Y, weights, rows) for rows in parts]
+        return of_each(_moment, given, n_jobs=n_jobs, callbacks=callbacks)
 
-    held_out = _of_each(moment, [test for _, test in splits], callbacks)
+    held_out = moments([test for _, test in splits])
     if partition:
         folds = _complementary_folds(held_out)
         return Folds(folds, folds[0].held_out.merge(folds[0].training))
-    training = _of_each(moment, [train for train, _ in splits], callbacks)
+    training = moments([train for train, _ in splits])
     return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
 
 
@@ -381,9 +450,9 @@ def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
 
 
 def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
-    """Return the second moment of the given rows of inputs X and outputs Y side by side."""
-    part = None if weights is None else take_rows(weights, rows)
-    return joint_moment(take_rows(X, rows), take_rows(Y, rows), part)
+    """Return the second moment of the given rows of [X | Y]."""
+    with limited_blas(X.shape[1]):
+        return joint_moment(*_taken(X, Y, weights, rows))
 
 
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:

@@ -51,12 +51,9 @@ class DataUnits(NamedTuple):
 
     @classmethod
     def of(cls, data: Moments) -> DataUnits:
-        """Return units of the size of the inputs' largest standard deviation and of √E‖y‖².
-
-        y are the outputs, and E is the mean over rows.
-        """
-        variance = 1.0 if data.inputs is None else float(np.diag(data.inputs).max(initial=0.0))
-        return cls(_power_of_four(math.sqrt(variance)), _power_of_four(math.sqrt(data.energy)))
+        """Return units of the size of the largest standard deviation of x, and of √E‖y‖²."""
+        deviation = float(data.deviations.max(initial=0.0))
+        return cls(_power_of_four(deviation), _power_of_four(math.sqrt(data.energy)))
 
     def weights(self, left: Matrix, right: Matrix, *, tied: bool) -> tuple[Matrix, Matrix]:
         """Return outgoing weights U and incoming weights V for data divided by these units.
@@ -117,14 +114,15 @@ class Moments(NamedTuple):
     root: Matrix | None
     outputs: Matrix | None
     n_rows: float | None
+    rest: float = 0.0
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
         """Return the second moments of a problem as NumPy arrays, from any library and device."""
         arrays = (problem.inputs, problem.root, problem.outputs)
         inputs, root, outputs = (None if part is None else host(part) for part in arrays)
-        energy = float(problem.energy)
-        return cls(host(problem.cross), inputs, energy, root, outputs, problem.n_rows)
+        energy, cross = float(problem.energy), host(problem.cross)
+        return cls(cross, inputs, energy, root, outputs, problem.n_rows, float(problem.rest))
 
     def in_units(self, units: DataUnits) -> Moments:
         """Return the second moments of the inputs x and outputs y divided by their units."""
@@ -136,13 +134,24 @@ class Moments(NamedTuple):
             energy=self.energy / b / b,
             root=None if self.root is None else self.root / columns,
             outputs=None if self.outputs is None else self.outputs / b / b,
+            rest=self.rest / b / b,
         )
+
+    @property
+    def deviations(self) -> Matrix:
+        """Square roots of the mean squares of the inputs; ones for white inputs."""
+        features = self.cross.shape[1]
+        if self.inputs is not None:
+            return np.asarray(np.sqrt(np.clip(np.diag(self.inputs), 0.0, None)))
+        if self.root is not None:
+            return np.asarray(np.sqrt((self.root[:, :features] ** 2).sum(axis=0)))
+        return np.ones(features)
 
     @property
     def white(self) -> bool:
         """Whether the second moment E[xxᵀ] of the inputs is the identity, up to `WHITE`."""
         if self.inputs is None:
-            return True
+            return self.root is None
         return bool(np.abs(self.inputs - np.eye(len(self.inputs))).max() <= WHITE)
 
 
@@ -168,6 +177,9 @@ class Reduced(NamedTuple):
         Relative rounding errors of the rows of R.
     condition, dropped, inconsistency
         As in `lucidae.dropout.figures.DropoutFigures`.
+    rest : float
+        The part of E‖y‖² outside of the coordinates of the problem, as in
+        `lucidae.dropout.objectives.LinearProblem`.
     """
 
     matrix: Matrix
@@ -179,6 +191,7 @@ class Reduced(NamedTuple):
     condition: float
     dropped: int
     inconsistency: float
+    rest: float = 0.0
 
 
 class Product(NamedTuple):
@@ -266,7 +279,7 @@ class Case(NamedTuple):
         Losses minus their minimum are relative to it: no weights change the rest of the loss,
         however large it is.
         """
-        return float((self.reduced.matrix**2).sum()) or self.scale
+        return float((self.reduced.matrix**2).sum()) + self.reduced.rest or self.scale
 
     @property
     def uncertainty(self) -> float:
@@ -289,8 +302,8 @@ def reduce_inputs(data: Moments) -> Reduced:
     if data.root is not None:
         return _reduce_rows(data, data.root)
     if data.inputs is None:
-        floor = data.energy - float((data.cross**2).sum())
-        return Reduced(data.cross, None, floor, 0.0, 0.0, np.zeros(0), 1.0, 0, 0.0)
+        floor = data.energy - data.rest - float((data.cross**2).sum())
+        return Reduced(data.cross, None, floor, 0.0, 0.0, np.zeros(0), 1.0, 0, 0.0, data.rest)
     return _reduce_moment(data, data.inputs)
 
 
@@ -354,16 +367,13 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     deviations = np.sqrt((inward**2).sum(axis=0))
     constant = int((deviations == 0).sum())
     deviations[deviations == 0] = 1.0
-    basis, triangle, order = scipy.linalg.qr(inward / deviations, mode="economic", pivoting=True)
-    pivots = np.abs(np.diag(triangle))
+    basis, triangle, pivots = _pivoted(inward / deviations)
     rank = int(
         (pivots > RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)).sum()
     )
-    basis, triangle, pivots = basis[:, :rank], triangle[:rank], pivots[:rank]
+    basis, lower, pivots = basis[:, :rank], triangle[:rank], pivots[:rank]
     matrix = outward.T @ basis
     rest = outward - basis @ matrix.T
-    lower = np.zeros((rank, size))
-    lower[:, order] = triangle
     lengths = np.sqrt((matrix**2).sum(axis=0))
     noise = (size + len(matrix) + 10) * EPSILON
     wrong = noise * math.sqrt(data.energy) / pivots
@@ -374,16 +384,35 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
         float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()),
         float(np.linalg.norm(wrong)),
         noise / pivots,
-        _condition(triangle) ** 2,
+        _condition(lower) ** 2,
         size - rank - constant,
         _inconsistency(data, inward, outward, deviations),
+        data.rest,
     )
+
+
+def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """Return the factors Q and T of a pivoted QR factorisation A = QT, and its pivots.
+
+    The columns of T are in the order of those of A (`rows`). If A has fewer rows than columns, Aᵀ
+    is first factorised without pivoting, which is faster, and then the square factor.
+    """
+    if rows.shape[0] >= rows.shape[1]:
+        basis, triangle, order = scipy.linalg.qr(rows, mode="economic", pivoting=True)
+        placed = np.zeros_like(triangle)
+        placed[:, order] = triangle
+        return basis, placed, np.abs(np.diag(triangle))
+    span, square = scipy.linalg.qr(rows.T, mode="economic")
+    basis, factor, pivots = _pivoted(square.T)
+    return basis, factor @ span.T, pivots
 
 
 def _condition(triangle: Matrix) -> float:
     """Return the condition number of a triangular factor of full row rank; 1 if it is empty."""
     if triangle.shape[0] == 0:
         return 1.0
+    if 2 * triangle.shape[0] < triangle.shape[1]:
+        triangle = scipy.linalg.qr(triangle.T, mode="r")[0][: triangle.shape[0]]
     values = scipy.linalg.svdvals(triangle)
     return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
 
@@ -395,12 +424,13 @@ def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: M
     the columns `inward` of the inputs and `outward` of the outputs. Differences are in units of
     standard deviations.
     """
-    assert data.inputs is not None
     size = math.sqrt(data.energy) if data.energy > 0 else 1.0
-    on_inputs = (inward.T @ inward - data.inputs) / np.outer(deviations, deviations)
-    on_cross = (outward.T @ inward - data.cross) / deviations / size
-    on_outputs = (float((outward**2).sum()) - data.energy) / size**2
-    return max(*(float(np.abs(part).max()) for part in (on_inputs, on_cross)), abs(on_outputs))
+    differences = [(outward.T @ inward - data.cross) / deviations / size]
+    if data.inputs is not None:
+        difference = inward.T @ inward - data.inputs
+        differences.append(difference / np.outer(deviations, deviations))
+    on_outputs = (float((outward**2).sum()) + data.rest - data.energy) / size**2
+    return max(*(float(np.abs(part).max()) for part in differences), abs(on_outputs))
 
 
 def relative_distance(given: Matrix, expected: Matrix) -> float:

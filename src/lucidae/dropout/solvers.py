@@ -20,11 +20,13 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.eigen import leading_eigenpairs
+from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.dropout.equalize import check_width, equalized_factors
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.io.models import saved_as
+from lucidae.linear.routes import FEWEST_PASSES, costs
 from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
@@ -134,13 +136,16 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
 
 
-def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> ExactSolution:
+def assemble(
+    white: Whitened, triple: Triple, strength: float, width: int, total: float | None = None
+) -> ExactSolution:
     """Return the optimum from leading singular triples of the least-squares map for white inputs.
 
     `triple` contains left singular vectors P, descending singular values s and transposed right
     singular vectors Qᵀ. The singular values are shrunk as dropout does and distributed evenly over
-    the hidden units; then the weights are transformed to the original inputs. White inputs have the
-    identity as second moment.
+    the hidden units; then the weights are transformed to the original inputs. `total` is the
+    squared norm of the least-squares map; it is needed if `white.matrix` is only the part of this
+    map that belongs to the given singular values.
     """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
@@ -150,7 +155,8 @@ def assemble(white: Whitened, triple: Triple, strength: float, width: int) -> Ex
         P[:, :rank] * signs, shrunk.values[:rank], Qt[:rank, :].mT * signs, width
     )
     complete = values.shape[0] == min(white.matrix.shape)
-    total = None if complete else scalar(squared_norm(white.matrix))
+    if total is None and not complete:
+        total = scalar(squared_norm(white.matrix))
     return ExactSolution(
         white.raise_weights(Weights(*factors)),
         rank,
@@ -220,11 +226,12 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
     """Return at least the first `width` singular triples P, s, Qᵀ of a matrix, s descending.
 
-    P and Q have singular vectors as columns, s are the singular values. A few triples of a large
-    matrix are computed from the leading eigenvectors of its smaller Gram matrix and one projection,
-    at a fraction of the cost of the full decomposition. The latter is used if many triples are
-    needed, or if the smallest singular value that dropout of this strength does not remove is too
-    small for the Gram matrix (`FAINTEST`).
+    A few triples of a large matrix are computed from the leading eigenvectors of its smaller Gram
+    matrix and one projection, at a fraction of the cost of the full decomposition. If products with
+    blocks of vectors cost less (`lucidae.linear.routes.costs`), these eigenvectors come from block
+    Krylov iteration, and the Gram matrix is not formed. The full decomposition is used if many
+    triples are needed, or if the smallest singular value that dropout of this strength does not
+    remove is too small for the Gram matrix (`FAINTEST`).
     """
     smaller = min(matrix.shape)
     if smaller < SMALLEST_FAST or width * FEW > smaller:
@@ -254,9 +261,27 @@ def _gram_svd(matrix: Array, count: int) -> Triple:
     decomposition of the thin matrix AW = P diag(s) Qᵀ then gives A ≈ P diag(s) (WQ)ᵀ (one
     Rayleigh–Ritz step); these singular values were never squared.
     """
-    _, directions = leading_eigenpairs(matrix.mT @ matrix, count)
+    directions = _krylov_directions(matrix, count)
+    if directions is None:
+        _, directions = leading_eigenpairs(matrix.mT @ matrix, count)
     P, values, Qt = svd_thin(matrix @ directions)
     return P, values, Qt @ directions.mT
+
+
+def _krylov_directions(matrix: Array, count: int) -> Array | None:
+    """Return the leading eigenvectors of AᵀA for a matrix A, from products with A alone.
+
+    The result is None if forming AᵀA is expected to cost less.
+    """
+    # The last eigenvector of the iteration is less accurate than the others, so it is left out.
+    n, m = matrix.shape
+    cost = costs(n, m, count + 1)
+    if cost.passes < FEWEST_PASSES:
+        return None
+    found = krylov_eigenpairs(
+        lambda rows: (rows @ matrix.mT) @ matrix, count + 1, matrix[0, :], passes=cost.passes
+    )
+    return None if found is None else found[1][:, :count]
 
 
 def _signs(vectors: Array) -> Array:

@@ -26,8 +26,9 @@ import scipy.linalg
 from lucidae.dropout.attributes import worst_attribute
 from lucidae.dropout.differences import Slope, decrease, smallest_curvature
 from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
-from lucidae.dropout.noise import separated_from_noise
+from lucidae.dropout.noise import Separation, separated_from_noise
 from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.projection import is_large, projected_matrix
 from lucidae.dropout.reduction import (
     Case,
     DataUnits,
@@ -85,6 +86,10 @@ def measure(
     -------
     DropoutFigures
     """
+    matrix = problem.inputs is None and problem.root is None and not tied
+    if matrix and is_large(problem.cross.shape, weights.left.shape[1]):
+        found = projected_matrix(problem.cross, weights)
+        problem, weights = found.problem, found.weights
     case = _case(problem, weights, strength, tied)
     level = math.sqrt(tolerance)
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
@@ -99,9 +104,7 @@ def measure(
     negligible = 0.0 if _is_learned(case) else level * math.sqrt(case.explainable)
     rank = _count(case.product.values, level, negligible)
     known, squared = case.optimum is not None, case.units.outputs**2
-    separation = separated_from_noise(
-        case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
-    )
+    separation = _separation(case)
     return DropoutFigures(
         strength=strength,
         width=case.width,
@@ -196,6 +199,15 @@ def _decrease(slope: Slope, case: Case) -> float:
     return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
 
 
+def _separation(case: Case) -> Separation:
+    """Return how many leading singular values of the data exceed sampling noise."""
+    if case.reduced.rest > 0 and case.data.n_rows is not None:
+        return Separation(None, "Only the leading singular values of the data were computed.")
+    return separated_from_noise(
+        case.bound.spectrum, _residual(case), case.inner.shape[0], case.data.n_rows, case.width
+    )
+
+
 def _residual(case: Case) -> Matrix | None:
     """Return the second moment of the residuals of least squares; None for an autoencoder.
 
@@ -222,6 +234,7 @@ def _excess(case: Case) -> tuple[float, float]:
     noise = (sum(case.data.cross.shape) + case.width + 10) * EPSILON
     rest, outgoing = matrix - left @ inner.T, (left**2).sum(axis=0)
     value = float((rest**2).sum() + case.strength * outgoing @ (inner**2).sum(axis=0))
+    value += case.reduced.rest
     doubt = np.abs(left) @ sizes.T + np.abs(matrix)
     exact = case.data.root is not None or lower is None
     error = 2 * float(((np.abs(rest) if exact else doubt) * doubt).sum())
@@ -250,7 +263,7 @@ def _value(
         hidden, spread = inward @ right, np.abs(inward) @ np.abs(right)
         residual, doubt = outward - hidden @ left.T, spread @ np.abs(left).T + np.abs(outward)
         incoming, wrong = (hidden**2).sum(axis=0), (np.abs(hidden) * spread).sum(axis=0)
-        value = float((residual**2).sum() + strength * outgoing @ incoming)
+        value = float((residual**2).sum() + strength * outgoing @ incoming) + data.rest
         error = 2 * float((np.abs(residual) * doubt).sum() + strength * outgoing @ wrong)
         return (
             value,
@@ -327,7 +340,7 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
         product = (vectors[:, :rank] * share) @ towards[:, :rank].T
     else:
         product = (towards[:, :rank] * share) @ vectors[:, :rank].T
-    tail = float((rest**2).sum())
+    tail = float((rest**2).sum()) + reduced.rest
     missed = float((reduced.matrix**2).sum() - (values**2).sum()) if tied else 0.0
     reducible = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed
     if strength > 0:
@@ -486,7 +499,9 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
     # Where the optimal weights are zero, weights are small compared with √‖M‖, one in this scale.
     length = max(float(np.linalg.norm(slope.point)), 0.0 if _is_learned(case) else 1.0)
     size = (4 if tied else 2) * slope.size * length
-    return float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
+    # The norm of the whole least-squares map is larger than that of its part in these coordinates.
+    inside = math.sqrt(max(1.0 - case.reduced.rest / case.explainable, 0.0))
+    return inside * float(np.linalg.norm(slope(slope.point))) / (size if size > 0 else 1.0), slope
 
 
 def _relative_variance(scores: Matrix, negligible: float) -> float:
@@ -560,7 +575,7 @@ def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
         "importance": scores * unit,
         "product_singular_values": case.product.values * unit,
         "floor": reduced.floor * unit**2,
-        "target_squared_norm": float((reduced.matrix**2).sum()) * unit**2,
+        "target_squared_norm": (float((reduced.matrix**2).sum()) + reduced.rest) * unit**2,
         "condition": reduced.condition,
         "dropped_directions": reduced.dropped,
         "n_rows": case.data.n_rows,

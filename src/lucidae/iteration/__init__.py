@@ -10,6 +10,7 @@ from lucidae.iteration.loop import (
     limited_blas,
     log_grid,
 )
+from lucidae.iteration.parallel import of_each
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below
 
@@ -26,4 +27,5 @@ __all__ = [
     "iterate_batch",
     "limited_blas",
     "log_grid",
+    "of_each",
 ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import effective_n_jobs
 
 from lucidae.arrays import (
     Array,
@@ -16,6 +16,7 @@ from lucidae.arrays import (
     device,
     diagonal,
     is_array,
+    is_numpy,
     keeper,
     like,
     namespace,
@@ -24,7 +25,15 @@ from lucidae.arrays import (
     solve_lower,
     to_numpy,
 )
-from lucidae.iteration import BatchSolution, Below, Solution, Status, iterate_batch, limited_blas
+from lucidae.iteration import (
+    BatchSolution,
+    Below,
+    Solution,
+    Status,
+    iterate_batch,
+    limited_blas,
+    of_each,
+)
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
@@ -51,7 +60,7 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.working_set import NewtonPoint, newton_step
-from lucidae.validation import check_choice, check_integer, check_number, real_array
+from lucidae.validation import check_choice, check_integer, check_jobs, check_number, real_array
 
 __all__ = ["SparseBatch", "solve_batch"]
 
@@ -156,7 +165,9 @@ def solve_batch(
     max_iter : int
         Largest number of iterations (updates and Newton steps together).
     n_jobs : int, optional
-        Number of processes among which the problems are divided (as in joblib); NumPy arrays only.
+        Number of processes among which the problems are divided, by joblib; NumPy arrays only.
+        None means 1, unless the function is called inside of a `joblib.parallel_config` context;
+        with ``joblib.parallel_config("dask")`` the workers of a Dask cluster solve them.
 
     Returns
     -------
@@ -182,21 +193,14 @@ def solve_batch(
     objective = make_objective(posterior, as_penalty(penalty), None)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
-    if n_jobs is not None and not (_is_integer(n_jobs) and n_jobs):
-        raise ValueError(f"n_jobs={n_jobs!r} was given, expected None or an integer other than 0.")
-    if n_jobs in (None, 1):
+    # None means one job, or as many as a `joblib.parallel_config` context around this call says.
+    jobs = effective_n_jobs(check_jobs(n_jobs)) if is_numpy(y) or n_jobs is not None else 1
+    count = max(1, min(y.shape[0], jobs))
+    if count == 1:
         return _solve_stack(X, y, noise, settings)
-    count = max(1, min(y.shape[0], int(Parallel(n_jobs=n_jobs)._effective_n_jobs())))
     parts = np.array_split(np.arange(y.shape[0]), count)
-    solved = Parallel(n_jobs=count)(
-        delayed(_solve_stack)(_some(X, part), _some(y, part), _some(noise, part), settings)
-        for part in parts
-    )
-    return _concatenated(solved)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    given = [(_some(X, part), _some(y, part), _some(noise, part), settings) for part in parts]
+    return _concatenated(of_each(_solve_stack, given, n_jobs=count))
 
 
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:

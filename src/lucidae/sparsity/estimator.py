@@ -63,6 +63,7 @@ from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.validation import (
     check_flag,
     check_integer,
+    check_jobs,
     check_number,
     check_seed,
     check_verbose,
@@ -94,14 +95,21 @@ ATTRIBUTES = (
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an estimator saved by lucidae 0.1.0 in the present format."""
-    fields = {"warm_start": False, "verbose": False} | upgraded_estimator(fields)
-    fields["_state"].results |= {name: fields.pop(name) for name in ATTRIBUTES}
+    """Return the fields of an estimator saved by an earlier version in the present format.
+
+    lucidae 0.1.0 saved the fitted attributes beside the state.
+    """
+    fields = {"warm_start": False, "verbose": False, "n_jobs": None} | upgraded_estimator(fields)
+    if "_state" in fields:
+        beside = [name for name in ATTRIBUTES if name in fields]
+        fields["_state"].results |= {name: fields.pop(name) for name in beside}
     return fields
 
 
 @saved_as(
-    "lucidae.SparseVAE/1", formerly="lucidae.sparsity.estimators:SparseVAE", upgrade=_upgraded
+    "lucidae.SparseVAE/2",
+    formerly=("lucidae.sparsity.estimators:SparseVAE", "lucidae.SparseVAE/1"),
+    upgrade=_upgraded,
 )
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Multi-output sparse regression by a variational autoencoder with a fixed dictionary.
@@ -155,6 +163,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Whether a further `fit` starts from the relevances of the last one. The noise variance is
         found as usual. If the number of columns or the groups have changed, `fit` warns and starts
         from the default relevances.
+    n_jobs : int or None, default=None
+        Number of folds of ``noise_variance="cv"`` that are fitted at a time, by joblib. None means
+        1, unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
+        processors. With ``joblib.parallel_config("dask")`` the folds are fitted by the workers of
+        a Dask cluster.
     verbose : bool, default=False
         Whether to show the progress of the fit.
 
@@ -229,6 +242,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         tol: float = 1e-6,
         random_state: Any = None,
         warm_start: bool = False,
+        n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.posterior = posterior
@@ -243,6 +257,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.tol = tol
         self.random_state = random_state
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     @restored_on_failure
@@ -340,6 +355,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
         check_verbose(self.verbose)
+        check_jobs(self.n_jobs)
         check_seed(self.random_state)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
@@ -396,7 +412,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if rule == "cv":
             split = folds(self.cv, self.random_state, rows, given)
             noise = cross_validated_noise(
-                *split, objective, self._callbacks("path of noise variances")
+                *split, objective, self._callbacks("path of noise variances"), self.n_jobs
             )
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)

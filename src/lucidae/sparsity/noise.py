@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, scalar, to_numpy
-from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.iteration import Below, Callback, Solution, iterate, limited_blas, of_each
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import Problem, Rows, Units
@@ -301,17 +301,18 @@ class RowFold:
         """
         return cls(*train.normalised(objective.groups), train, test)
 
-    def error(self, noise: float, objective: Energy) -> float:
-        """Return the weighted sum of squared errors of the test rows, after a fit at `noise`.
+    def fitted(self, noise: float, objective: Energy) -> tuple[float, Array]:
+        """Return the error of the test rows after a fit at `noise`, and the fitted relevances.
 
-        The fit starts from the relevances (prior variances) of the last one and replaces them.
+        The error is the weighted sum of squares. The fit starts from the relevances (prior
+        variances) of the last one.
         """
-        normalised = scalar(self.units.normalised_noise(noise))
-        solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
-        self.relevance = solution.value.relevance
-        relevance = self.units.relevance(self.relevance)
-        coefficients = posterior_mean(*self.train.weighted, relevance, noise)
-        return self.test.squared_error(coefficients, self.train)
+        with limited_blas(self.train.count):
+            normalised = scalar(self.units.normalised_noise(noise))
+            solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
+            relevance = self.units.relevance(solution.value.relevance)
+            coefficients = posterior_mean(*self.train.weighted, relevance, noise)
+            return self.test.squared_error(coefficients, self.train), solution.value.relevance
 
 
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
@@ -345,6 +346,7 @@ def cross_validated_noise(
     splits: Iterable[tuple[Any, Any]],
     objective: Energy,
     callbacks: Sequence[Callback] = (),
+    n_jobs: int | None = None,
 ) -> float:
     """Return the smallest mean squared error of held-out rows along a path of noise variances.
 
@@ -361,6 +363,8 @@ def cross_validated_noise(
     callbacks : sequence of callable
         Called at every noise variance. The distance passed to them is the number of further noise
         variances that will be tried if the prediction does not improve.
+    n_jobs : int, optional
+        Number of folds that are fitted at a time, as in scikit-learn.
 
     Returns
     -------
@@ -384,7 +388,11 @@ def cross_validated_noise(
     path = _noise_path(scale)
 
     def step(point: PathPoint) -> PathPoint:
-        error = sum(fold.error(path[point.tried], objective) for fold in parts) / total
+        noise = path[point.tried]
+        fits = of_each(RowFold.fitted, [(f, noise, objective) for f in parts], n_jobs=n_jobs)
+        for fold, (_, relevance) in zip(parts, fits, strict=True):
+            fold.relevance = relevance
+        error = sum(error for error, _ in fits) / total
         waited = 0 if error < 0.99 * point.best else point.waited + 1
         return PathPoint(point.tried + 1, min(point.best, error), waited)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,8 +25,9 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory
-from lucidae.dropout.batches import BlockProblem, loaded_or_problem
-from lucidae.dropout.certificate import check_problem
+from lucidae.dropout.attributes import deviations_away
+from lucidae.dropout.batches import BlockProblem, check_features, loaded_or_problem
+from lucidae.dropout.certificate import check_problem, claims
 from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
@@ -42,13 +44,23 @@ from lucidae.dropout.estimators.network import (
     upgraded_sgd_estimator,
     weights_of,
 )
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import principal_problem
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
+from lucidae.dropout.projection import UnprojectedError, has_many_features, projected_rows
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
+from lucidae.dropout.verifier import measure
+from lucidae.dropout.wide import (
+    RowMean,
+    autoencoder_loss,
+    leading_optimum,
+    leading_source,
+    mean_of,
+)
 from lucidae.io.models import saved_as
+from lucidae.linear.data import RowsSource
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
 
@@ -68,6 +80,11 @@ class AutoencoderState(NetworkState):
     @property
     def problem(self) -> LinearProblem:
         """The second moments of inputs and targets, both of which are the rows."""
+        if isinstance(self.moment, RowMean):
+            raise ValueError(
+                f"fit does not store the second moment of {self.moment.n_features} features: call "
+                "lucidae.certify(estimator, X) with the rows X."
+            )
         return LinearProblem.autoencoder(self.moment)
 
     def centers(self) -> tuple[Array, Array]:
@@ -86,11 +103,8 @@ class AutoencoderState(NetworkState):
             "n_components_": self.width,
         }
 
-    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes to be compared with data of a given second moment.
-
-        The certificate compares them.
-        """
+    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
@@ -101,6 +115,29 @@ class AutoencoderState(NetworkState):
         return found._replace(
             mean_shift=np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None),
             settings=((float(attributes["n_components_"]), float(self.width)),),
+        )
+
+    def measured(
+        self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
+    ) -> DropoutFigures:
+        """Return the values of a certificate on rows whose second moment is not formed."""
+        found = projected_rows(X, sample_weight, weights_of(attributes))
+        source = RowsSource.of(X, sample_weight)
+        given = self.reported(attributes, mean_of(source))
+        rows = self.measured_on(X, X, sample_weight, centered=True, attributes=attributes)
+        # The features are not the coordinates of the projected problem, so that the distance of the
+        # means is reported in standard deviations.
+        assert given.mean_shift is not None
+        assert found.deviations is not None
+        away = deviations_away(host(given.mean_shift), found.deviations)
+        shift = (1.0 + max(away - MEAN_ERROR, 0.0), 1.0)
+        given = given._replace(rows=rows, mean_shift=None, settings=(*given.settings, shift))
+        return measure(
+            found.problem,
+            found.weights,
+            self.strength,
+            tolerance=self.tolerance,
+            reported=given,
         )
 
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
@@ -186,6 +223,12 @@ class DropoutAutoencoder(
     n_features_in_ : int
         Number of features of the data passed to `fit`.
 
+    Notes
+    -----
+    The exact solver uses X through its second moment, from which `partial_fit` can continue. For
+    more than 1024 features, `fit` computes the leading principal components without this matrix if
+    that costs less, such as for fewer rows than features; `partial_fit` cannot continue from it.
+
     Examples
     --------
     >>> import numpy as np
@@ -251,10 +294,27 @@ class DropoutAutoencoder(
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
+        width = hidden_width(self.n_components, X.shape[1])
+        source = None if solver.needs_rows else leading_source(X, weights, width)
+        if source is not None:
+            return self._fit_rows(source, sample_weight=weights)
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
         if solver.needs_rows:
             state.train(X, X, weights, settings)
         state.row_objective = state.measured_on(X, X, weights, centered=True)
+        self._keep(state)
+        return self
+
+    def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
+        """Fit to rows whose second moment is not formed; the certificate is measured at once."""
+        X = source.rows
+        state = self._unsolved(mean_of(source), reference_array(X))
+        optimum = leading_optimum(source, state.strength, state.width)
+        state.trained = exact_network(optimum)
+        left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
+        state.objective, _ = autoencoder_loss(source, left, right, state.strength)
+        with suppress(UnprojectedError):  # the certificate is then undecided
+            state.figures = state.measured(X, sample_weight, state.attributes)
         self._keep(state)
         return self
 
@@ -351,24 +411,34 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X
-        moment = SecondMoment.of(X)
         with np.errstate(over="ignore", invalid="ignore"):
-            second = second_about(moment, like(self.mean_, moment.mean))
-            problem = LinearProblem(second, second, scalar(trace(second)))
-            weights = Weights(like(self.left_, second), like(self.right_, second))
-            loss = scalar(DropoutObjective(problem, 0.0).loss(weights))
-        if not math.isfinite(loss) or not math.isfinite(problem.energy):
+            loss, energy = self._loss_on(X)
+        if not math.isfinite(loss) or not math.isfinite(energy):
             raise ValueError(
                 "the squares of X overflow double precision. Give X in the units of the rows that "
                 "were fitted."
             )
-        return 1.0 - loss / problem.energy if problem.energy > 0 else 1.0
+        return 1.0 - loss / energy if energy > 0 else 1.0
+
+    def _loss_on(self, X: Any) -> tuple[float, float]:
+        """Return the mean squared error of the reconstructed rows, and E‖x − mean‖²."""
+        if in_memory(X) and has_many_features(X.shape, self._n_features_out):
+            source = RowsSource.of(X, None)
+            left, right, mean = (
+                like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
+            )
+            return autoencoder_loss(source, left, right, 0.0, mean)
+        moment = SecondMoment.of(X)
+        second = second_about(moment, like(self.mean_, moment.mean))
+        problem = LinearProblem(second, second, scalar(trace(second)))
+        weights = Weights(like(self.left_, second), like(self.right_, second))
+        return scalar(DropoutObjective(problem, 0.0).loss(weights)), problem.energy
 
     @property
     def _n_features_out(self) -> int:
         return int(self.left_.shape[1])
 
-    def _unsolved(self, moment: SecondMoment, ref: Array) -> AutoencoderState:
+    def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
         """Return the state of a fit; its optimum is computed when an attribute is first read."""
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
@@ -385,6 +455,11 @@ class DropoutAutoencoder(
             X, _, sample_weight = found
         state, X, attributes = self._state, check_rows(X), self._attributes_now()
         weights = check_weights(sample_weight, X)
+        if has_many_features(X.shape, state.width):
+            check_features(X, attributes["right_"])
+            figures = state.measured(X, weights, attributes)
+            judged = claims(figures, state.tolerance)
+            return Certificate(type(self).__name__, judged, figures.evidence)
         moment = SecondMoment.of(X, weights)
         problem = LinearProblem.autoencoder(moment)
         check_problem(problem, weights_of(attributes))

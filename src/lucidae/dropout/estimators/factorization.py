@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -43,6 +44,7 @@ from lucidae.dropout.estimators.network import (
 )
 from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.projection import UnprojectedError
 from lucidae.dropout.reduction import host, relative_distance
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import code_map, strength_of
@@ -89,7 +91,8 @@ class FactorizationState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors; `title` is its heading."""
-        assert self.figures is not None
+        if self.figures is None:
+            raise ValueError("the factors could not be judged: call lucidae.certify(estimator, X).")
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 
@@ -208,7 +211,8 @@ class DropoutFactorization(
         solution = _returned(solve(problem, strength, width), problem, strength, ref)
         state = FactorizationState(solution, None, strength, ref)
         reported = _reported(state.attributes, ref)
-        state.figures = measure(problem, solution.weights, strength, reported=reported)
+        with suppress(UnprojectedError):  # the certificate is then undecided
+            state.figures = measure(problem, solution.weights, strength, reported=reported)
         self._state = state
         return self
 

@@ -33,9 +33,10 @@ from lucidae.dropout.certificate import (
     LARGEST_GAP,
     certificate_of,
     check_problem,
+    claims,
 )
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.reduction import host, row_objective
@@ -44,7 +45,6 @@ from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
 from lucidae.io.models import reads, saved_as
 from lucidae.iteration import History, ProgressBar, Status
-from lucidae.moments import SecondMoment
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -259,8 +259,9 @@ class NetworkState(FittedState):
 
     Parameters
     ----------
-    moment : SecondMoment
-        Second moment of the training rows; the targets, if any, follow the features.
+    moment : SecondMoment or RowMean
+        Second moment of the training rows; the targets, if any, follow the features. Of rows with
+        many features, the mean alone.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout.
     width : int
@@ -275,15 +276,22 @@ class NetworkState(FittedState):
     row_objective : tuple of float or None
         The dropout loss measured on the training rows, and its rounding error; None if it was not
         measured.
+    objective : float or None
+        The dropout loss of the returned weights, if it cannot be computed from `moment`.
+    figures : DropoutFigures or None
+        Values measured for the certificate at the end of `fit`, if they cannot be measured on
+        `moment`.
     """
 
-    moment: SecondMoment
+    moment: Any
     strength: float
     width: int
     ref: Array
     tolerance: float
     trained: TrainedNetwork | None
     row_objective: tuple[float, float] | None = field(default=None, kw_only=True)
+    objective: float | None = field(default=None, kw_only=True)
+    figures: DropoutFigures | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -357,8 +365,10 @@ class NetworkState(FittedState):
             representable(part, self.ref, name, factor=learned)
             for part, name in zip(network.weights, ("left_", "right_"), strict=True)
         )
-        weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
-        value = float(DropoutObjective(self.problem, self.strength).value(weights))
+        value = self.objective
+        if value is None:
+            weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
+            value = float(DropoutObjective(self.problem, self.strength).value(weights))
         if not math.isfinite(value):
             raise UnrepresentableError(
                 "the dropout loss overflows double precision. Divide X or y by a constant, so that "
@@ -385,6 +395,9 @@ class NetworkState(FittedState):
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the training rows; `title` is its heading."""
+        if self.figures is not None:
+            found = claims(self.figures, self.tolerance)
+            return Certificate(title, found, self.figures.evidence)
         return self.certificate_on(
             self.problem, self.moment, title, self.compute_attributes(), self.row_objective
         )
@@ -392,7 +405,7 @@ class NetworkState(FittedState):
     def certificate_on(
         self,
         problem: LinearProblem,
-        moment: SecondMoment,
+        moment: Any,
         title: str,
         attributes: Mapping[str, Any],
         rows: tuple[float, float] | None,
@@ -432,11 +445,8 @@ class NetworkState(FittedState):
         weights = Weights(*(like(part, self.moment.center) for part in found))
         return row_objective(X, Y, sample_weight, weights, self.strength, centered)
 
-    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes to be compared with data of a given second moment.
-
-        The certificate compares them.
-        """
+    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -486,6 +496,9 @@ class NetworkMixin(CertifiedMixin):
             return state.certificate(title)
         if state.unchanged(now):
             return state.certificate(title)
+        if state.figures is not None:
+            why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
+            return Certificate(title, (Claim(*ATTRIBUTES_CLAIM, math.inf, ATTRIBUTES, False, why),))
         # A user has changed an attribute, which `predict` or `transform` then use.
         try:
             return state.certificate_on(

@@ -54,14 +54,23 @@ from lucidae.dropout.path import (
     CrossValidation,
     DropoutChoice,
     cross_validate,
+    cross_validate_rows,
     fold_moments,
 )
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
+from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
-from lucidae.validation import check_flag, check_kind, check_rows, check_weights, real_array
+from lucidae.validation import (
+    check_flag,
+    check_jobs,
+    check_kind,
+    check_rows,
+    check_weights,
+    real_array,
+)
 
 
 def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +105,8 @@ class RegressionState(NetworkState):
     cv : CrossValidation or None
         Errors on held-out rows by which that probability was chosen; None if it was given.
     root : array or None
-        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned.
+        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned; the
+        centred and scaled rows themselves, if there are fewer of them than features.
     """
 
     n_features: int
@@ -109,6 +119,11 @@ class RegressionState(NetworkState):
     @property
     def problem(self) -> LinearProblem:
         """The second moments of inputs and targets on which the expected dropout loss depends."""
+        if isinstance(self.moment, RowMean):
+            assert self.root is not None
+            return LinearProblem.from_root(
+                self.root, self.n_features, self.moment.weight - self.centered
+            )
         return LinearProblem.from_moment(
             self.moment, self.n_features, centered=self.centered, root=self.root
         )
@@ -138,11 +153,8 @@ class RegressionState(NetworkState):
         """Return ``dropout_``, the dropout rate, and ``cv_``, the errors by which it was chosen."""
         return {"dropout_": self.dropout, "cv_": self.cv}
 
-    def reported(self, attributes: Mapping[str, Any], moment: SecondMoment) -> ReportedAttributes:
-        """Return the attributes to be compared with data of a given second moment.
-
-        The certificate compares them.
-        """
+    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
+        """Return the attributes that the certificate compares with data of the given moment."""
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
         means = [host(part) for part in (moment.center, moment.offset)]
@@ -153,7 +165,7 @@ class RegressionState(NetworkState):
         away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
         rounding = 2 * found.precision * np.abs(expected)
         # Means of other rows than those of the fit have rounding errors of their own.
-        spread = np.sqrt(np.clip(np.diag(host(moment.squares)), 0.0, None) / moment.weight)
+        spread = _spread(moment)
         doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
         return found._replace(
             coef=coef,
@@ -215,6 +227,14 @@ class RegressionState(NetworkState):
             return (X - center) @ columns + bias
 
 
+def _spread(moment: SecondMoment | RowMean) -> np.ndarray[Any, Any]:
+    """Return the square root of the mean square of every column, about a point near its mean."""
+    if isinstance(moment, RowMean):
+        return host(moment.deviations)
+    squares = np.clip(np.diag(host(moment.squares)), 0.0, None)
+    return np.asarray(np.sqrt(squares / moment.weight))
+
+
 def _streams(estimator: Any) -> bool:
     """Return True if `partial_fit` is available; otherwise raise an AttributeError.
 
@@ -227,10 +247,18 @@ def _streams(estimator: Any) -> bool:
     return merges_moments(estimator)
 
 
+def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters and attributes of a `DropoutRegressor` of an earlier version."""
+    return {"n_jobs": None} | upgraded_sgd_estimator(fields)
+
+
 @saved_as(
-    "lucidae.DropoutRegressor/1",
-    formerly="lucidae.dropout.estimators._regressor:DropoutRegressor",
-    upgrade=upgraded_sgd_estimator,
+    "lucidae.DropoutRegressor/2",
+    formerly=(
+        "lucidae.dropout.estimators._regressor:DropoutRegressor",
+        "lucidae.DropoutRegressor/1",
+    ),
+    upgrade=_upgraded_regressor,
 )
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
@@ -282,6 +310,11 @@ class DropoutRegressor(
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
+    n_jobs : int or None, default=None
+        Number of folds of ``dropout="cv"`` that are computed at a time, by joblib. None means 1,
+        unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
+        processors. With ``joblib.parallel_config("dask")`` the folds are computed by the workers
+        of a Dask cluster.
     verbose : bool, default=False
         Whether SGD and cross-validation show their progress, if they take longer than two seconds.
 
@@ -326,8 +359,10 @@ class DropoutRegressor(
     uses X only through its second moment, in double precision: a fit stores
     (n_features + n_targets)² numbers for any number of rows, and a sparse X stays sparse. If the
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
-    blocks, and is as accurate as least squares by a QR factorisation. `partial_fit` has only the
-    moment; if that is not accurate enough, the certificate says so.
+    blocks, and is as accurate as least squares by a QR factorisation. Fewer rows than features, of
+    which there are more than 1024, are not squared at all: `fit` stores the centred rows instead
+    of their moment, from which `partial_fit` cannot continue. `partial_fit` has only the moment; if
+    that is not accurate enough, the certificate says so.
 
     References
     ----------
@@ -369,6 +404,7 @@ class DropoutRegressor(
         tol: float = 1e-2,
         random_state: Any = None,
         warm_start: bool = False,
+        n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -383,6 +419,7 @@ class DropoutRegressor(
         self.tol = tol
         self.random_state = random_state
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     @restored_on_failure
@@ -408,10 +445,16 @@ class DropoutRegressor(
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
-        choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"))
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        factor = row_factor(X, y, weights, centered=centered) if is_wide(X) else None
+        mean = None if factor is None else factor[0]
+        choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"), mean)
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
-        columns, centered = as_columns(y), state.centered
-        state.root = row_problem(X, y, weights, state.moment, centered=centered).root
+        columns = as_columns(y)
+        if factor is None:
+            state.root = row_problem(X, y, weights, state.moment, centered=centered).root
+        else:
+            state.root = factor[1]
         if solver.needs_rows:
             state.train(X, columns, weights, settings)
         state.row_objective = state.measured_on(X, columns, weights, centered=centered)
@@ -514,24 +557,34 @@ class DropoutRegressor(
         return X, y, check_weights(sample_weight, X)
 
     def _choose_dropout(
-        self, X: Any, y: Array, weights: Array | None, callbacks: Sequence[Any] = ()
+        self,
+        X: Any,
+        y: Array,
+        weights: Array | None,
+        callbacks: Sequence[Any] = (),
+        mean: RowMean | None = None,
     ) -> DropoutChoice:
-        """Return the dropout rate, the second moment of the data, and the cross-validation.
+        """Return the dropout rate, the moment of inputs and targets, and the cross-validation.
 
-        The second moment is that of rows of inputs and targets side by side.
+        The moment is not computed if `mean` is given, the mean of fewer rows than features.
         """
+        jobs = check_jobs(self.n_jobs)
         if not isinstance(self.dropout, str):
-            moment = joint_moment(X, y, weights)
+            moment = joint_moment(X, y, weights) if mean is None else mean
             return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
         if self.dropout not in SELECTIONS:
             checked_dropout(self.dropout, " or 'cv'")
         select = SELECTIONS[self.dropout]
         columns = as_columns(y)
         width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
-        folds = fold_moments(X, columns, weights, self.cv, callbacks)
         centered = check_flag(self.fit_intercept, "fit_intercept")
+        if mean is not None:
+            given = (X, columns, weights, self.cv, width)
+            found = cross_validate_rows(*given, centered=centered, callbacks=callbacks, n_jobs=jobs)
+            return DropoutChoice(mean, select(found), found)
+        folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
         found = cross_validate(
-            folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks
+            folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks, n_jobs=jobs
         )
         # Folds that partition the rows have the moment of all rows already.
         total = folds.total if folds.total is not None else joint_moment(X, columns, weights)
@@ -573,8 +626,7 @@ class DropoutRegressor(
             X, y, sample_weight = found
         X, attributes = check_rows(X), self._attributes_now()
         weights, columns = check_weights(sample_weight, X), as_columns(_checked_targets(y, X))
-        moment = joint_moment(X, columns, weights)
-        problem = row_problem(X, columns, weights, moment, centered=state.centered)
+        problem, moment = rows_problem(X, columns, weights, centered=state.centered)
         check_problem(problem, weights_of(attributes))
         rows = state.measured_on(
             X, columns, weights, centered=state.centered, attributes=attributes

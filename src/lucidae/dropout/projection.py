@@ -1,0 +1,258 @@
+"""Large problems of the verifier, projected on the few directions that the certificate needs.
+
+Let A be the matrix of n centred and weighted rows with m features, divided by the square root of
+the total weight, and let C = AᵀA. The loss of an autoencoder with weights U and V depends on C
+through UᵀCV, VᵀCV and tr C, and its gradient lies in the span of U, V, CU and CV. The global
+minimum depends on tr C and on the leading singular values of A, as many as there are hidden units.
+So nothing changes if the problem is projected on an orthonormal basis W of these vectors and of the
+leading right singular vectors, except that the variance outside of W, tr C − ‖AW‖², becomes a
+constant (`LinearProblem.rest`). The same holds for a matrix M that is factorised: its rows are
+projected on V, MᵀU and the leading right singular vectors, its columns on U, MV and the leading
+left ones.
+
+The verifier shares no code with the solvers: it computes singular vectors by ARPACK's implicitly
+restarted Lanczos iteration, or from a Gram matrix by LAPACK's driver "evr".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from lucidae.arrays import Array, to_numpy
+from lucidae.dropout.figures import EPSILON
+from lucidae.dropout.objectives import LinearProblem, Weights
+
+Matrix = np.ndarray[Any, Any]
+
+SMALL = 1024
+"""A matrix is projected if its smaller dimension is larger than this, and rows if they have more
+features."""
+
+FEW = 8
+"""Singular vectors are computed by Lanczos iteration if fewer than 1/FEW of them are needed."""
+
+LARGEST_GRAM = 8192
+"""Largest Gram matrix that is decomposed if Lanczos iteration does not converge."""
+
+OUTSIDE = 1e-12
+"""Directions of unit vectors outside of a basis are left out if they are shorter than this."""
+
+RESTARTS = 200
+"""Largest number of restarts of the Lanczos iteration."""
+
+
+class UnprojectedError(ValueError):
+    """Error for data whose leading singular vectors the verifier could not compute."""
+
+
+class Projection(NamedTuple):
+    """A problem and weights in the coordinates of a few directions.
+
+    `deviations` are the standard deviations of all features; None for a matrix.
+    """
+
+    problem: LinearProblem
+    weights: Weights
+    deviations: Matrix | None = None
+
+
+class _Operator(NamedTuple):
+    """A matrix A (n × m) by its products Av (`times`) and Aᵀu (`back`) with blocks of columns."""
+
+    shape: tuple[int, int]
+    times: Callable[[Matrix], Matrix]
+    back: Callable[[Matrix], Matrix]
+
+
+def is_large(shape: tuple[int, ...], width: int) -> bool:
+    """Tell whether a matrix of this shape is projected to judge r hidden units (`width`)."""
+    return min(shape) > SMALL and FEW * (width + 1) <= min(shape)
+
+
+def has_many_features(shape: tuple[int, ...], width: int) -> bool:
+    """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
+
+    Otherwise their second moment is small, or almost as large as what is computed from it.
+    """
+    n, m = shape
+    return m > SMALL and (n < m or FEW * (width + 1) <= m)
+
+
+def projected_matrix(matrix: Any, weights: Weights) -> Projection:
+    """Return the problem of factorising a matrix M in the coordinates that the weights need."""
+    given = np.asarray(to_numpy(matrix), dtype=np.float64)
+    left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
+    energy = float((given**2).sum())
+    unit = _unit(energy)
+    scaled = given / unit
+    operator = _Operator(given.shape, lambda v: scaled @ v, lambda u: scaled.T @ u)
+    first, second = _leading(operator, left.shape[1] + 1)
+    rows = _basis(first, [left, scaled @ _unit_columns(right)])
+    columns = _basis(second, [right, scaled.T @ _unit_columns(left)])
+    inside = unit * (rows.T @ scaled @ columns)
+    rest = _remainder(energy, float((inside**2).sum()))
+    problem = LinearProblem(inside, None, energy, rest=rest)
+    return Projection(problem, Weights(rows.T @ left, columns.T @ right))
+
+
+def projected_rows(
+    X: Any, sample_weight: Array | None, weights: Weights, *, centered: bool = True
+) -> Projection:
+    """Return the problem of an autoencoder in the coordinates that its weights need.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, m)
+        The rows.
+    sample_weight : array of shape (n,), optional
+        Frequencies of the rows; None if all count once.
+    weights : Weights
+        Outgoing weights U and incoming weights V, both of shape (m, r).
+    centered : bool, default=True
+        Whether the mean is subtracted from the rows.
+    """
+    left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
+    operator, variances, total = _rows(X, sample_weight, centered)
+    energy = float(variances.sum())
+    unit = _unit(energy)  # nothing overflows in units in which the total variance is about one
+    scaled = _Operator(
+        operator.shape, lambda v: operator.times(v) / unit, lambda u: operator.back(u) / unit
+    )
+    _, leading = _leading(scaled, left.shape[1] + 1)
+    images = scaled.back(scaled.times(_unit_columns(np.concatenate([left, right], axis=1))))
+    basis = _basis(leading, [left, right, images])
+    triangle = scipy.linalg.qr(operator.times(basis), mode="r")[0][: basis.shape[1]]
+    moment = triangle.T @ triangle
+    problem = LinearProblem(
+        moment,
+        moment,
+        energy,
+        np.concatenate([triangle, triangle], axis=1),
+        n_rows=total - centered,
+        rest=_remainder(energy, float((triangle**2).sum())),
+    )
+    found = Weights(basis.T @ left, basis.T @ right)
+    return Projection(problem, found, np.sqrt(np.clip(variances, 0.0, None)))
+
+
+def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operator, Matrix, float]:
+    """Return the weighted and centred rows A, the diagonal of AᵀA, and the sum of the weights.
+
+    Sparse rows stay sparse: the mean is subtracted from the products.
+    """
+    n, m = X.shape
+    given = np.ones(n) if sample_weight is None else to_numpy(sample_weight)
+    total = float(np.sum(given, dtype=np.float64))
+    share = np.asarray(given, dtype=np.float64) / total
+    root = np.sqrt(share)
+    if scipy.sparse.issparse(X):
+        scaled = scipy.sparse.csr_array(X.astype(np.float64).multiply(root[:, None]))
+        mean = scaled.T @ root if centered else np.zeros(m)
+
+        def times(v: Matrix) -> Matrix:
+            return np.asarray(scaled @ v - np.multiply.outer(root, mean @ v))
+
+        def back(u: Matrix) -> Matrix:
+            return np.asarray(scaled.T @ u - np.multiply.outer(mean, root @ u))
+
+        squares = np.asarray(scaled.multiply(scaled).sum(axis=0)).ravel()
+        return _Operator((n, m), times, back), np.clip(squares - mean**2, 0.0, None), total
+    dense = np.array(to_numpy(X), dtype=np.float64)
+    if centered:
+        for _ in range(2):  # the second mean is the rounding error of the first
+            dense -= share @ dense
+    dense *= root[:, None]
+    operator = _Operator((n, m), lambda v: dense @ v, lambda u: dense.T @ u)
+    return operator, np.einsum("ij,ij->j", dense, dense), total
+
+
+def _leading(operator: _Operator, count: int) -> tuple[Matrix, Matrix]:
+    """Return leading left and right singular vectors of a matrix A, as orthonormal columns.
+
+    They are eigenvectors of AAᵀ or AᵀA, whichever is smaller, and their images. Vectors of singular
+    values that are zero up to rounding errors are left out.
+    """
+    n, m = operator.shape
+    tall = n > m
+    times, back = (operator.times, operator.back) if tall else (operator.back, operator.times)
+    values, vectors = _eigenvectors(lambda block: back(times(block)), min(n, m), count)
+    present = values > max(n, m) * EPSILON * max(float(values.max(initial=0.0)), 1e-300)
+    vectors = vectors[:, present]
+    images = scipy.linalg.qr(times(vectors), mode="economic")[0] if present.any() else None
+    other = np.zeros((max(n, m), 0)) if images is None else images
+    return (other, vectors) if tall else (vectors, other)
+
+
+def _eigenvectors(
+    apply: Callable[[Matrix], Matrix], size: int, count: int
+) -> tuple[Matrix, Matrix]:
+    """Return the `count` largest eigenvalues of a symmetric matrix, and their eigenvectors."""
+    count = min(count, size)
+    if size > SMALL and FEW * count <= size:
+        operator = LinearOperator(
+            (size, size), matvec=lambda v: apply(np.asarray(v).reshape(-1)), dtype=np.float64
+        )
+        start = np.random.default_rng(0).standard_normal(size)
+        try:
+            values, vectors = eigsh(
+                operator,
+                k=count,
+                which="LA",
+                v0=start,
+                ncv=min(size, max(2 * count + 1, count + 20)),
+                tol=1e-10,
+                maxiter=RESTARTS,
+            )
+            return values[::-1], vectors[:, ::-1]
+        except ArpackNoConvergence as error:
+            if size > LARGEST_GRAM:
+                raise UnprojectedError(
+                    f"the {count} leading singular values of the data were not found by "
+                    f"{RESTARTS} restarts of the Lanczos iteration, because they are too close to "
+                    "each other: the weights cannot be judged."
+                ) from error
+    gram = apply(np.eye(size))
+    values, vectors = scipy.linalg.eigh(
+        (gram + gram.T) / 2, driver="evr", subset_by_index=[size - count, size - 1]
+    )
+    return values[::-1], vectors[:, ::-1]
+
+
+def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
+    """Return an orthonormal basis of the span of orthonormal columns `first` and of all others."""
+    columns = np.concatenate([_unit_columns(other) for other in others], axis=1)
+    if not first.size and not columns.size:
+        return np.eye(len(first), 1)  # zero data, where every direction is as good
+    for _ in range(2):  # twice is enough (Kahan, Parlett)
+        columns = columns - first @ (first.T @ columns)
+    if not columns.size:
+        return first
+    span, triangle, _ = scipy.linalg.qr(columns, mode="economic", pivoting=True)
+    span = span[:, np.abs(np.diag(triangle)) > OUTSIDE]
+    span, _ = scipy.linalg.qr(span - first @ (first.T @ span), mode="economic")
+    return np.concatenate([first, span], axis=1)
+
+
+def _unit_columns(columns: Matrix) -> Matrix:
+    """Return the columns that are not zero, scaled to unit length; no square overflows."""
+    peaks = np.abs(columns).max(axis=0, initial=0.0)
+    columns = columns[:, peaks > 0] / peaks[peaks > 0]
+    return np.asarray(columns / np.sqrt((columns**2).sum(axis=0)))
+
+
+def _unit(energy: float) -> float:
+    """Return the power of two that is nearest to the square root of a positive number; else 1."""
+    return 2.0 ** round(math.log2(energy) / 2) if energy > 0 else 1.0
+
+
+def _remainder(energy: float, inside: float) -> float:
+    """Return the part of a sum of squares that is outside of a basis; rounding errors become 0."""
+    rest = energy - inside
+    return rest if math.isfinite(rest) and rest > 1e3 * EPSILON * energy else 0.0

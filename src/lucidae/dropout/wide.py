@@ -1,0 +1,212 @@
+"""Solutions for data with many features, which do not form the second moment of all features.
+
+An autoencoder needs the leading principal components of the rows, one more than it has hidden
+units. They are computed by the cheapest algorithm for the shape of the data
+(`lucidae.linear.routes`). A regression on fewer rows than features works on the rows themselves,
+centred and scaled, in place of their second moment (`LinearProblem.from_root`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    device,
+    diagonal,
+    largest,
+    like,
+    machine_epsilon,
+    namespace,
+    scalar,
+    squared_norms,
+    to_numpy,
+)
+from lucidae.base import reference_array
+from lucidae.dropout.moments import (
+    LARGEST_ENTRY,
+    RANGE_FACTOR,
+    checked_columns,
+    joined_rows,
+    joint_moment,
+    principal_map,
+    row_problem,
+)
+from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem
+from lucidae.dropout.solvers import ExactSolution, assemble
+from lucidae.io.models import saved_as
+from lucidae.linear.data import SOLVERS, STORED_FEATURES, RowsSource, source_of
+from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows
+
+
+@saved_as("lucidae.dropout.rows/1")
+@dataclass(frozen=True, slots=True, eq=False)
+class RowMean:
+    """Mean and standard deviations of rows whose second moment is not stored.
+
+    Parameters
+    ----------
+    weight : float
+        Sum of the weights of the rows.
+    center, offset : arrays of shape (m,)
+        Two vectors whose sum is the mean.
+    deviations : array of shape (m,)
+        Square roots of the mean squares of the rows minus `center`.
+    """
+
+    weight: float
+    center: Array
+    offset: Array
+    deviations: Array
+
+    @property
+    def mean(self) -> Array:
+        """Weighted mean of the rows, shape (m,)."""
+        return self.center + self.offset
+
+    @property
+    def n_features(self) -> int:
+        """Number m of entries of a row."""
+        return int(self.center.shape[0])
+
+    def merge(self, other: Any) -> Any:
+        """Raise an error: the mean alone cannot be continued with other rows."""
+        del other
+        raise ValueError(
+            f"fit does not store the second moment of {self.n_features} features, so partial_fit "
+            "cannot continue from it. Start a new estimator and give all batches to partial_fit."
+        )
+
+
+def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
+    """Return the rows as a source of leading principal components; None if a moment is better.
+
+    The second moment is better for data with few features, from which `partial_fit` can then
+    continue, and for data with many more rows than features. `width` is the number of hidden units.
+    """
+    if X.shape[1] <= STORED_FEATURES:
+        return None
+    source = source_of(X, weights, SOLVERS["exact"], width)
+    return source if isinstance(source, RowsSource) and source.moment is None else None
+
+
+def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSolution:
+    """Return the optimal autoencoder from the leading principal components of the rows.
+
+    `strength` is the strength λ of dropout and `width` the number r of hidden units. The optimum
+    depends on the r leading standard deviations and on the total variance.
+    """
+    n, m = source.rows.shape
+    spectrum = source.spectrum(min(width + 1, n, m))
+    if spectrum is None:
+        raise ValueError(
+            f"{width} hidden units need all principal components of {n} rows with {m} features, "
+            "which takes too much memory: give a smaller n_components."
+        )
+    xp = namespace(spectrum.values)
+    level = RANGE_FACTOR * m * machine_epsilon(spectrum.values) * largest(spectrum.values[:1])
+    count = max(int(xp.sum(xp.astype(spectrum.values > level, xp.int64))), 1)
+    values = xp.where(spectrum.values > level, spectrum.values, 0.0 * spectrum.values)[:count]
+    white, triple = principal_map(xp.sqrt(values), spectrum.vectors[:, :count])
+    return assemble(white, triple, strength, width, source.trace)
+
+
+def mean_of(source: RowsSource) -> RowMean:
+    """Return the mean of the rows of a source; its deviations are not computed."""
+    zeros = 0.0 * source.mean
+    return RowMean(source.weight, source.mean, zeros, zeros)
+
+
+def autoencoder_loss(
+    source: RowsSource, left: Array, right: Array, strength: float, center: Array | None = None
+) -> tuple[float, float]:
+    """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
+
+    With the covariance C of the rows and the columns uᵢ and vᵢ of U (`left`) and V (`right`) the
+    loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another
+    `center` than the mean of the rows is given, C is the second moment about it.
+    """
+    xp = namespace(left)
+    inward, total = source.covariance.apply(right.mT).mT, source.trace
+    if center is not None:
+        shift = source.mean - center
+        inward = inward + shift[:, None] * (shift @ right)
+        total += scalar(xp.sum(shift * shift))
+    inner, outer = right.mT @ inward, left.mT @ left
+    fitted = scalar(xp.sum(outer * inner)) - 2 * scalar(xp.sum(left * inward))
+    penalty = scalar(xp.sum(diagonal(outer) * diagonal(inner)))
+    return total + fitted + strength * penalty, total
+
+
+def is_wide(X: Any) -> bool:
+    """Tell whether a regression on X works on the rows instead of on their second moment.
+
+    This is so if there are fewer rows than features, and more than 1024 features.
+    """
+    return bool(X.shape[0] < X.shape[1] and X.shape[1] > STORED_FEATURES)
+
+
+def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tuple[RowMean, Array]:
+    """Return the mean of the rows [x | y], and a matrix F with FᵀF = E[(x, y)(x, y)ᵀ].
+
+    F are the rows multiplied by the square roots of their shares of the total weight, after
+    subtracting the mean if `centered`. The mean is the sum of two vectors, so that deviations that
+    are far smaller than the mean keep their digits.
+    """
+    Y = checked_columns(X, Y)
+    ref = as_double(reference_array(X))
+    xp, n = namespace(ref), X.shape[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = joined_rows(X, Y, slice(0, n), ref)
+        if largest(rows) > LARGEST_ENTRY:
+            check_rows(rows)
+            raise ValueError(
+                "the squares of X or y overflow double precision: the largest entry is "
+                f"{largest(rows):.3g}, expected at most {LARGEST_ENTRY:g}. Divide the data by a "
+                "constant first."
+            )
+    ones = xp.ones(n, dtype=xp.float64, device=device(ref))
+    frequencies = ones if weights is None else like(weights, ones)
+    total = scalar(xp.sum(frequencies))
+    share = frequencies / total
+    center = share @ rows
+    offset = 0.0 * center
+    if centered:  # in place, because the rows are a large part of the memory
+        rows -= center
+        offset = share @ rows
+        rows -= offset
+    rows *= xp.sqrt(share)[:, None]
+    squares = squared_norms(rows, axis=-2)
+    _refuse_underflow(rows, squares, center)
+    spread = xp.sqrt(squares if centered else xp.clip(squares - center * center, 0.0, None))
+    return RowMean(total, center, offset, spread), rows
+
+
+def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
+    """Raise an error if a column varies, but its squares are too small for double precision."""
+    for column in np.flatnonzero(to_numpy(squares) < SMALLEST_ENERGY):
+        size = largest(rows[:, int(column)])
+        if size > 1e-15 * abs(scalar(center[int(column)])):
+            raise ValueError(
+                f"the squares of column {column} of [X | y] underflow double precision: its "
+                f"largest scaled entry is {size:.3g}. Multiply the column by a constant first."
+            )
+
+
+def rows_problem(
+    X: Any, Y: Any, weights: Array | None, *, centered: bool
+) -> tuple[LinearProblem, SecondMoment | RowMean]:
+    """Return the problem of predicting Y from X, and the moment or the mean of the rows [x | y].
+
+    Fewer rows than features stand for their own second moment, see `is_wide`.
+    """
+    if is_wide(X):
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        return LinearProblem.from_root(factor, X.shape[1], mean.weight - centered), mean
+    moment = joint_moment(X, Y, weights)
+    return row_problem(X, Y, weights, moment, centered=centered), moment
