@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask
 import dask.array as da
@@ -29,10 +32,11 @@ from lucidae.data.blocks import (
     float_reference,
     floating_rows,
     located,
+    stored_bytes,
 )
 from lucidae.data.files import ParquetBlocks, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
-from lucidae.data.passes import leaf_of, shown_rows
+from lucidae.data.passes import ColumnLeaf, Shown, leaf_of
 from lucidae.moments import SecondMoment
 
 __all__ = ["DaskAligned", "DaskBlocks", "dask_of_file", "mapped"]
@@ -74,7 +78,7 @@ class DaskBlocks(RowBlocks):
             names = None if is_vector else tuple(collection.columns)
             reference = _frame_reference(collection)
         else:
-            collection = _one_column_chunk(collection)
+            divided, collection = collection, _one_column_chunk(collection)
             width, names = 1 if is_vector else collection.shape[1], None
             reference = _array_reference(collection)
         if isinstance(width, float):  # NaN: the number of columns is not known
@@ -84,8 +88,20 @@ class DaskBlocks(RowBlocks):
             name, width, reference, feature_names=names if known else None, flat=is_vector
         )
         self.collection = collection
+        self.divided = collection if is_frame(collection) else divided
         lengths = row_lengths(collection)
         self.n_rows = None if lengths is None else sum(lengths)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the chunks are known not to be sparse."""
+        return not is_frame(self.divided) and isinstance(self.divided._meta, np.ndarray)
+
+    @property
+    def n_column_chunks(self) -> int:
+        """Number of chunks into which the columns are divided."""
+        divided = self.divided
+        return 1 if is_frame(divided) or divided.ndim == 1 else int(divided.numblocks[1])
 
     def read(self) -> Iterator[Any]:
         """Compute one chunk after the other; all at once if they are smaller than a block."""
@@ -147,34 +163,67 @@ class DaskAligned(AlignedBlocks):
 
     rows: DaskBlocks
 
-    def load(self) -> LoadedRows | None:
+    def load(self, most_bytes: int | None = None) -> LoadedRows | None:
         """Return all rows if they are few, else None; an unknown number of rows is counted.
 
         Twice as many chunks are counted each time, until there are too many rows to be loaded.
         """
-        if self.rows.n_rows is None:
-            parts, count, done = self.rows.parts(), 0, 0
+        if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
+            parts, rows, size, done = self.rows.parts(), 0, 0, 0
             while done < len(parts):
-                count += sum(_counted(parts[done : 2 * done + 1]))
+                for n_rows, n_bytes in _measured(parts[done : 2 * done + 1]):
+                    rows, size = rows + n_rows, size + n_bytes
                 done = 2 * done + 1
-                if count > self.most_loaded:
+                if (rows > self.most_loaded) if most_bytes is None else (size > most_bytes):
                     return None
-            self.rows.n_rows = count
-        return super().load()
+            self.rows.n_rows = rows
+        return super().load(most_bytes)
 
-    def fold(self, leaf: Any, combine: Any, verbose: bool) -> Any:
-        """Return the summary of all chunks, computed where they are and joined in a tree."""
-        # As an argument, and not as the function of the tasks, the leaf travels to a worker once.
-        held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
-        name, dtype = self.rows.name, self.rows.dtype
-        parts = [summary(held, name, dtype, *chunk) for chunk in self._chunks()]
-        leaves = {part.key for part in parts}
-        join = dask.delayed(partial(_joined, combine), pure=False)
-        while len(parts) > 1:
-            parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-        with _task_progress(leaves, self.rows, verbose):
-            (found,) = dask.compute(parts[0])
-        return found
+    def fold(self, leaf: Any, combine: Any, shown: Shown) -> Any:
+        """Return the summary of all chunks, computed where they are and joined in a tree.
+
+        If the columns are divided too, a `ColumnLeaf` is computed chunk by chunk; for any other
+        leaf the chunks of whole rows are joined first.
+        """
+        with _Progress(self.rows, shown) as topic:
+            if self.rows.n_column_chunks > 1 and hasattr(leaf, "columns"):
+                return self._folded_columns(leaf, combine, topic)
+            # As an argument, and not as the function of the tasks, the leaf travels to a worker
+            # once.
+            held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
+            known = (self.rows.name, self.rows.dtype, topic)
+            parts = [summary(held, *known, *chunk) for chunk in self._chunks()]
+            (found,) = _computed([_tree(parts, combine)])
+            return found
+
+    def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
+        """Return the summary of chunks that divide the rows and the columns.
+
+        The codes of a chunk of rows are the sum of those of its columns. With them, each chunk is
+        summarised by itself, so that no whole row has to be in one place.
+        """
+        checked = dask.delayed(_checked_part, pure=False)
+        codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
+        summed = dask.delayed(_part_sums, pure=False)
+        widths = self.rows.divided.chunks[1]
+        ends = np.cumsum(widths).tolist()
+        places = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        held = [dask.delayed(leaf.columns(place), pure=False) for place in places]
+        columns: list[list[Any]] = [[] for _ in places]
+        grid = self.rows.divided.to_delayed()
+        for row, (_, _, weights, index, first_row, _) in zip(grid, self._chunks(), strict=True):
+            where = (self.rows.name, self.rows.dtype, index, first_row)
+            parts = [
+                checked(part, weights, *where, place)
+                for part, place in zip(row, places, strict=True)
+            ]
+            whole = total([codes(one, part) for one, part in zip(held, parts, strict=True)])
+            for at, part in enumerate(parts):
+                report = topic if at == 0 else None
+                first = places[at].start
+                columns[at].append(summed(held[at], part, whole, *where, first, report))
+        found = _computed([_tree(parts, combine) for parts in columns])
+        return None if found[0] is None else leaf.joined(found)
 
     def _chunks(self) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of one task for each chunk."""
@@ -193,7 +242,8 @@ class DaskAligned(AlignedBlocks):
         lengths = row_lengths(self.rows.collection)
         if isinstance(other, DaskBlocks):
             return self._dask_beside(other, lengths)
-        lengths = tuple(_counted(parts)) if lengths is None else lengths
+        if lengths is None:
+            lengths = tuple(n_rows for n_rows, _ in _measured(parts))
         values = to_numpy(concatenated(list(other)))
         if len(values) != sum(lengths):
             raise ValueError(
@@ -220,20 +270,38 @@ class DaskAligned(AlignedBlocks):
         return parts
 
 
-def _counted(parts: list[Any]) -> list[int]:
-    """Return the number of rows of each delayed part, which computes the parts."""
-    count = dask.delayed(_n_rows, pure=False)
-    return list(dask.compute(*[count(part) for part in parts]))
+def _measured(parts: list[Any]) -> list[tuple[int, int]]:
+    """Return the numbers of rows and of bytes of each delayed part, which computes the parts."""
+    size = dask.delayed(_rows_and_bytes, pure=False)
+    return list(dask.compute(*[size(part) for part in parts]))
 
 
-def _n_rows(part: Any) -> int:
-    return int(part.shape[0])
+def _rows_and_bytes(part: Any) -> tuple[int, int]:
+    return int(part.shape[0]), stored_bytes(part)
+
+
+def _tree(parts: list[Any], combine: Any) -> Any:
+    """Return the delayed summary of several summaries, joined in a tree."""
+    join = dask.delayed(partial(_joined, combine), pure=False)
+    while len(parts) > 1:
+        parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+    return parts[0]
+
+
+def _computed(parts: list[Any]) -> list[Any]:
+    """Compute delayed values; the vectors of a product are part of the graph, and may be large.
+
+    As a part of the graph they are not lost with a worker, as scattered data would be.
+    """
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+        return list(dask.compute(*parts))
 
 
 def _summary(
     leaf: Any,
     name: str,
     dtype: Any,
+    topic: str | None,
     raw: Any,
     targets: Any,
     weights: Any,
@@ -242,6 +310,23 @@ def _summary(
     n_features: int,
 ) -> Any:
     """Return the summary of one chunk, on the worker that has it; None if it has no weight."""
+    rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
+    if rows is None:
+        return None
+    y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
+    if y is not None and y.shape[0] != rows.shape[0]:
+        raise ValueError(f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y.")
+    block = RowBlock(rows, y, None, index, first_row or 0)
+    block = block._replace(weights=_checked_weights(weights, block))
+    found = leaf_of(block, _called(name, first_row), leaf)
+    _report(topic, index, rows.shape[0])
+    return _on_host(found) if isinstance(found, SecondMoment) else found
+
+
+def _checked_chunk(
+    raw: Any, name: str, dtype: Any, index: int, first_row: int | None, n_features: int
+) -> Any:
+    """Return the rows of a chunk, None if it has none; an error if its columns or dtype differ."""
     rows = floating_rows(raw, name, index, first_row or 0)
     if rows is None:
         return None
@@ -251,14 +336,67 @@ def _summary(
         )
     if str(rows.dtype).rpartition(".")[2] != str(dtype).rpartition(".")[2]:
         raise ValueError(f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}.")
-    y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
-    if y is not None and y.shape[0] != rows.shape[0]:
-        raise ValueError(f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y.")
-    block = RowBlock(rows, y, None, index, first_row or 0)
-    given = np.full(rows.shape[0], float(weights)) if isinstance(weights, Real) else weights
-    block = block._replace(weights=checked_weights(given, block))
-    found = leaf_of(block, name if first_row is not None else IN_CHUNK.format(name), leaf)
-    return _on_host(found) if isinstance(found, SecondMoment) else found
+    return rows
+
+
+def _checked_weights(weights: Any, block: RowBlock) -> Any:
+    count = block.rows.shape[0]
+    given = np.full(count, float(weights)) if isinstance(weights, Real) else weights
+    return checked_weights(given, block)
+
+
+def _called(name: str, first_row: int | None) -> str:
+    """Return what messages call a chunk, whose place in the data may not be known."""
+    return name if first_row is not None else IN_CHUNK.format(name)
+
+
+def _checked_part(
+    raw: Any,
+    weights: Any,
+    name: str,
+    dtype: Any,
+    index: int,
+    first_row: int | None,
+    place: slice,
+) -> tuple[Any, Any] | None:
+    """Return some columns of a chunk of rows and its weights; None if it has no weight."""
+    rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
+    if rows is None:
+        return None
+    found = _checked_weights(weights, RowBlock(rows, None, None, index, first_row or 0))
+    if found is not None and not bool(namespace(found).any(found > 0)):
+        return None
+    return rows, found
+
+
+def _codes(leaf: ColumnLeaf, part: tuple[Any, Any] | None) -> Any:
+    return None if part is None else leaf.codes(part[0])
+
+
+def _total(parts: list[Any]) -> Any:
+    return None if parts[0] is None else sum(parts[1:], parts[0])
+
+
+def _part_sums(
+    leaf: ColumnLeaf,
+    part: tuple[Any, Any] | None,
+    codes: Any,
+    name: str,
+    _dtype: Any,
+    index: int,
+    first_row: int | None,
+    first_column: int,
+    topic: str | None,
+) -> Any:
+    """Return the summary of some columns of a chunk of rows."""
+    if part is None:
+        return None
+    block = RowBlock(part[0], None, part[1], index, first_row or 0, (), first_column)
+    found = leaf_of(
+        block, _called(name, first_row), lambda rows, _, weights: leaf.sums(rows, codes, weights)
+    )
+    _report(topic, index, part[0].shape[0])
+    return found
 
 
 def _on_host(moment: SecondMoment) -> SecondMoment:
@@ -276,40 +414,74 @@ def _joined(combine: Any, parts: list[Any]) -> Any:
     return total
 
 
-def _task_progress(leaves: set[Any], rows: DaskBlocks, verbose: bool) -> Any:
-    """Return a context that shows finished chunks of local schedulers, if `verbose`."""
-    from dask.callbacks import Callback
+def _report(topic: str | None, index: int, n_rows: int) -> None:
+    """Tell the client that a chunk has been summarised."""
+    if topic is None:
+        return
+    if topic in _REPORTS:  # the schedulers of this process
+        _REPORTS[topic](index, n_rows)
+        return
+    distributed = sys.modules.get("distributed")
+    if distributed is not None:
+        with suppress(ValueError):  # a process that is no worker of a cluster
+            distributed.get_worker().log_event(topic, (index, n_rows))
 
-    if not verbose:
-        return Callback()
-    return _RowsDone(leaves, rows)
+
+_REPORTS: dict[str, Any] = {}
+"""Functions that show the progress of the passes of this process, by topic."""
 
 
-class _RowsDone:
-    """Shows the rows of finished chunks. A cluster shows its work on its own dashboard."""
+class _Progress:
+    """Shows the rows of finished chunks: those of this process, and those of a cluster.
 
-    def __init__(self, leaves: set[Any], rows: DaskBlocks) -> None:
-        from dask.callbacks import Callback
+    As a context it is the topic under which the tasks report, or None if nothing is shown. A chunk
+    that a cluster computes again, because a worker was lost, counts once.
+    """
 
+    def __init__(self, rows: DaskBlocks, shown: Shown) -> None:
         lengths = row_lengths(rows.collection)
-        total, unit = (len(leaves), "chunks") if lengths is None else (sum(lengths), "rows")
-        share = total / max(1, len(leaves))
-        self._shown = shown_rows(total, f"reading {unit}", True, unit)
-        self._leaves, self._share, self._done = leaves, share, 0
-        self._callback = Callback(posttask=self._after_task)
+        self._unit = "chunks" if lengths is None else "rows"
+        self._total = len(rows.parts()) if lengths is None else sum(lengths)
+        self._shown = shown
+        self._done: dict[int, int] = {}
 
-    def _after_task(self, key: Any, *_: Any) -> None:
-        if key in self._leaves:
-            self._done += 1
-            self._show(round(self._done * self._share))
+    def __enter__(self) -> str | None:
+        if not self._shown.verbose:
+            return None
+        self._rows = self._shown.rows(self._total, self._unit)
+        self._show = self._rows.__enter__()
+        self._topic = f"lucidae-{uuid4()}"
+        self._client = current_client()
+        if self._client is None:
+            _REPORTS[self._topic] = self._after
+        else:
+            self._client.subscribe_topic(self._topic, lambda event: self._after(*event[1]))
+        return self._topic
 
-    def __enter__(self) -> None:
-        self._show = self._shown.__enter__()
-        self._callback.__enter__()
+    def _after(self, index: int, n_rows: int) -> None:
+        self._done[index] = n_rows if self._unit == "rows" else 1
+        self._show(sum(self._done.values()))
 
     def __exit__(self, *error: Any) -> None:
-        self._callback.__exit__(*error)
-        self._shown.__exit__(*error)
+        if not self._shown.verbose:
+            return
+        if self._client is None:
+            _REPORTS.pop(self._topic)
+        else:
+            self._client.unsubscribe_topic(self._topic)
+        self._rows.__exit__(*error)
+
+
+def current_client() -> Any:
+    """Return the client of the cluster on which Dask computes, None if it computes here."""
+    distributed = sys.modules.get("distributed")
+    chosen = dask.config.get("scheduler", None)
+    if distributed is None or chosen not in (None, "distributed", "dask.distributed"):
+        return None
+    try:
+        return distributed.default_client()
+    except ValueError:
+        return None
 
 
 def dask_of_file(path: Any, options: Any = None) -> Any:

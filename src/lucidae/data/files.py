@@ -103,6 +103,8 @@ class RawBlocks(RowBlocks):
     where reading its mapping would end the process.
     """
 
+    is_dense = True
+
     def __init__(
         self,
         file: Path,

@@ -25,12 +25,12 @@ from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
-from lucidae.linear.batches import FitBatchesMixin, draws_rows
+from lucidae.linear.batches import BlocksSource, FitBatchesMixin, draws_rows
 from lucidae.linear.certificate import checked_data, with_changes
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
-from lucidae.linear.verified_spectrum import data_of
+from lucidae.linear.verified_blocks import data_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights
 
@@ -262,8 +262,7 @@ class LinearAutoencoder(
             The fitted estimator itself.
         """
         options = self._options()
-        drawn = draws_rows(options, X)
-        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
+        if not (in_memory(X, rows_drawn=draws_rows(options, X)) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
@@ -314,11 +313,17 @@ class LinearAutoencoder(
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
         """Fit to data of which only the moment is left, as `fit` does with rows."""
-        _check_weight(moment.weight)
+        self._fit_source(options, MomentSource(moment), reference)
+
+    def _fit_source(
+        self, options: Options, source: MomentSource | BlocksSource, reference: Array
+    ) -> None:
+        """Fit to data that are not in memory, as `fit` does with rows."""
+        _check_weight(source.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(MomentSource(moment), None, None, type(self).__name__)
+        state.solve(source, None, None, type(self).__name__)
         state.check_range()
         self._state = state
 
@@ -458,7 +463,7 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        data = data_of(*checked_data(X, sample_weight))
+        data = data_of(*checked_data(X, sample_weight), verbose=bool(self.verbose))
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _with_changes(self, found: Certificate) -> Certificate:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lucidae.arrays import Array, like, namespace
+import numpy as np
+
+from lucidae.arrays import Array, as_double, like, namespace, to_numpy
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import check_range
+from lucidae.linear.batches import BlocksSource
 from lucidae.linear.certificate import certificate, measure
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
@@ -22,7 +25,8 @@ from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
-from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.linear.verified_blocks import data_of, data_of_passes
+from lucidae.linear.verified_spectrum import Data
 from lucidae.moments import SecondMoment
 
 __all__ = ["LinearState"]
@@ -81,7 +85,9 @@ class LinearState(FittedState):
 
     seen: SecondMoment | None = None
 
-    def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
+    def solve(
+        self, source: Source | BlocksSource, rows: Any, weights: Array | None, title: str
+    ) -> None:
         """Fit the model to the data of `source`, and store their second moment if it is small.
 
         If the second moment is not stored, the certificate is computed at once, because it cannot
@@ -89,7 +95,7 @@ class LinearState(FittedState):
 
         Parameters
         ----------
-        source : MomentSource or RowsSource
+        source : MomentSource, RowsSource or BlocksSource
             The data in the form that the solver needs.
         rows : array or sparse matrix of shape (n, m) or None
             The training rows, with which the second moment is compared; None for data that were
@@ -258,8 +264,12 @@ class LinearState(FittedState):
         )
         return certificate(f"{title}(method={self.options.method!r})", figures)
 
-    def _data(self, source: Source) -> Data:
+    def _data(self, source: Source | BlocksSource) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""
+        if isinstance(source, BlocksSource):
+            weights = self.model.outcome.weights
+            layers = (to_numpy(as_double(rows)) for rows in (weights.encoder, weights.atoms))
+            return data_of_passes(source.passes, np.concatenate(list(layers)))
         if source.moment is None:
             assert isinstance(source, RowsSource), "other sources have a moment"
             return data_of(source.rows, source.weights)
