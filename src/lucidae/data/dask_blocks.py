@@ -1,4 +1,4 @@
-"""Dask arrays and data frames: summaries as tree reductions, and lazy results with the same chunks.
+"""Dask arrays and data frames as blocks of rows, and their summaries as tree reductions.
 
 A block is one chunk of rows (of an array) or one partition (of a data frame). Chunks of columns are
 merged first. Everything works with the scheduler that Dask is set to: threads, processes, or the
@@ -8,7 +8,6 @@ cluster of a `distributed.Client`, which repeats the work of a lost worker.
 from __future__ import annotations
 
 import math
-import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,7 +30,6 @@ from lucidae.data.blocks import (
     concatenated,
     float_reference,
     floating_rows,
-    located,
     stored_bytes,
 )
 from lucidae.data.files import ParquetBlocks, blocks_of_file
@@ -39,7 +37,7 @@ from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
 from lucidae.data.passes import ColumnLeaf, Shown, leaf_of
 from lucidae.moments import SecondMoment
 
-__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file", "mapped"]
+__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file"]
 
 FAN_IN = 8
 """Number of summaries that one task joins."""
@@ -78,9 +76,9 @@ class DaskBlocks(RowBlocks):
             names = None if is_vector else tuple(collection.columns)
             reference = _frame_reference(collection)
         else:
-            divided, collection = collection, _one_column_chunk(collection)
+            divided, collection = collection, one_column_chunk(collection)
             width, names = 1 if is_vector else collection.shape[1], None
-            reference = _array_reference(collection)
+            reference = array_reference(collection)
         if isinstance(width, float):  # NaN: the number of columns is not known
             raise ValueError(f"{name} has an unknown number of columns: call compute_chunk_sizes.")
         known = names is not None and all(isinstance(column, str) for column in names)
@@ -127,7 +125,7 @@ def row_lengths(collection: Any) -> tuple[int, ...] | None:
     return tuple(collection.chunks[0])
 
 
-def _one_column_chunk(array: Any) -> Any:
+def one_column_chunk(array: Any) -> Any:
     """Return an array in chunks of whole rows, with as many rows as before."""
     return array if array.ndim == 1 or array.numblocks[1] == 1 else array.rechunk({1: -1})
 
@@ -149,7 +147,7 @@ def _frame_reference(frame: Any) -> Array:
     return float_reference(np.float64)
 
 
-def _array_reference(array: Any) -> Array:
+def array_reference(array: Any) -> Array:
     """Return an empty array of the library and the floating type of the chunks."""
     meta = array._meta
     if scipy.sparse.issparse(meta) or not is_array(meta) or isinstance(meta, np.ndarray):
@@ -557,91 +555,3 @@ def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
         if sum(len(part) for part in held) >= count:
             break
     return concatenated(held)[:count]
-
-
-def mapped(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of a method as a lazy Dask collection with the same chunks of rows.
-
-    The estimator is copied, so that fitting it again does not change results computed later.
-    """
-    copy = pickle.loads(pickle.dumps(estimator))
-    if is_frame(X):
-        return _mapped_frame(copy, X, method)
-    X = _one_column_chunk(X)
-    example = getattr(copy, method)(_example_rows(X))
-    example = example if is_array(example) else np.asarray(example)
-    is_matrix = example.ndim == 2
-    return da.map_blocks(
-        partial(_applied_chunk, method),
-        X,
-        dask.delayed(copy, pure=False),
-        dtype=example.dtype,
-        chunks=(X.chunks[0], (example.shape[1],)) if is_matrix else (X.chunks[0],),
-        drop_axis=None if is_matrix else 1,
-        meta=example[:0],
-    )
-
-
-def _example_rows(X: Any) -> Any:
-    """Return one row of zeros of the kind of the chunks, to find shape and dtype of the results."""
-    if math.isnan(X.shape[1]):
-        raise ValueError("X has an unknown number of columns: call compute_chunk_sizes.")
-    meta, shape = X._meta, (1, int(X.shape[1]))
-    if scipy.sparse.issparse(meta):
-        return scipy.sparse.csr_array(shape, dtype=X.dtype)
-    return namespace(meta).zeros(shape, dtype=X.dtype)
-
-
-def _applied_chunk(method: str, rows: Any, estimator: Any, block_id: Any = None) -> Any:
-    return _applied_rows(method, rows, estimator, 0 if block_id is None else block_id[0])
-
-
-def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
-    """Return the result of one chunk; an error names the chunk and the row in it."""
-    try:
-        found = getattr(estimator, method)(rows)
-    except ValueError as error:
-        block = RowBlock(floating_rows(rows, "X", index, 0), None, None, index, 0)
-        raise located(error, block, IN_CHUNK.format("X")) from None
-    return found if is_array(found) else np.asarray(found)
-
-
-def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results as a data frame or a series with the index of X."""
-    import pandas as pd
-
-    zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))
-    zeros = zeros.astype(X._meta.dtypes.to_dict())
-    example = np.asarray(getattr(estimator, method)(zeros))
-    columns = None if example.ndim == 1 else _output_names(estimator, method, example.shape[1])
-    meta = _labelled(example[:0], pd.RangeIndex(0), columns)
-    held = dask.delayed(estimator, pure=False)
-    return X.map_partitions(partial(_applied_partition, method, columns), held, meta=meta)
-
-
-def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
-    """Return the names of the results' columns: of the codes, of the features, or numbers."""
-    if method == "transform":
-        return [str(name) for name in estimator.get_feature_names_out()]
-    names = getattr(estimator, "feature_names_in_", None)
-    if method == "inverse_transform" and names is not None:
-        return [str(name) for name in names]
-    return list(range(count))
-
-
-def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
-    import pandas as pd
-
-    if columns is None:
-        return pd.Series(np.asarray(values), index=index)
-    return pd.DataFrame(np.asarray(values), index=index, columns=columns)
-
-
-def _applied_partition(
-    method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
-) -> Any:
-    if not len(frame):
-        width = () if columns is None else (len(columns),)
-        return _labelled(np.empty((0, *width)), frame.index, columns)
-    index = 0 if partition_info is None else partition_info["number"]
-    return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -217,27 +218,39 @@ class Shown:
         self._display = None
 
 
-class ColumnLeaf(Protocol):
-    """Summary of a block of rows whose columns may be divided into parts.
+class ColumnLeaf(ABC):
+    """Summary of a block of rows, as a tuple, whose columns may be divided into parts."""
 
-    A summary is a tuple. `columns` returns the same summary of some columns; `codes` is what the
-    columns of a part contribute to a sum over all columns of each row (None if there is no such
-    sum), and `sums` is the summary of a part, given this sum over all parts. `merge` and
-    `merge_into` join the summaries of two blocks of rows, `joined` those of all parts of the
-    columns.
-    """
+    def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
+        """Return the summary of a block with all columns."""
+        return self.sums(rows, self.codes(rows), weights)
 
-    merge: Callable[[Any, Any], Any]
-    merge_into: Callable[[Any, Any], Any]
-    joined: Callable[[list[Any]], Any]
+    @abstractmethod
+    def columns(self, part: slice) -> ColumnLeaf:
+        """Return the same summary for some of the columns."""
 
-    def __call__(self, rows: Any, targets: Any, weights: Any) -> Any: ...
+    def codes(self, rows: Any) -> Any:  # noqa: ARG002
+        """Return what the columns of a part add to a sum over all columns of each row, if any."""
+        return None
 
-    def columns(self, part: slice) -> ColumnLeaf: ...
+    @abstractmethod
+    def sums(self, rows: Any, codes: Any, weights: Any) -> Any:
+        """Return the summary of a part, given the sum of the codes of all parts."""
 
-    def codes(self, rows: Any) -> Any: ...
+    @staticmethod
+    @abstractmethod
+    def merge(one: Any, other: Any) -> Any:
+        """Return the summary of the rows of both."""
 
-    def sums(self, rows: Any, codes: Any, weights: Any) -> Any: ...
+    @classmethod
+    def merge_into(cls, one: Any, other: Any) -> Any:
+        """Return the summary of the rows of both, for which the arrays of `one` may be used."""
+        return cls.merge(one, other)
+
+    @staticmethod
+    @abstractmethod
+    def joined(parts: list[Any]) -> Any:
+        """Return the summary of all columns from those of their parts."""
 
 
 class Passes(Shown):
@@ -329,7 +342,7 @@ def by_blocks(method: Method) -> Method:
         if in_memory(X):
             return method(self, X)
         if is_dask(X):
-            from lucidae.data.dask_blocks import mapped
+            from lucidae.data.dask_results import mapped
 
             return mapped(self, X, method.__name__)
         return _applied(partial(method, self), X, bool(getattr(self, "verbose", False)))

@@ -7,28 +7,18 @@ second moment.
 
 from __future__ import annotations
 
-import copy
-import math
 from typing import Any, Self
 
-import numpy as np
-
-from lucidae.arrays import Array
-from lucidae.arrays.eigen import fix_signs
-from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes
 from lucidae.linear.methods import Options
 from lucidae.linear.routes import EXACT_FEATURES
-from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.sums import ProductPass, ProductSums, RowsPass, RowSums
-from lucidae.moments import SMALLEST_SCATTER, SecondMoment
+from lucidae.linear.sums import BlocksSource
+from lucidae.moments import SecondMoment
 
 __all__ = [
-    "BlocksCovariance",
-    "BlocksSource",
     "FitBatchesMixin",
     "check_repeatable",
     "check_streamed",
@@ -36,93 +26,9 @@ __all__ = [
     "loaded_rows",
 ]
 
-Vector = np.ndarray[Any, Any]
-
 LOADED_BYTES = 2**28
 """Size up to which data with more than 8192 features are loaded, because they would be read many
 times: 256 mebibytes."""
-
-
-class BlocksCovariance:
-    """The second moment Σ of rows that are read in blocks; the m × m matrix is not formed.
-
-    Each product with Σ is one pass over the data.
-
-    Parameters
-    ----------
-    passes : Passes
-        The data.
-    sums : RowSums
-        Mean and squares of the rows.
-    """
-
-    def __init__(self, passes: Passes, sums: RowSums) -> None:
-        self.passes = passes
-        self.mean = sums.mean
-        self.trace = float(np.sum(sums.squares)) / sums.weight
-        self._full = sums.full
-        self._unit = 1.0
-        self._corrected = False
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return len(self.mean)
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
-        vectors = np.reshape(rows, (-1, self.n_features))
-        found: ProductSums = self.passes.total(ProductPass(vectors, self.mean, self._full))
-        if not self._corrected:  # rounding errors of merging the means of the blocks
-            self.mean, self._corrected = self.mean + found.rest / found.weight, True
-        return np.reshape(found.with_covariance(vectors), rows.shape) / self._unit**2
-
-    def in_units(self, unit: float) -> BlocksCovariance:
-        """Return the second moment of the data after these are divided by the number `unit`."""
-        scaled = copy.copy(self)
-        scaled._unit, scaled.trace = self._unit * unit, self.trace / unit**2
-        return scaled
-
-
-class BlocksSource:
-    """Data with many features that are read in blocks, several times.
-
-    `affordable` tells whether all eigenpairs of the second moment can be computed, and `moment` is
-    None, because the second moment is not formed.
-
-    Parameters
-    ----------
-    passes : Passes
-        The rows with their weights.
-    """
-
-    affordable = False
-    moment = None
-
-    def __init__(self, passes: Passes) -> None:
-        self.passes = passes
-        sums: RowSums = passes.total(RowsPass())
-        self.weight = sums.weight
-        self.covariance = BlocksCovariance(self.passes, sums)
-        scatter = self.covariance.trace * self.weight
-        if scatter < SMALLEST_SCATTER and 0.0 < sums.peak < math.sqrt(SMALLEST_SCATTER):
-            raise ValueError(
-                f"the largest entry of X by magnitude is {sums.peak:.3g}, so that the squares of X "
-                "underflow double precision. Multiply X, or sample_weight, by a constant first."
-            )
-
-    @property
-    def mean(self) -> Vector:
-        """Weighted mean of the rows, shape (m,)."""
-        return self.covariance.mean
-
-    def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the `k` leading eigenpairs of the second moment; None if all are asked for."""
-        if k is None:
-            return None
-        pairs = krylov_eigenpairs(self.covariance.apply, k, self.mean)
-        assert pairs is not None, "the number of passes is not limited"
-        return Spectrum(pairs[0], fix_signs(pairs[1]), self.covariance.trace)
 
 
 def draws_rows(options: Options, X: Any) -> bool:

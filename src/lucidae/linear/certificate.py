@@ -25,7 +25,7 @@ from lucidae.certificate import (
 from lucidae.data import aligned_blocks, in_memory, read_moment
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import Passes
-from lucidae.linear.batches import BlocksSource, check_repeatable, loaded_rows
+from lucidae.linear.batches import check_repeatable, loaded_rows
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import (
@@ -36,6 +36,7 @@ from lucidae.linear.objectives import (
 )
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.routes import EXACT_FEATURES
+from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of
 from lucidae.linear.verified_spectrum import DENSE_FEATURES
 from lucidae.linear.verifier import LinearFigures, measure

@@ -38,12 +38,16 @@ from lucidae.linear.routes import (
     gram_matrix,
 )
 from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
+from lucidae.linear.sums import BlocksSource, shifted, sparse_sums
 from lucidae.linear.weights import AnyWeights
 from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covariance_spectrum
 from lucidae.validation import check_rows
 
 PLAIN_ROWS = 2**18
 """Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
+
+COPIED_ENTRIES = 2**24
+"""Largest number of entries of rows that are copied and centred at a time."""
 
 SMALL_MEAN = 1.0
 """Largest ratio of the squared length of the mean to the total variance for which the mean is
@@ -264,7 +268,7 @@ class StreamCovariance:
     def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
         total = scalar(namespace(self.weights).sum(self.weights))
         n_rows, plain = self.rows.shape[0], self._as_they_are
-        size = PLAIN_ROWS if plain else BLOCK_ROWS
+        size = PLAIN_ROWS if plain else _copied_rows(self.rows.shape[1])
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))
             rows, weights = self.rows[part, :], self.weights[part]
@@ -275,6 +279,11 @@ class StreamCovariance:
                 yield RowsCovariance(rows, self.mean, weights, weight), weight / total
             else:
                 yield rows_covariance(rows, self.mean, weights), weight / total
+
+
+def _copied_rows(n_features: int) -> int:
+    """Return the number of rows of m features that are copied at a time: at most 128 mebibytes."""
+    return max(1, min(BLOCK_ROWS, COPIED_ENTRIES // n_features))
 
 
 class Products(NamedTuple):
@@ -380,6 +389,9 @@ class RowsSource:
         Total variance of the rows: the trace of their second moment.
     moment : SecondMoment or None
         The second moment of the rows if it was computed as well, otherwise None.
+    centred : tuple or None
+        If the rows are sparse and their mean is large: the rows with the mean subtracted from the
+        columns without zeros, and the mean of these rows. Otherwise None.
     """
 
     rows: Any
@@ -388,6 +400,7 @@ class RowsSource:
     weight: float
     trace: float
     moment: SecondMoment | None = None
+    centred: tuple[Any, Array] | None = None
 
     @classmethod
     def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
@@ -401,16 +414,21 @@ class RowsSource:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(reference))
         total = scalar(xp.sum(weights))
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, trace = _mean_and_trace(X, weights, total)
-            source = cls(X, weights, mean, total, trace, moment)
+            mean, trace, centred = _mean_and_trace(X, weights, total)
+            source = cls(X, weights, mean, total, trace, moment, centred)
             _check_squares(source)
         return source
+
+    @property
+    def _products(self) -> tuple[Any, Array]:
+        """Rows and mean whose products with vectors lose few digits."""
+        return self.centred or (self.rows, self.mean)
 
     @property
     def covariance(self) -> StreamCovariance:
         """The second moment of the centred rows, by which row vectors are multiplied."""
         small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
-        return StreamCovariance(self.rows, self.mean, self.weights, small)
+        return StreamCovariance(*self._products, self.weights, small)
 
     @property
     def affordable(self) -> bool:
@@ -428,7 +446,7 @@ class RowsSource:
         if k is not None and k < min(n, m):
             return self._leading(k)
         if n <= min(m, EXACT_FEATURES):
-            return _padded(spectrum_of_rows(self.rows, self.mean, self.weights, self.weight), k)
+            return _padded(spectrum_of_rows(*self._products, self.weights, self.weight), k)
         return self._whole.spectrum(k) if m <= EXACT_FEATURES else None
 
     @property
@@ -446,7 +464,7 @@ class RowsSource:
                 return Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
         if cost.moment < cost.gram:
             return self._whole.spectrum(k)
-        rows = (self.rows, self.mean, self.weights, self.weight)
+        rows = (*self._products, self.weights, self.weight)
         found = gram_eigenpairs(gram_matrix(*rows), *rows, k)
         return found or _padded(spectrum_of_rows(*rows), k)
 
@@ -469,16 +487,22 @@ def _check_squares(source: RowsSource) -> None:
         )
 
 
-def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]:
-    """Return the mean (m,) of weighted rows X (n, m) and their total variance.
+def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float, Any]:
+    """Return the mean (m,) of weighted rows X (n, m), their total variance, and centred rows.
 
-    `total` is the sum of the weights. Dense rows are read twice.
+    `total` is the sum of the weights. Dense rows are read twice, and are not centred here; see
+    `RowsSource.centred`.
     """
     if scipy.sparse.issparse(X):
-        mean = np.asarray(weights @ X.astype(np.float64)).ravel() / total
-        return mean, StreamCovariance(X, mean, weights).trace
+        mean, spread, full = sparse_sums(X, weights, total)
+        trace = float(np.sum(spread)) / total
+        if np.sum(mean[full] ** 2) <= SMALL_MEAN * trace:
+            return mean, trace, None
+        rows, _ = shifted(X, mean, full)
+        return mean, trace, (rows, sparse_sums(rows, weights, total)[0])
     n = X.shape[0]
-    blocks = [slice(i, min(i + BLOCK_ROWS, n)) for i in range(0, n, BLOCK_ROWS)]
+    size = _copied_rows(X.shape[1])
+    blocks = [slice(i, min(i + size, n)) for i in range(0, n, size)]
     first = sum(weights[part] @ as_double(X[part, :]) for part in blocks) / total
     # The mean of the deviations from a first mean corrects its rounding error.
     squares, rest = 0.0, 0.0 * first
@@ -487,7 +511,7 @@ def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float]
         rest = rest + weights[part] @ deviations
         squares += scalar(weights[part] @ squared_norms(deviations, axis=-1))
     rest = rest / total
-    return first + rest, squares / total - scalar(namespace(rest).sum(rest * rest))
+    return first + rest, squares / total - scalar(namespace(rest).sum(rest * rest)), None
 
 
 def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
@@ -508,7 +532,7 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
     return Spectrum(xp.concat([spectrum.values, zeros]), vectors, spectrum.trace)
 
 
-Source = MomentSource | RowsSource
+Source = MomentSource | RowsSource | BlocksSource
 """The data passed to `fit`: their mean, total weight, second moment and its eigenpairs."""
 
 

@@ -25,11 +25,12 @@ from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
-from lucidae.linear.batches import BlocksSource, FitBatchesMixin, draws_rows
+from lucidae.linear.batches import FitBatchesMixin, draws_rows
 from lucidae.linear.certificate import checked_data, with_changes
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
+from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights

@@ -15,7 +15,6 @@ from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import check_range
-from lucidae.linear.batches import BlocksSource
 from lucidae.linear.certificate import certificate, measure
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
@@ -25,6 +24,7 @@ from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
+from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of, data_of_passes
 from lucidae.linear.verified_spectrum import Data
 from lucidae.moments import SecondMoment
@@ -85,9 +85,7 @@ class LinearState(FittedState):
 
     seen: SecondMoment | None = None
 
-    def solve(
-        self, source: Source | BlocksSource, rows: Any, weights: Array | None, title: str
-    ) -> None:
+    def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
         """Fit the model to the data of `source`, and store their second moment if it is small.
 
         If the second moment is not stored, the certificate is computed at once, because it cannot
@@ -264,7 +262,7 @@ class LinearState(FittedState):
         )
         return certificate(f"{title}(method={self.options.method!r})", figures)
 
-    def _data(self, source: Source | BlocksSource) -> Data:
+    def _data(self, source: Source) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""
         if isinstance(source, BlocksSource):
             weights = self.model.outcome.weights

@@ -1,5 +1,7 @@
 """Sums over rows from which mean, variances and products with the second moment follow.
 
+`BlocksSource` are data with many features that are read in blocks, with one pass for each product.
+
 Every sum is accurate also if the mean is much larger than the deviations from it: dense rows are
 centred before they are squared or multiplied. In sparse rows only the columns without zeros are
 centred, which adds no stored entries. Only such a column can have a mean far above its standard
@@ -11,6 +13,8 @@ that a pass over blocks, or a tree reduction of Dask, computes them (`lucidae.da
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,9 +22,14 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, as_double, largest, like, namespace, to_numpy
+from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.data.passes import ColumnLeaf, Passes
+from lucidae.linear.spectrum import Spectrum
+from lucidae.moments import SMALLEST_SCATTER
 from lucidae.validation import check_rows
 
-__all__ = ["ProductPass", "ProductSums", "RowSums", "RowsPass", "sparse_sums"]
+__all__ = ["BlocksCovariance", "BlocksSource", "shifted", "sparse_sums"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -48,42 +57,37 @@ class RowSums(NamedTuple):
     full: Vector
     peak: float
 
-    def merge(self, other: RowSums) -> RowSums:
+
+class RowsPass(ColumnLeaf):
+    """Computes the `RowSums` of blocks of rows."""
+
+    @staticmethod
+    def merge(one: RowSums, other: RowSums) -> RowSums:
         """Return the sums of the rows of both together (Chan et al. 1983)."""
-        weight, shift = self.weight + other.weight, other.mean - self.mean
-        between = shift * shift * (self.weight * (other.weight / weight))
+        weight, shift = one.weight + other.weight, other.mean - one.mean
+        between = shift * shift * (one.weight * (other.weight / weight))
         return RowSums(
             weight,
-            self.mean + shift * (other.weight / weight),
-            self.squares + other.squares + between,
-            self.full & other.full,
-            max(self.peak, other.peak),
+            one.mean + shift * (other.weight / weight),
+            one.squares + other.squares + between,
+            one.full & other.full,
+            max(one.peak, other.peak),
         )
 
     @staticmethod
     def joined(parts: list[RowSums]) -> RowSums:
         """Return the sums of rows whose columns are divided into several parts."""
-        arrays = [np.concatenate([part[i] for part in parts]) for i in (1, 2, 3)]
-        return RowSums(parts[0].weight, *arrays, max(part.peak for part in parts))
-
-
-class RowsPass:
-    """Computes the `RowSums` of blocks of rows."""
-
-    merge = staticmethod(RowSums.merge)
-    merge_into = merge
-    joined = staticmethod(RowSums.joined)
-
-    def __call__(self, rows: Any, _targets: Any, weights: Any) -> RowSums:
-        """Return the sums of a block; the rows must be finite."""
-        return self.sums(rows, None, weights)
+        return RowSums(
+            parts[0].weight,
+            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.squares for part in parts]),
+            np.concatenate([part.full for part in parts]),
+            max(part.peak for part in parts),
+        )
 
     def columns(self, part: slice) -> RowsPass:  # noqa: ARG002
         """Return the pass over some of the columns, which is the same."""
         return self
-
-    def codes(self, rows: Any) -> None:  # noqa: ARG002
-        """Return None: the sums of a column do not depend on other columns."""
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:
         """Return the sums of some rows and columns."""
@@ -169,22 +173,6 @@ class ProductSums(NamedTuple):
     products: Vector
     rest: Vector
 
-    def merge(self, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both."""
-        return ProductSums(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def merge_into(self, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both, in the arrays of this one."""
-        self.products.__iadd__(other.products)
-        self.rest.__iadd__(other.rest)
-        return ProductSums(self.weight + other.weight, self.products, self.rest)
-
-    @staticmethod
-    def joined(parts: list[ProductSums]) -> ProductSums:
-        """Return the sums of rows whose columns are divided into several parts."""
-        arrays = [np.concatenate([part[i] for part in parts], axis=-1) for i in (1, 2)]
-        return ProductSums(parts[0].weight, *arrays)
-
     def with_covariance(self, vectors: Vector) -> Vector:
         """Return ``vectors @ Σ`` for the covariance Σ, whatever the centre c was.
 
@@ -197,7 +185,7 @@ class ProductSums(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ProductPass:
+class ProductPass(ColumnLeaf):
     """Computes the `ProductSums` of blocks of rows.
 
     Parameters
@@ -214,9 +202,25 @@ class ProductPass:
     center: Vector
     full: Vector
 
-    merge = staticmethod(ProductSums.merge)
-    merge_into = staticmethod(ProductSums.merge_into)
-    joined = staticmethod(ProductSums.joined)
+    @staticmethod
+    def merge(one: ProductSums, other: ProductSums) -> ProductSums:
+        """Return the sums over the rows of both."""
+        weight = one.weight + other.weight
+        return ProductSums(weight, one.products + other.products, one.rest + other.rest)
+
+    @classmethod
+    def merge_into(cls, one: ProductSums, other: ProductSums) -> ProductSums:
+        """Return the sums over the rows of both, in the arrays of the first."""
+        np.add(one.products, other.products, out=one.products)
+        np.add(one.rest, other.rest, out=one.rest)
+        return one._replace(weight=one.weight + other.weight)
+
+    @staticmethod
+    def joined(parts: list[ProductSums]) -> ProductSums:
+        """Return the sums of rows whose columns are divided into several parts."""
+        products = np.concatenate([part.products for part in parts], axis=-1)
+        rest = np.concatenate([part.rest for part in parts])
+        return ProductSums(parts[0].weight, products, rest)
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> ProductSums:
         """Return the sums of a block."""
@@ -292,3 +296,85 @@ def shifted(X: Any, center: Vector, full: Vector) -> tuple[Any, Vector]:
     X.sum_duplicates()
     X.data -= np.where(chosen, center, 0.0)[X.indices]
     return X, np.where(chosen, 0.0, center)
+
+
+class BlocksCovariance:
+    """The second moment Σ of rows that are read in blocks; the m × m matrix is not formed.
+
+    Each product with Σ is one pass over the data.
+
+    Parameters
+    ----------
+    passes : Passes
+        The data.
+    sums : RowSums
+        Mean and squares of the rows.
+    """
+
+    def __init__(self, passes: Passes, sums: RowSums) -> None:
+        self.passes = passes
+        self.mean = sums.mean
+        self.trace = float(np.sum(sums.squares)) / sums.weight
+        self._full = sums.full
+        self._unit = 1.0
+        self._corrected = False
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return len(self.mean)
+
+    def apply(self, rows: Array) -> Array:
+        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
+        vectors = np.reshape(rows, (-1, self.n_features))
+        found: ProductSums = self.passes.total(ProductPass(vectors, self.mean, self._full))
+        if not self._corrected:  # rounding errors of merging the means of the blocks
+            self.mean, self._corrected = self.mean + found.rest / found.weight, True
+        return np.reshape(found.with_covariance(vectors), rows.shape) / self._unit**2
+
+    def in_units(self, unit: float) -> BlocksCovariance:
+        """Return the second moment of the data after these are divided by the number `unit`."""
+        scaled = copy.copy(self)
+        scaled._unit, scaled.trace = self._unit * unit, self.trace / unit**2
+        return scaled
+
+
+class BlocksSource:
+    """Data with many features that are read in blocks, several times.
+
+    `affordable` tells whether all eigenpairs of the second moment can be computed, and `moment` is
+    None, because the second moment is not formed.
+
+    Parameters
+    ----------
+    passes : Passes
+        The rows with their weights.
+    """
+
+    affordable = False
+    moment = None
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes = passes
+        sums: RowSums = passes.total(RowsPass())
+        self.weight = sums.weight
+        self.covariance = BlocksCovariance(self.passes, sums)
+        scatter = self.covariance.trace * self.weight
+        if scatter < SMALLEST_SCATTER and 0.0 < sums.peak < math.sqrt(SMALLEST_SCATTER):
+            raise ValueError(
+                f"the largest entry of X by magnitude is {sums.peak:.3g}, so that the squares of X "
+                "underflow double precision. Multiply X, or sample_weight, by a constant first."
+            )
+
+    @property
+    def mean(self) -> Vector:
+        """Weighted mean of the rows, shape (m,)."""
+        return self.covariance.mean
+
+    def spectrum(self, k: int | None) -> Spectrum | None:
+        """Return the `k` leading eigenpairs of the second moment; None if all are asked for."""
+        if k is None:
+            return None
+        pairs = krylov_eigenpairs(self.covariance.apply, k, self.mean)
+        assert pairs is not None, "the number of passes is not limited"
+        return Spectrum(pairs[0], fix_signs(pairs[1]), self.covariance.trace)

@@ -15,7 +15,7 @@ import scipy.sparse
 
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
-from lucidae.data.passes import Passes
+from lucidae.data.passes import ColumnLeaf, Passes
 from lucidae.linear import verified_spectrum
 from lucidae.linear.probe import Estimate
 from lucidae.linear.verified_spectrum import Data
@@ -122,18 +122,12 @@ class _Memory:
         return np.asarray(found)
 
 
-class _Totals:
+class _Totals(ColumnLeaf):
     """Sums of w x, numbers of rows, and numbers of stored entries of each column."""
-
-    def __call__(self, rows: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
-        return self.sums(rows, None, weights)
 
     def columns(self, part: slice) -> _Totals:  # noqa: ARG002
         """Return the same sums of some columns."""
         return self
-
-    def codes(self, rows: Any) -> None:
-        """Return None: nothing is summed over columns."""
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
         """Return weight, Σ w x, the number of rows, and the stored entries per column."""
@@ -153,17 +147,20 @@ class _Totals:
         """Return the sums over the rows of both."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
-    merge_into = merge
-
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Return the sums of all columns."""
         weight, _, n, _ = parts[0]
-        return weight, np.concatenate([p[1] for p in parts]), n, np.concatenate([p[3] for p in parts])
+        return (
+            weight,
+            np.concatenate([p[1] for p in parts]),
+            n,
+            np.concatenate([p[3] for p in parts]),
+        )
 
 
 @dataclass(frozen=True)
-class _Deviations:
+class _Deviations(ColumnLeaf):
     """Sums over the deviations d = x − μ of rows: Σ w d, Σ w d² per column, and Σ w ⟨v, d⟩ d.
 
     A sparse block is S + M, where S has the deviations of the stored entries, and M has −μ at all
@@ -174,9 +171,6 @@ class _Deviations:
     center: Vector
     full: Vector
     vectors: Vector
-
-    def __call__(self, rows: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
-        return self.sums(rows, self.codes(rows), weights)
 
     def columns(self, part: slice) -> _Deviations:
         """Return the same sums of some columns."""
@@ -226,8 +220,6 @@ class _Deviations:
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the sums over the rows of both."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
-
-    merge_into = merge
 
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
