@@ -494,12 +494,13 @@ def _mean_and_trace(X: Any, weights: Array, total: float) -> tuple[Array, float,
     `RowsSource.centred`.
     """
     if scipy.sparse.issparse(X):
-        mean, spread, full = sparse_sums(X, weights, total)
+        first, rest, spread, full = sparse_sums(X, weights, total)
+        mean = first + rest
         trace = float(np.sum(spread)) / total
         if np.sum(mean[full] ** 2) <= SMALL_MEAN * trace:
             return mean, trace, None
         rows, _ = shifted(X, mean, full)
-        return mean, trace, (rows, sparse_sums(rows, weights, total)[0])
+        return mean, trace, (rows, sum(sparse_sums(rows, weights, total)[:2]))
     n = X.shape[0]
     size = _copied_rows(X.shape[1])
     blocks = [slice(i, min(i + size, n)) for i in range(0, n, size)]

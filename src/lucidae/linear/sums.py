@@ -41,8 +41,8 @@ class RowSums(NamedTuple):
     ----------
     weight : float
         Sum of the weights of the rows.
-    mean : ndarray of shape (m,)
-        Mean of the rows.
+    center, offset : ndarray of shape (m,)
+        Two vectors whose sum is the mean of the rows, more accurately than one vector.
     squares : ndarray of shape (m,)
         For each feature, the weighted sum of its squared deviations from its mean.
     full : ndarray of bool of shape (m,)
@@ -52,7 +52,8 @@ class RowSums(NamedTuple):
     """
 
     weight: float
-    mean: Vector
+    center: Vector
+    offset: Vector
     squares: Vector
     full: Vector
     peak: float
@@ -64,11 +65,13 @@ class RowsPass(ColumnLeaf):
     @staticmethod
     def merge(one: RowSums, other: RowSums) -> RowSums:
         """Return the sums of the rows of both together (Chan et al. 1983)."""
-        weight, shift = one.weight + other.weight, other.mean - one.mean
+        weight = one.weight + other.weight
+        shift = (other.center - one.center) + (other.offset - one.offset)
         between = shift * shift * (one.weight * (other.weight / weight))
         return RowSums(
             weight,
-            one.mean + shift * (other.weight / weight),
+            one.center,
+            one.offset + shift * (other.weight / weight),
             one.squares + other.squares + between,
             one.full & other.full,
             max(one.peak, other.peak),
@@ -79,7 +82,8 @@ class RowsPass(ColumnLeaf):
         """Return the sums of rows whose columns are divided into several parts."""
         return RowSums(
             parts[0].weight,
-            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.center for part in parts]),
+            np.concatenate([part.offset for part in parts]),
             np.concatenate([part.squares for part in parts]),
             np.concatenate([part.full for part in parts]),
             max(part.peak for part in parts),
@@ -112,9 +116,9 @@ def _dense(rows: Any, weights: Any) -> RowSums:
     # The mean of the deviations from a first mean corrects its rounding error.
     rest = (shares @ deviations) / total
     squares = shares @ (deviations * deviations) - total * rest * rest
-    m = int(rows.shape[1])
-    peak = largest(rows)
-    return RowSums(total, to_numpy(first + rest), to_numpy(squares), np.ones(m, bool), peak)
+    full = np.ones(int(rows.shape[1]), bool)
+    first, rest, squares = (to_numpy(part) for part in (first, rest, squares))
+    return RowSums(total, first, rest, squares, full, largest(rows))
 
 
 def _sparse(rows: Any, weights: Any) -> RowSums:
@@ -122,8 +126,10 @@ def _sparse(rows: Any, weights: Any) -> RowSums:
     return RowSums(total, *sparse_sums(rows, weights, total), largest(rows.data))
 
 
-def sparse_sums(X: Any, weights: Vector | None, total: float) -> tuple[Vector, Vector, Vector]:
-    """Return the mean (m,), the sums of squares about it (m,), and which columns have no zeros.
+def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vector, Vector]:
+    """Return the mean, the sums of squares about it, and which columns have no zeros.
+
+    The mean is the sum of the first two of four vectors (m,): it as float64, and its correction.
 
     Deviations are computed for the stored entries; the zeros of a column, whose weights sum to z,
     add −zμ to the deviations from the mean μ and zμ² to their squares.
@@ -153,7 +159,7 @@ def sparse_sums(X: Any, weights: Vector | None, total: float) -> tuple[Vector, V
     # The mean of the deviations from a first mean corrects its rounding error.
     rest = (summed(deviations) - zeros * first) / total
     squares = summed(deviations * deviations) + zeros * first * first - total * rest * rest
-    return first + rest, np.maximum(squares, 0.0), full
+    return first, rest, np.maximum(squares, 0.0), full
 
 
 class ProductSums(NamedTuple):
@@ -313,7 +319,7 @@ class BlocksCovariance:
 
     def __init__(self, passes: Passes, sums: RowSums) -> None:
         self.passes = passes
-        self.mean = sums.mean
+        self.mean = sums.center + sums.offset
         self.trace = float(np.sum(sums.squares)) / sums.weight
         self._full = sums.full
         self._unit = 1.0
