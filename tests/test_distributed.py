@@ -136,6 +136,21 @@ def test_a_worker_killed_in_mid_fit_costs_time_and_not_the_result(client, tmp_pa
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.parametrize("columns", [2500, 10_000])
+def test_many_features_on_a_cluster_that_shows_its_progress(client, monkeypatch, capsys, columns):
+    monkeypatch.setattr("lucidae.linear.batches.LOADED_BYTES", 2**16)
+    monkeypatch.setattr("lucidae.data.passes.DELAY", 0.0)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, 20)) * 2.0 ** -np.arange(20) + 1
+    X, places = np.zeros((200, 10_000)), np.arange(20) * 497
+    X[:, places] = rows
+    model = LinearAutoencoder(3, verbose=True).fit(da.from_array(X, chunks=(50, columns)))
+    expected = LinearAutoencoder(3).fit(rows)
+    assert_allclose(model.components_[:, places], expected.components_, atol=1e-10)
+    assert model.certificate_.holds
+    assert "of 200 rows" in capsys.readouterr().err
+
+
 @pytest.fixture(params=["threads", "cluster"])
 def scheduler(request):
     """Compute on the threads of this process, or on the cluster."""
