@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice, repeat
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from lucidae.data.blocks import (
     BLOCK_BYTES,
     RowBlock,
     RowBlocks,
+    RowQueue,
     concatenated,
     float_reference,
     floating_rows,
@@ -41,6 +43,9 @@ __all__ = ["DaskAligned", "DaskBlocks", "dask_of_file"]
 
 FAN_IN = 8
 """Number of summaries that one task joins."""
+
+WAVE = 128
+"""Number of chunks that are computed at a time if their targets or weights are read here."""
 
 IN_CHUNK = "a chunk of {} (its rows are counted in the chunk)"
 """What messages call rows whose number in the whole data is not known."""
@@ -190,9 +195,12 @@ class DaskAligned(AlignedBlocks):
             # once.
             held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
             known = (self.rows.name, self.rows.dtype, topic)
-            parts = [summary(held, *known, *chunk) for chunk in self._chunks()]
-            (found,) = _computed([_tree(parts, combine)])
-            return found
+            chunks, size = self._chunks(), WAVE if self._reads_beside() else None
+            found = []
+            while wave := list(islice(chunks, size)):
+                parts = [summary(held, *known, *chunk) for chunk in wave]
+                found += _computed([_tree(parts, combine)])
+            return _joined(combine, found)
 
     def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
         """Return the summary of chunks that divide the rows and the columns.
@@ -232,23 +240,31 @@ class DaskAligned(AlignedBlocks):
         for index, (x, y, w) in enumerate(zip(rows, targets, weights, strict=True)):
             yield x, y, w, index, starts[index], self.rows.n_features
 
-    def _beside(self, other: RowBlocks | float | None) -> list[Any]:
-        """Return the parts of targets or weights that belong to each chunk of X."""
+    def _reads_beside(self) -> bool:
+        """Whether targets or weights are read in this process, block by block."""
+        return any(
+            isinstance(other, RowBlocks)
+            and not isinstance(other, DaskBlocks)
+            and not isinstance(getattr(other, "array", None), np.ndarray)
+            for other in (self.targets, self.weights)
+        )
+
+    def _beside(self, other: RowBlocks | float | None) -> Iterator[Any]:
+        """Yield the parts of targets or weights that belong to each chunk of X."""
         parts = self.rows.parts()
         if not isinstance(other, RowBlocks):
-            return [other] * len(parts)
+            return repeat(other, len(parts))
         lengths = row_lengths(self.rows.collection)
         if isinstance(other, DaskBlocks):
-            return self._dask_beside(other, lengths)
+            return iter(self._dask_beside(other, lengths))
         if lengths is None:
             lengths = tuple(n_rows for n_rows, _ in _measured(parts))
-        values = to_numpy(concatenated(list(other)))
-        if len(values) != sum(lengths):
+        if other.n_rows is not None and other.n_rows != sum(lengths):
             raise ValueError(
-                f"{other.name} has {len(values)} rows, but X has {sum(lengths)} rows: give one row "
-                "of it for each row of X."
+                f"{other.name} has {other.n_rows} rows, but X has {sum(lengths)} rows: give one "
+                "row of it for each row of X."
             )
-        return np.split(values[:, 0] if other.flat else values, np.cumsum(lengths)[:-1])
+        return _taken(other, lengths)
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
         theirs = row_lengths(other.collection)
@@ -266,6 +282,15 @@ class DaskAligned(AlignedBlocks):
                 "and not all their lengths are known: call compute_chunk_sizes on both first."
             )
         return parts
+
+
+def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
+    """Yield targets or weights, as many rows at a time as the chunks of X have."""
+    queue = RowQueue(other)
+    for length in lengths:
+        rows = to_numpy(queue.take(length)) if length else np.empty((0, other.n_features))
+        yield rows[:, 0] if other.flat else rows
+    queue.finish()
 
 
 def _measured(parts: list[Any]) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ __all__ = [
     "ReadInterrupted",
     "by_blocks",
     "fold",
+    "given_moment",
     "read_moment",
     "rows_or_moment",
     "store_features",
@@ -307,6 +308,17 @@ def rows_or_moment(X: Any, sample_weight: Any) -> tuple[Any, Any]:
     data = aligned_blocks(X, None, sample_weight)
     small = data.load()
     return (read_moment(data), None) if small is None else (small.rows, small.weights)
+
+
+def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:
+    """Return the moment to which an estimator is fitted without rows, and store its features."""
+    if start is None:
+        raise ValueError(
+            "batches is None, but start is None too: give rows, or the moment of all rows as start."
+        )
+    estimator.n_features_in_ = start.n_features
+    vars(estimator).pop("feature_names_in_", None)
+    return start
 
 
 def store_features(estimator: Any, data: AlignedBlocks) -> None:

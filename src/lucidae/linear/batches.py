@@ -12,7 +12,7 @@ from typing import Any, Self
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
-from lucidae.data.passes import Passes
+from lucidae.data.passes import Passes, given_moment
 from lucidae.linear.methods import Options
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.sums import BlocksSource
@@ -119,7 +119,8 @@ class FitBatchesMixin:
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
             a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds.
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
@@ -132,6 +133,11 @@ class FitBatchesMixin:
             Itself.
         """
         options = self._options()
+        if batches is None:
+            moment = given_moment(self, start)
+            check_streamed(options, moment.n_features, moment)
+            self._fit_moment(options, moment, moment.center[:0])
+            return self
         data = aligned_blocks(batches, None, sample_weight)
         small = loaded_rows(data) if start is None else None
         if small is not None:

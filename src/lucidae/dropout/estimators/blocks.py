@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.data.passes import given_moment
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SgdSettings
 from lucidae.dropout.path import DropoutChoice
@@ -37,7 +38,8 @@ class AutoencoderBatchesMixin:
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
             a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds.
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
@@ -49,6 +51,10 @@ class AutoencoderBatchesMixin:
         self
         """
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        if batches is None:
+            moment = given_moment(self, start)
+            self._keep(self._unsolved(moment, moment.center[:0]))
+            return self
         data = aligned_blocks(batches, None, sample_weight)
         small = data.load() if start is None else None
         if small is not None:
