@@ -365,7 +365,22 @@ def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
     if not hasattr(opened, "shape"):
         arrays = [a for _, a in opened.arrays() if a.ndim == 2 or (flat and a.ndim == 1)]
         opened = _only(arrays, file, "zarr.open(path)[name]")
-    return ArrayBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+    return _ZarrBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+
+
+class _ZarrBlocks(ArrayBlocks):
+    """A Zarr array in a folder. Zarr reads a chunk that is not there as zeros, without an error."""
+
+    def read(self) -> Iterator[Any]:
+        """Yield slices of rows; an error at the end if chunks have been removed meanwhile."""
+        before = self.array.nchunks_initialized
+        yield from super().read()
+        after = self.array.nchunks_initialized
+        if after < before:
+            raise ValueError(
+                f"{self.name} had {before} stored chunks, but has {after} after it was read: it "
+                "has changed while it was read. Read it again when nobody writes to it."
+            )
 
 
 def _only(arrays: list[Any], file: Path, advice: str) -> Any:

@@ -99,6 +99,7 @@ class TextBlocks(RowBlocks):
         """Yield chunks of rows; missing values are NaN."""
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
+        size = self.file.stat().st_size
         with readable_text(self.file):
             for frame in self._frames(rows, self.positions):
                 if not even and has_short_rows(frame):
@@ -108,6 +109,11 @@ class TextBlocks(RowBlocks):
                 if skip < len(numbers):
                     yield numbers[skip:]
                 row, skip = row + len(numbers), max(0, skip - len(numbers))
+        if (now := self.file.stat().st_size) < size:
+            raise ValueError(
+                f"{self.name} had {size} bytes, but has {now} after it was read: it has changed "
+                "while it was read. Read it again when nobody writes to it."
+            )
 
     def numbers(self, frame: Any, row: int = 0) -> np.ndarray[Any, Any]:
         """Return the chosen columns of a parsed part of the file, which begins at a given row."""
