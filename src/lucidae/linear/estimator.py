@@ -23,6 +23,8 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.data.kinds import AlignedBlocks
+from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows
@@ -31,7 +33,8 @@ from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
 from lucidae.linear.sums import BlocksSource
-from lucidae.linear.verified_blocks import data_of
+from lucidae.linear.verified_blocks import data_of_passes
+from lucidae.linear.verified_spectrum import data_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights
 
@@ -464,7 +467,12 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        data = data_of(*checked_data(X, sample_weight), verbose=bool(self.verbose))
+        rows, weights = checked_data(X, sample_weight)
+        if isinstance(rows, AlignedBlocks):
+            with Passes(rows, bool(self.verbose)) as passes:
+                found = self._state.certify(data_of_passes(passes), type(self).__name__)
+            return self._with_changes(found)
+        data = data_of(rows, weights)
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _with_changes(self, found: Certificate) -> Certificate:

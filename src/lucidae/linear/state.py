@@ -25,8 +25,8 @@ from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.sums import BlocksSource
-from lucidae.linear.verified_blocks import data_of, data_of_passes
-from lucidae.linear.verified_spectrum import Data
+from lucidae.linear.verified_blocks import data_of_passes
+from lucidae.linear.verified_spectrum import Data, data_of
 from lucidae.moments import SecondMoment
 
 __all__ = ["LinearState"]

@@ -16,11 +16,9 @@ import scipy.sparse
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes
-from lucidae.linear import verified_spectrum
-from lucidae.linear.probe import Estimate
-from lucidae.linear.verified_spectrum import Data
+from lucidae.linear.verified_spectrum import Data, data_of
 
-__all__ = ["data_of", "data_of_passes"]
+__all__ = ["data_of_any", "data_of_passes"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -32,9 +30,7 @@ INDEPENDENT = 1e-3
 used: smaller ones would enlarge the rounding errors of the products."""
 
 
-def data_of(
-    X: Any, weights: Any = None, difference: Estimate | None = None, *, verbose: bool = False
-) -> Data:
+def data_of_any(X: Any, weights: Any = None, *, verbose: bool = False) -> Data:
     """Return the second moment of rows, of a `SecondMoment` or of blocks, as the verifier uses it.
 
     Parameters
@@ -43,14 +39,12 @@ def data_of(
         The validated rows, their moment, or rows with their weights that are read in blocks.
     weights : array of shape (n,), optional
         Weight of each row of an array; by default 1.
-    difference : Estimate, optional
-        Difference of a given `SecondMoment` to its rows, if it was measured before.
     verbose : bool, default=False
         Whether passes over blocks show their progress.
     """
     if isinstance(X, AlignedBlocks):
         return data_of_passes(Passes(X, verbose))
-    return verified_spectrum.data_of(X, weights, difference)
+    return data_of(X, weights)
 
 
 def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
