@@ -8,7 +8,7 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 
 from extras import require
-from lucidae import LinearAutoencoder, certify
+from lucidae import DropoutAutoencoder, LinearAutoencoder, SecondMoment, certify
 from lucidae.data import aligned_blocks, blocks
 from lucidae.data.passes import Passes, ReadInterrupted
 from lucidae.linear import batches, certify_weights
@@ -170,7 +170,9 @@ def test_products_of_solver_and_verifier_are_those_of_the_covariance(weighted):
     covariance = ((centred - mean).T * w) @ (centred - mean) / w.sum()
     vectors = rng.standard_normal((3, 60))
     dask_blocks = dask_sparse(X, None, 20)
-    for given in (parts(X, 40), [part.toarray() for part in parts(X, 40)], dask_blocks):
+    dense = [part.toarray() for part in parts(X, 40)]
+    tensors = [require("torch").asarray(part) for part in dense]
+    for given in (parts(X, 40), dense, tensors, dask_blocks):
         passes = Passes(aligned_blocks(given, None, w if weighted else None))
         with require("dask").config.set(scheduler="synchronous"):
             solver, verifier = BlocksSource(passes), data_of_passes(passes, vectors[:2])
@@ -314,3 +316,20 @@ def test_sums_of_parts_of_the_columns_are_those_of_all():
         parts_ = [leaf.columns(p).sums(rows[:, p], whole, None) for p in pieces]
         for found, expected in zip(leaf.joined(parts_), leaf(rows, None, None), strict=True):
             assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_moment_alone_is_fitted():
+    rows = problem()
+    moment = SecondMoment.of(rows)
+    expected = LinearAutoencoder(3).fit(rows)
+    model = LinearAutoencoder(3).fit_batches(None, start=moment)
+    assert_allclose(model.components_, expected.components_, atol=1e-12)
+    assert model.n_features_in_ == 40
+    assert model.n_samples_seen_ == 300
+    assert model.certificate_.holds
+    found = DropoutAutoencoder(3, dropout=0.2).fit_batches(None, start=moment)
+    expected = DropoutAutoencoder(3, dropout=0.2).fit(rows)
+    assert found.objective_ == pytest.approx(expected.objective_, rel=1e-12)
+    for estimator in (LinearAutoencoder(3), DropoutAutoencoder(3)):
+        with pytest.raises(ValueError, match="the moment of all rows as start"):
+            estimator.fit_batches(None)
