@@ -15,7 +15,6 @@ from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.data.blocks import RowBlock, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
-    aligned_blocks,
     in_memory,
     is_dask,
     named_rows,
@@ -32,7 +31,6 @@ __all__ = [
     "fold",
     "given_moment",
     "read_moment",
-    "rows_or_moment",
     "store_features",
 ]
 
@@ -301,13 +299,6 @@ def _progress_line(
         return f"{description}: {count} {unit}, {rate:.3g} {unit} per second"
     left = time_left((total - count) / rate if rate else 0.0)
     return f"{description}: {count} of {total} {unit}, {rate:.3g} {unit} per second, {left} left"
-
-
-def rows_or_moment(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return rows and weights if they fit into one block, else the moment of the data and None."""
-    data = aligned_blocks(X, None, sample_weight)
-    small = data.load()
-    return (read_moment(data), None) if small is None else (small.rows, small.weights)
 
 
 def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:

@@ -254,7 +254,8 @@ class LinearAutoencoder(
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
             The data: n ≥ 2 samples with m features. Files, memory maps, iterables of batches and
-            Dask collections are read in blocks: see `lucidae.data.row_blocks`.
+            Dask collections are read in blocks: see `lucidae.data.row_blocks`. With more than 8192
+            features they are read several times, for which an iterator is refused.
         y : ignored
             Accepted for scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
