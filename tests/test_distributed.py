@@ -144,6 +144,21 @@ def test_a_worker_killed_in_mid_fit_costs_time_and_not_the_result(client, tmp_pa
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.parametrize("columns", [2500, 10_000])
+def test_many_features_on_a_cluster_that_shows_its_progress(client, monkeypatch, capsys, columns):
+    monkeypatch.setattr("lucidae.linear.batches.LOADED_BYTES", 2**16)
+    monkeypatch.setattr("lucidae.data.passes.DELAY", 0.0)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, 20)) * 2.0 ** -np.arange(20) + 1
+    X, places = np.zeros((200, 10_000)), np.arange(20) * 497
+    X[:, places] = rows
+    model = LinearAutoencoder(3, verbose=True).fit(da.from_array(X, chunks=(50, columns)))
+    expected = LinearAutoencoder(3).fit(rows)
+    assert_allclose(model.components_[:, places], expected.components_, atol=1e-10)
+    assert model.certificate_.holds
+    assert "of 200 rows" in capsys.readouterr().err
+
+
 @pytest.fixture(params=["threads", "cluster"])
 def scheduler(request):
     """Compute on the threads of this process, or on the cluster."""
@@ -324,3 +339,27 @@ def test_other_shapes_are_refused():
         LinearAutoencoder(2).fit(da.zeros((4, 3, 2)))
     with pytest.raises(ValueError, match="y has 5 rows, but X has 3000 rows"):
         DropoutRegressor().fit(da.ones((3000, 20), chunks=(500, 20)), np.ones(5))
+
+
+def test_targets_beside_dask_rows_are_read_in_waves(monkeypatch, tmp_path):
+    monkeypatch.setattr("lucidae.data.dask_blocks.WAVE", 3)
+    X = spread_rows()
+    y = X @ np.arange(20.0)
+    np.save(tmp_path / "y.npy", y)
+    expected = DropoutRegressor(dropout=0.2).fit(X, y)
+    held, rows = [], da.from_array(X, chunks=(200, 7))
+
+    def batches():
+        for start in range(0, 3000, 150):
+            held.append(start)
+            yield y[start : start + 150]
+
+    with dask.config.set(scheduler="threads"):
+        for targets in (tmp_path / "y.npy", batches(), batches):
+            model = DropoutRegressor(dropout=0.2).fit(rows, targets)
+            assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+        with pytest.raises(ValueError, match="y has fewer rows than X"):
+            DropoutRegressor(dropout=0.2).fit(rows, (part for part in [y[:100], y[100:500]]))
+        with pytest.raises(ValueError, match="y has more rows than X"):
+            DropoutRegressor(dropout=0.2).fit(rows[:2500], batches())
+    assert held

@@ -171,7 +171,8 @@ def test_a_scheduler_reads_text_by_the_same_rules(run, rows, never_loaded, kind)
 
 
 @pytest.mark.parametrize(
-    "arguments", [("dropout", "rows.csv", "--target", "a"), ("linear", "a.npz")]
+    "arguments",
+    [("dropout", "rows.csv", "--target", "a", "--dropout", "cv"), ("linear", "a.npz")],
 )
 def test_what_a_cluster_does_not_read_is_refused(run, rows, monkeypatch, arguments):
     np.savez("a.npz", X=rows)
@@ -179,3 +180,104 @@ def test_what_a_cluster_does_not_read_is_refused(run, rows, monkeypatch, argumen
     code, _, err = run("fit", *arguments, "--scheduler", "tcp://127.0.0.1:1")
     assert code == 2
     assert "leave out --scheduler" in err
+
+
+def as_file(name, rows):
+    """Return the name of a file with the rows, whose target is a column or the last one."""
+    if name == "rows.h5":
+        with require("h5py").File(name, "w") as file:
+            file["rows"] = rows
+    return name
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("rows.parquet", "c"),
+        ("rows.csv", "c"),
+        ("rows.csv", "2"),
+        ("rows.npy", "2"),
+        ("rows.h5", "2"),
+    ],
+)
+def test_targets_of_large_files_are_streamed(run, rows, never_loaded, name, target):
+    as_file(name, rows)
+    options = ["--dropout", "0.3", "--target", target]
+    code, out, err = run("fit", "dropout", name, *options)
+    assert code == 0, err
+    assert "optim" in out
+    X, y = np.delete(rows, 2, axis=1), rows[:, 2]
+    expected = lucidae.DropoutRegressor(dropout=0.3, random_state=0).fit(X, y)
+    model = lucidae.load("rows-dropout-model.npz")
+    assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+    assert not model.verbose
+    assert len(list(Path().glob("rows-dropout-*"))) == 3
+
+
+def test_targets_in_a_second_file_are_streamed(run, rows, never_loaded):
+    y = rows @ np.arange(6.0)
+    np.save("y.npy", y)
+    code, _, err = run("fit", "dropout", "rows.parquet", "--dropout", "0.3", "--target", "y.npy")
+    assert code == 0, err
+    expected = lucidae.DropoutRegressor(dropout=0.3).fit(rows, y)
+    found = lucidae.load("rows-dropout-model.npz").coef_
+    assert_allclose(np.ravel(found), expected.coef_, atol=1e-10)
+
+
+def test_columns_of_text_are_no_targets(run, rows):
+    frame = pandas.read_parquet("rows.parquet").assign(word="text")
+    frame.to_parquet("rows.parquet")
+    code, _, err = run("fit", "dropout", "rows.parquet", "--target", "word")
+    assert code == 2
+    assert "no numeric column 'word'" in err
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.npy"])
+def test_a_scheduler_computes_a_regression(run, rows, never_loaded, name):
+    distributed = require("distributed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster:
+            address = ["--scheduler", cluster.scheduler_address]
+            code, _, err = run("fit", "dropout", name, "--target", "2", *address)
+    assert code == 0, err
+    expected = lucidae.DropoutRegressor(dropout=0.5).fit(np.delete(rows, 2, axis=1), rows[:, 2])
+    assert_allclose(lucidae.load("rows-dropout-model.npz").coef_, expected.coef_, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [[], ["--target", "c"], ["--standardize"]])
+def test_the_report_reads_a_large_file_once(run, rows, monkeypatch, options):
+    require("matplotlib")
+
+    def refuse(*_):
+        raise AssertionError("the file was loaded")
+
+    monkeypatch.setattr("lucidae.cli.files.read_table", refuse)
+    monkeypatch.setattr("lucidae.cli.streams.SAMPLED_BYTES", 2**14)
+    passes, blocks_of = [], lucidae.data.files.ParquetBlocks.read
+
+    def counted(self):
+        passes.append(1)
+        return blocks_of(self)
+
+    monkeypatch.setattr("lucidae.data.files.ParquetBlocks.read", counted)
+    code, _, err = run("report", "rows.parquet", "--out", "page.html", *options)
+    assert code == 0, err
+    page = Path("page.html").read_text()
+    assert "3,000" in page
+    assert "evenly spaced" in page
+    assert len(passes) == 1
+
+
+def test_samples_are_evenly_spaced():
+    from lucidae.cli.streams import _Sample
+
+    sample = _Sample(10)
+    for start in range(0, 100, 7):
+        sample.add(np.arange(start, min(start + 7, 100))[:, None])
+    steps = np.diff(sample.rows[:, 0])
+    assert 5 <= len(sample.rows) <= 10
+    assert np.all(steps == steps[0])
+    assert sample.rows[0, 0] == 0

@@ -1,6 +1,7 @@
 """Bad data: one sentence that names the block and the row, and an estimator left as it was."""
 
 import os
+import shutil
 import threading
 
 import numpy as np
@@ -351,3 +352,20 @@ def test_progress_of_dask_chunks_is_shown(monkeypatch, capsys, small_blocks):
     LinearAutoencoder(2, verbose=True).fit(chunks)
     assert "of 4000 rows" in capsys.readouterr().err
     assert threading.active_count() < 50
+
+
+def test_text_and_zarr_that_shrink_while_they_are_read_are_one_sentence(tmp_path, small_blocks):
+    X = np.random.default_rng(0).standard_normal((20_000, 4))
+    pandas, zarr = require("pandas"), require("zarr")
+    pandas.DataFrame(X, columns=list("abcd")).to_csv(tmp_path / "x.csv", index=False)
+    zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(500, 4))
+    for name in ("x.csv", "x.zarr"):
+        blocks_of_rows = iter(row_blocks(tmp_path / name))
+        next(blocks_of_rows)
+        if name == "x.csv":
+            os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 2)
+        else:
+            shutil.rmtree(tmp_path / name / "c" / "30")
+        with pytest.raises(ValueError, match="has changed while it was read") as error:
+            list(blocks_of_rows)
+        assert "\n" not in str(error.value)

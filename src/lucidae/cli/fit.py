@@ -36,8 +36,9 @@ from lucidae.cli.files import (
     read_noted,
     reading_options,
 )
-from lucidae.cli.streams import Scheduler, cluster, streamed_table
+from lucidae.cli.streams import Scheduler, SplitRows, cluster, is_large, streamed_table
 from lucidae.data import loaded
+from lucidae.data.files import FILES, blocks_of_file
 from lucidae.io.models import Source, save_from
 from lucidae.io.sheets import Sheet, sheet_path, write_sheet
 from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
@@ -195,8 +196,9 @@ def dropout(
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
     probability = dropout_of(rate, bool(target))
     model = kind(components, dropout=probability, solver=solver, random_state=seed)
+    rows_needed = isinstance(probability, str) or solver == "sgd"
     with cluster(scheduler):
-        complete(model, job, job.read(scheduler))
+        complete(model, job, job.read(scheduler, rows_needed=rows_needed))
 
 
 @fit.command()
@@ -269,8 +271,12 @@ class Job:
         targets = self.options.targets
         if len(targets) != 1 or Path(targets[0]).suffix.lower() not in SUFFIXES:
             return None
-        every = read_table(self.file, replace(self.options, columns=(), targets=()))
-        return None if targets[0] in every.columns else Path(targets[0])
+        plain = replace(self.options, columns=(), targets=())
+        if self.file.exists() and self.file.suffix.lower() in FILES and is_large(self.file):
+            columns: Any = blocks_of_file(self.file, options=plain).feature_names or ()
+        else:
+            columns = read_table(self.file, plain).columns
+        return None if targets[0] in columns else Path(targets[0])
 
     @property
     def model_path(self) -> Path:
@@ -281,9 +287,19 @@ class Job:
         """Return the path, without its suffix, of the output table `what`, such as "codes"."""
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
-    def read(self, scheduler: str | None) -> Table:
-        """Return the table with its responses; a large one without responses is read in blocks."""
-        table = streamed_table(self.file, scheduler, self.options)
+    def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Table:
+        """Return the table with its responses; a large one is read in blocks.
+
+        If the rows themselves are needed (`rows_needed`), the table is loaded.
+        """
+        if rows_needed and scheduler is not None:
+            raise ValueError(
+                f"--scheduler {scheduler} was given, but cross-validation and sgd need all rows in "
+                "memory: leave out --scheduler, or give a number as --dropout."
+            )
+        table = None
+        if not rows_needed:
+            table = streamed_table(self.file, scheduler, self.options, self.target_file)
         if table is None:
             return self.read_with_targets()
         if table.reading:
@@ -320,16 +336,20 @@ def complete(model: Any, job: Job, table: Table) -> None:
 
     If an output file exists that must not be replaced, an error is raised before the fit.
     """
-    job.check_outputs(("codes",) if table.target is None else ("predictions", "coefficients"))
+    job.check_outputs(("predictions", "coefficients") if table.target_names else ("codes",))
     y = table.target
-    if y is not None and y.shape[1] == 1:
+    if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
     streamed = not isinstance(table.values, np.ndarray)
     if streamed:
         model.set_params(verbose=True)  # its progress bar replaces the spinner
     title = f"Fitting {type(model).__name__} to {table.name}"
     with nullcontext() if streamed else spinner(title), printed_warnings():
-        model.fit(table.values, y)
+        rows: Any = table.values
+        if isinstance(rows, SplitRows):
+            model.fit_batches(rows)
+        else:
+            model.fit(rows, y)
         # The certificate of a streamed fit is that of its moment: the file is not read again.
         certificate = certify(model) if streamed else certify(model, table.values, y)
         sheets = sheets_of(model, table)
@@ -356,10 +376,12 @@ def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
 
     They are "codes" if the table has no target, otherwise "predictions" and "coefficients".
     """
-    if table.target is None:
+    if not table.target_names:
         names = tuple(map(str, model.get_feature_names_out()))
         return {"codes": Sheet(loaded(model.transform(table.values)), names)}
-    predictions = model.predict(table.values).reshape(len(table.values), -1)
+    rows: Any = table.values
+    rows = rows.rows() if isinstance(rows, SplitRows) else rows
+    predictions = np.asarray(loaded(model.predict(rows))).reshape(-1, len(table.target_names))
     columns, values = table.target_names, np.atleast_2d(model.coef_).T
     if isinstance(model, SparseVAE):
         chosen = np.isin(np.arange(len(values)), model.support_)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from sklearn.preprocessing import StandardScaler
 
-from lucidae.cli.console import print_written, progress_bar
+from lucidae.cli.console import note, print_written, progress_bar
 from lucidae.cli.files import (
     Columns,
     Decimal,
@@ -19,6 +17,7 @@ from lucidae.cli.files import (
     read_noted,
     reading_options,
 )
+from lucidae.cli.streams import standardized, summarised_table
 from lucidae.datasets import load_digits
 from lucidae.io.tables import Table
 
@@ -63,9 +62,13 @@ def report(
             )
         table = _digits().with_target(target) if target else _digits()
     else:
-        table = read_noted(file, reading_options(header, columns, decimal, target))
+        options = reading_options(header, columns, decimal, target)
+        summary = summarised_table(file, options)
+        table = read_noted(file, options) if summary is None else summary
+        if summary is not None and summary.reading:
+            note(summary.reading)
     if standardize:
-        table = replace(table, values=StandardScaler().fit_transform(table.values))
+        table = standardized(table)
     with progress_bar("Starting") as show:
         page = write_report(table, out, progress=show)
     print_written(page)

@@ -1,19 +1,33 @@
-"""Large files and Dask clusters for `lucidae fit` (extra `cli`)."""
+"""Large files and Dask clusters for `lucidae fit` and `lucidae report` (extra `cli`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from sklearn.preprocessing import StandardScaler
 
-from lucidae.data import blocks, row_blocks
+from lucidae.data import RowBlocks, blocks, row_blocks
 from lucidae.data.files import FILES, blocks_of_file
-from lucidae.io.tables import ReadOptions, Table, default_names
+from lucidae.data.kinds import AlignedBlocks, named_rows
+from lucidae.data.passes import fold
+from lucidae.io.tables import ReadOptions, Table, default_names, positions, read_target
+from lucidae.moments import SecondMoment
 
-__all__ = ["Scheduler", "cluster", "streamed_table"]
+__all__ = [
+    "Scheduler",
+    "SplitRows",
+    "cluster",
+    "is_large",
+    "standardized",
+    "streamed_table",
+    "summarised_table",
+]
 
 SECONDS = 5
 """Seconds after which a scheduler that does not answer is given up."""
@@ -57,28 +71,191 @@ def cluster(address: str | None) -> Iterator[None]:
         yield
 
 
-def streamed_table(file: Path, scheduler: str | None, options: ReadOptions) -> Table | None:
+class SplitRows:
+    """Rows of a file, divided into features and targets: an iterable of batches (rows, targets).
+
+    Parameters
+    ----------
+    data : RowBlocks
+        Rows of features and targets.
+    targets : list of int
+        Positions of the targets in these rows; the other columns are features.
+    """
+
+    def __init__(self, data: RowBlocks, targets: list[int]) -> None:
+        self.data = data
+        self.targets = targets
+        self.features = [at for at in range(data.n_features) if at not in targets]
+        names = data.feature_names
+        self.names = None if names is None else tuple(names[at] for at in self.features)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for rows in self.data:
+            targets = rows[:, self.targets]
+            vector = targets[:, 0] if len(self.targets) == 1 else targets
+            yield named_rows(rows[:, self.features], self.names), vector
+
+    def rows(self) -> Iterator[Any]:
+        """Yield the features alone."""
+        return (rows for rows, _ in self)
+
+
+def streamed_table(
+    file: Path, scheduler: str | None, options: ReadOptions, second: Path | None = None
+) -> Table | None:
     """Return a table whose values are read in blocks, or by Dask if there is a scheduler.
 
-    The result is None for a file that is smaller than one block or has another format, and for a
-    table with targets: such tables are loaded. HDF5 and Zarr are read in blocks whatever their
-    size.
+    None for a file that is smaller than one block or has another format: it is loaded. HDF5 and
+    Zarr are read in blocks whatever their size. If there are targets in columns of the file, the
+    values are `SplitRows`, or the targets are another Dask collection.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    scheduler : str or None
+        Address of a Dask scheduler.
+    options : ReadOptions
+        The columns and targets to read.
+    second : Path, optional
+        A file of targets, instead of columns of the first.
     """
-    streams = file.suffix.lower() in FILES and not options.targets
+    streams = file.suffix.lower() in FILES
     if scheduler is not None and not streams:
         raise ValueError(
-            f"--scheduler {scheduler} was given, but a Dask cluster reads files without --target "
-            f"that end in {', '.join(sorted(FILES))}: leave out --scheduler."
+            f"--scheduler {scheduler} was given, but a Dask cluster reads files that end in "
+            f"{', '.join(sorted(FILES))}: leave out --scheduler."
         )
-    if not streams or not file.exists() or (scheduler is None and not _is_large(file)):
+    if not streams or not file.exists() or (scheduler is None and not is_large(file)):
         return None
+    if second is not None:
+        return _with_second(_table(file, scheduler, replace(options, targets=())), second, options)
+    return _table(file, scheduler, options)
+
+
+def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
     data: Any = blocks_of_file(file, options=options)
+    names = data.feature_names or default_names(data.n_features)
+    targets = _target_positions(data, names, options, file.name)
+    features = [at for at in range(len(names)) if at not in targets]
+    if not features:
+        raise ValueError(
+            f"Every column of {file.name!r} was given as a target, so that no feature is left; "
+            "give fewer targets."
+        )
+    values: Any = SplitRows(data, targets) if targets else data
+    target: Any = None
+    if scheduler is not None:
+        values = _on_cluster(file, options)
+        if targets:
+            values, target = _parts(values, features, targets)
     return Table(
         file.name,
-        data if scheduler is None else _on_cluster(file, options),
-        data.feature_names or default_names(data.n_features),
+        values,
+        tuple(names[at] for at in features),
         left_out=getattr(data, "left_out", {}),
         header=getattr(data, "header", ""),
+        target=target,
+        target_names=tuple(names[at] for at in targets),
+    )
+
+
+def _target_positions(data: Any, names: Any, options: ReadOptions, file: str) -> list[int]:
+    """Return the positions of the targets among the columns that are read."""
+    every = getattr(data, "all_names", names)
+    found = [every[at] for at in positions(options.targets, every, file)]
+    for name in found:
+        if name not in names:
+            why = getattr(data, "left_out", {}).get(name, "it is left out")
+            raise ValueError(f"{file!r} has no numeric column {name!r}: {why}.")
+    return [at for at, name in enumerate(names) if name in found]
+
+
+def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, Any]:
+    """Return the features and the targets of a Dask collection."""
+    if hasattr(values, "columns"):
+        names = list(values.columns)
+        chosen = [names[at] for at in targets]
+        y = values[chosen[0]] if len(targets) == 1 else values[chosen]
+        return values[[names[at] for at in features]], y
+    y = values[:, targets[0]] if len(targets) == 1 else values[:, targets]
+    return values[:, features], y
+
+
+def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
+    """Return a table with the targets of a second file, which are read in blocks too."""
+    if second.suffix.lower() in FILES:
+        options = replace(options, columns=(), targets=())
+        data: Any = blocks_of_file(second, flat=True, options=options)
+        names = data.feature_names or default_names(data.n_features)
+        return replace(table, target=data, target_names=tuple(names))
+    responses = read_target(second, replace(options, columns=(), targets=()))
+    values = responses.values[:, 0] if responses.values.shape[1] == 1 else responses.values
+    return replace(table, target=values, target_names=responses.columns)
+
+
+SAMPLED_BYTES = 2**25
+"""Largest size of the sample of rows of a large file."""
+
+
+class _Sample:
+    """Evenly spaced rows of data of unknown length: every second one is dropped when it is full."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.step, self.seen = most, 1, 0
+        self.rows: Any = None
+
+    def add(self, rows: Any) -> None:
+        """Add those rows of a block whose number is a multiple of the step."""
+        fresh = rows[-self.seen % self.step :: self.step]
+        self.seen += len(rows)
+        self.rows = fresh.copy() if self.rows is None else np.concatenate([self.rows, fresh])
+        while len(self.rows) > self.most:
+            self.rows, self.step = self.rows[::2], 2 * self.step
+
+
+def summarised_table(file: Path, options: ReadOptions) -> Table | None:
+    """Return the moment and a sample of the rows of a large file, which is read once.
+
+    None for a file that is smaller than one block or has another format.
+    """
+    if file.suffix.lower() not in FILES or not file.exists() or not is_large(file):
+        return None
+    data: Any = blocks_of_file(file, options=options)
+    table = _table(file, None, options)
+    names = data.feature_names or default_names(data.n_features)
+    targets = [at for at, name in enumerate(names) if name in table.target_names]
+    features = [at for at in range(len(names)) if at not in targets]
+    sample = _Sample(max(2, SAMPLED_BYTES // (8 * data.n_features)))
+
+    def leaf(rows: Any, _targets: Any, _weights: Any) -> SecondMoment:
+        sample.add(rows)
+        if not np.all(np.isfinite(rows[:, targets])):
+            raise ValueError("a target is not a finite number")
+        return SecondMoment.of(rows[:, features])
+
+    moment = fold(AlignedBlocks(data, None, None), leaf, SecondMoment.merge, verbose=True)
+    return replace(
+        table,
+        values=sample.rows[:, features],
+        target=sample.rows[:, targets] if targets else None,
+        moment=moment,
+    )
+
+
+def standardized(table: Table) -> Table:
+    """Return a table whose columns have mean zero and variance one; constant ones stay as are."""
+    if table.moment is None:
+        return replace(table, values=StandardScaler().fit_transform(table.values))
+    moment = table.moment
+    deviations = np.sqrt(np.diag(moment.covariance))
+    scale = np.where(deviations > 0.0, deviations, 1.0)
+    squares = moment.weight * moment.covariance / np.outer(scale, scale)
+    zero = 0.0 * moment.mean
+    return replace(
+        table,
+        values=(table.values - moment.mean) / scale,
+        moment=SecondMoment(moment.weight, squares, zero, zero),
     )
 
 
@@ -88,8 +265,8 @@ def _on_cluster(file: Path, options: ReadOptions) -> Any:
     return dask_of_file(file, options)
 
 
-def _is_large(file: Path) -> bool:
-    """Tell whether a file is read in blocks: it has more rows than one block, or is HDF5 or Zarr.
+def is_large(file: Path) -> bool:
+    """Tell whether a file has more rows than one block, or a format that is not loaded.
 
     The rows of a text file are not counted; its size in bytes decides.
     """

@@ -6,7 +6,6 @@ from lucidae.data.passes import (
     ReadInterrupted,
     by_blocks,
     read_moment,
-    rows_or_moment,
     store_features,
 )
 
@@ -20,6 +19,5 @@ __all__ = [
     "loaded",
     "read_moment",
     "row_blocks",
-    "rows_or_moment",
     "store_features",
 ]

@@ -45,6 +45,8 @@ class RowBlock(NamedTuple):
     ends : tuple of int
         Where the block was joined from several small ones, the number of its rows up to the end of
         each of them.
+    first_column : int
+        Number of the block's first column, where it has only some of the columns.
     """
 
     rows: Any
@@ -53,6 +55,7 @@ class RowBlock(NamedTuple):
     number: int
     first_row: int
     ends: tuple[int, ...] = ()
+    first_column: int = 0
 
     def number_of(self, row: int) -> int:
         """Return the number of the original block that contains a row of this joined block.
@@ -124,10 +127,19 @@ class RowBlocks(ABC):
         return None if self.n_rows is None else self.n_rows - self.first_row
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the blocks are known not to be sparse, before they are read."""
+        return False
+
+    @property
     def rows_per_block(self) -> int:
-        """Number of rows in a block of about 32 MiB (`BLOCK_BYTES`)."""
-        itemsize = np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
-        return max(1, BLOCK_BYTES // (self.n_features * itemsize))
+        """Number of rows in `BLOCK_BYTES`."""
+        return max(1, BLOCK_BYTES // (self.n_features * self.item_bytes))
+
+    @property
+    def item_bytes(self) -> int:
+        """Number of bytes of one number."""
+        return np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
 
     @abstractmethod
     def read(self) -> Iterator[Any]:
@@ -208,6 +220,7 @@ def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
         found = None if part is None else _first_bad_entry(part)
         if found is not None:
             row, column, value = found
+            column += block.first_column if part is block.rows else 0
             return ValueError(
                 f"{what} contains {value} in block {block.number_of(row)}, row "
                 f"{block.first_row + row}, column {column} (all counted from 0). "
@@ -290,6 +303,11 @@ class ArrayBlocks(RowBlocks):
         )
         self.array = array.tocsr() if scipy.sparse.issparse(array) else array
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether the array is not sparse."""
+        return not scipy.sparse.issparse(self.array)
+
     def read(self) -> Iterator[Any]:
         """Yield slices of rows whose ends are also ends of the chunks in which they are stored."""
         assert self.n_rows is not None, "an array has a shape"
@@ -337,6 +355,15 @@ def column_names(array: Any) -> tuple[str, ...] | None:
     columns = getattr(array, "columns", None)
     names = () if columns is None else tuple(columns)
     return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def stored_bytes(rows: Any) -> int:
+    """Return the number of bytes of some rows, of which sparse ones store only some entries."""
+    if scipy.sparse.issparse(rows):
+        rows = rows.tocsr()
+        return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)
+    size = getattr(rows, "nbytes", None)
+    return int(np.prod(rows.shape)) * 8 if size is None else int(size)
 
 
 def concatenated(parts: list[Any]) -> Any:

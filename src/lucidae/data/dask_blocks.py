@@ -1,4 +1,4 @@
-"""Dask arrays and data frames: summaries as tree reductions, and lazy results with the same chunks.
+"""Dask arrays and data frames as blocks of rows, and their summaries as tree reductions.
 
 A block is one chunk of rows (of an array) or one partition (of a data frame). Chunks of columns are
 merged first. Everything works with the scheduler that Dask is set to: threads, processes, or the
@@ -8,12 +8,15 @@ cluster of a `distributed.Client`, which repeats the work of a lost worker.
 from __future__ import annotations
 
 import math
-import pickle
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import islice, repeat
 from numbers import Real
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask
 import dask.array as da
@@ -25,20 +28,24 @@ from lucidae.data.blocks import (
     BLOCK_BYTES,
     RowBlock,
     RowBlocks,
+    RowQueue,
     concatenated,
     float_reference,
     floating_rows,
-    located,
+    stored_bytes,
 )
 from lucidae.data.files import ParquetBlocks, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
-from lucidae.data.passes import leaf_of, shown_rows
+from lucidae.data.passes import ColumnLeaf, Shown, leaf_of
 from lucidae.moments import SecondMoment
 
-__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file", "mapped"]
+__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file"]
 
 FAN_IN = 8
 """Number of summaries that one task joins."""
+
+WAVE = 128
+"""Number of chunks that are computed at a time if their targets or weights are read here."""
 
 IN_CHUNK = "a chunk of {} (its rows are counted in the chunk)"
 """What messages call rows whose number in the whole data is not known."""
@@ -74,9 +81,9 @@ class DaskBlocks(RowBlocks):
             names = None if is_vector else tuple(collection.columns)
             reference = _frame_reference(collection)
         else:
-            collection = _one_column_chunk(collection)
+            divided, collection = collection, one_column_chunk(collection)
             width, names = 1 if is_vector else collection.shape[1], None
-            reference = _array_reference(collection)
+            reference = array_reference(collection)
         if isinstance(width, float):  # NaN: the number of columns is not known
             raise ValueError(f"{name} has an unknown number of columns: call compute_chunk_sizes.")
         known = names is not None and all(isinstance(column, str) for column in names)
@@ -84,8 +91,20 @@ class DaskBlocks(RowBlocks):
             name, width, reference, feature_names=names if known else None, flat=is_vector
         )
         self.collection = collection
+        self.divided = collection if is_frame(collection) else divided
         lengths = row_lengths(collection)
         self.n_rows = None if lengths is None else sum(lengths)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the chunks are known not to be sparse."""
+        return not is_frame(self.divided) and isinstance(self.divided._meta, np.ndarray)
+
+    @property
+    def n_column_chunks(self) -> int:
+        """Number of chunks into which the columns are divided."""
+        divided = self.divided
+        return 1 if is_frame(divided) or divided.ndim == 1 else int(divided.numblocks[1])
 
     def read(self) -> Iterator[Any]:
         """Compute one chunk after the other; all at once if they are smaller than a block."""
@@ -111,7 +130,7 @@ def row_lengths(collection: Any) -> tuple[int, ...] | None:
     return tuple(collection.chunks[0])
 
 
-def _one_column_chunk(array: Any) -> Any:
+def one_column_chunk(array: Any) -> Any:
     """Return an array in chunks of whole rows, with as many rows as before."""
     return array if array.ndim == 1 or array.numblocks[1] == 1 else array.rechunk({1: -1})
 
@@ -133,7 +152,7 @@ def _frame_reference(frame: Any) -> Array:
     return float_reference(np.float64)
 
 
-def _array_reference(array: Any) -> Array:
+def array_reference(array: Any) -> Array:
     """Return an empty array of the library and the floating type of the chunks."""
     meta = array._meta
     if scipy.sparse.issparse(meta) or not is_array(meta) or isinstance(meta, np.ndarray):
@@ -147,38 +166,70 @@ class DaskAligned(AlignedBlocks):
 
     rows: DaskBlocks
 
-    def load(self) -> LoadedRows | None:
+    def load(self, most_bytes: int | None = None) -> LoadedRows | None:
         """Return all rows if they are few, else None; an unknown number of rows is counted.
 
         Twice as many chunks are counted each time, until there are too many rows to be loaded.
         """
-        if self.rows.n_rows is None:
-            parts, count, done = self.rows.parts(), 0, 0
+        if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
+            parts, rows, size, done = self.rows.parts(), 0, 0, 0
             while done < len(parts):
-                count += sum(_counted(parts[done : 2 * done + 1]))
+                for n_rows, n_bytes in _measured(parts[done : 2 * done + 1]):
+                    rows, size = rows + n_rows, size + n_bytes
                 done = 2 * done + 1
-                if count > self.most_loaded:
+                if (rows > self.most_loaded) if most_bytes is None else (size > most_bytes):
                     return None
-            self.rows.n_rows = count
-        return super().load()
+            self.rows.n_rows = rows
+        return super().load(most_bytes)
 
-    def fold(self, leaf: Any, combine: Any, verbose: bool) -> Any:
-        """Return a summary of all chunks, such as their second moment, computed by Dask.
+    def fold(self, leaf: Any, combine: Any, shown: Shown) -> Any:
+        """Return the summary of all chunks, computed where they are and joined in a tree.
 
-        `leaf` computes the summary of one chunk, on the worker that has it; `combine` joins two
-        summaries. They are joined in a tree. `verbose` tells whether the progress is shown.
+        If the columns are divided too, a `ColumnLeaf` is computed chunk by chunk; for any other
+        leaf the chunks of whole rows are joined first.
         """
-        # As an argument, and not as the function of the tasks, the leaf travels to a worker once.
-        held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
-        name, dtype = self.rows.name, self.rows.dtype
-        parts = [summary(held, name, dtype, *chunk) for chunk in self._chunks()]
-        leaves = {part.key for part in parts}
-        join = dask.delayed(partial(_joined, combine), pure=False)
-        while len(parts) > 1:
-            parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-        with _task_progress(leaves, self.rows, verbose):
-            (found,) = dask.compute(parts[0])
-        return found
+        with _Progress(self.rows, shown) as topic:
+            if self.rows.n_column_chunks > 1 and hasattr(leaf, "columns"):
+                return self._folded_columns(leaf, combine, topic)
+            # As an argument, and not as the function of the tasks, the leaf travels to a worker
+            # once.
+            held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
+            known = (self.rows.name, self.rows.dtype, topic)
+            chunks, size = self._chunks(), WAVE if self._reads_beside() else None
+            found = []
+            while wave := list(islice(chunks, size)):
+                parts = [summary(held, *known, *chunk) for chunk in wave]
+                found += _computed([_tree(parts, combine)])
+            return _joined(combine, found)
+
+    def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
+        """Return the summary of chunks that divide the rows and the columns.
+
+        The codes of a chunk of rows are the sum of those of its columns. With them, each chunk is
+        summarised by itself, so that no whole row has to be in one place.
+        """
+        checked = dask.delayed(_checked_part, pure=False)
+        codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
+        summed = dask.delayed(_part_sums, pure=False)
+        widths = self.rows.divided.chunks[1]
+        ends = np.cumsum(widths).tolist()
+        places = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        held = [dask.delayed(leaf.columns(place), pure=False) for place in places]
+        columns: list[list[Any]] = [[] for _ in places]
+        grid = self.rows.divided.to_delayed()
+        for row, (_, _, weights, index, first_row, _) in zip(grid, self._chunks(), strict=True):
+            where = (self.rows.name, self.rows.dtype, index, first_row)
+            parts = [
+                checked(part, weights, *where, place)
+                for part, place in zip(row, places, strict=True)
+            ]
+            whole = total([codes(one, part) for one, part in zip(held, parts, strict=True)])
+            for at, part in enumerate(parts):
+                report = topic if at == 0 else None
+                first = places[at].start
+                columns[at].append(summed(held[at], part, whole, *where, first, report))
+        found = _computed([_tree(parts, combine) for parts in columns])
+        return None if found[0] is None else leaf.joined(found)
 
     def _chunks(self) -> Iterator[tuple[Any, ...]]:
         """Yield, for each chunk of rows, the arguments of the task that summarises it."""
@@ -189,22 +240,31 @@ class DaskAligned(AlignedBlocks):
         for index, (x, y, w) in enumerate(zip(rows, targets, weights, strict=True)):
             yield x, y, w, index, starts[index], self.rows.n_features
 
-    def _beside(self, other: RowBlocks | float | None) -> list[Any]:
-        """Return the parts of targets or weights that belong to each chunk of X."""
+    def _reads_beside(self) -> bool:
+        """Whether targets or weights are read in this process, block by block."""
+        return any(
+            isinstance(other, RowBlocks)
+            and not isinstance(other, DaskBlocks)
+            and not isinstance(getattr(other, "array", None), np.ndarray)
+            for other in (self.targets, self.weights)
+        )
+
+    def _beside(self, other: RowBlocks | float | None) -> Iterator[Any]:
+        """Yield the parts of targets or weights that belong to each chunk of X."""
         parts = self.rows.parts()
         if not isinstance(other, RowBlocks):
-            return [other] * len(parts)
+            return repeat(other, len(parts))
         lengths = row_lengths(self.rows.collection)
         if isinstance(other, DaskBlocks):
-            return self._dask_beside(other, lengths)
-        lengths = tuple(_counted(parts)) if lengths is None else lengths
-        values = to_numpy(concatenated(list(other)))
-        if len(values) != sum(lengths):
+            return iter(self._dask_beside(other, lengths))
+        if lengths is None:
+            lengths = tuple(n_rows for n_rows, _ in _measured(parts))
+        if other.n_rows is not None and other.n_rows != sum(lengths):
             raise ValueError(
-                f"{other.name} has {len(values)} rows, but X has {sum(lengths)} rows: give one row "
-                "of it for each row of X."
+                f"{other.name} has {other.n_rows} rows, but X has {sum(lengths)} rows: give one "
+                "row of it for each row of X."
             )
-        return np.split(values[:, 0] if other.flat else values, np.cumsum(lengths)[:-1])
+        return _taken(other, lengths)
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
         theirs = row_lengths(other.collection)
@@ -224,20 +284,47 @@ class DaskAligned(AlignedBlocks):
         return parts
 
 
-def _counted(parts: list[Any]) -> list[int]:
-    """Return the number of rows of each delayed part, which computes the parts."""
-    count = dask.delayed(_n_rows, pure=False)
-    return list(dask.compute(*[count(part) for part in parts]))
+def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
+    """Yield targets or weights, as many rows at a time as the chunks of X have."""
+    queue = RowQueue(other)
+    for length in lengths:
+        rows = to_numpy(queue.take(length)) if length else np.empty((0, other.n_features))
+        yield rows[:, 0] if other.flat else rows
+    queue.finish()
 
 
-def _n_rows(part: Any) -> int:
-    return int(part.shape[0])
+def _measured(parts: list[Any]) -> list[tuple[int, int]]:
+    """Return the numbers of rows and of bytes of each delayed part, which computes the parts."""
+    size = dask.delayed(_rows_and_bytes, pure=False)
+    return list(dask.compute(*[size(part) for part in parts]))
+
+
+def _rows_and_bytes(part: Any) -> tuple[int, int]:
+    return int(part.shape[0]), stored_bytes(part)
+
+
+def _tree(parts: list[Any], combine: Any) -> Any:
+    """Return the delayed summary of several summaries, joined in a tree."""
+    join = dask.delayed(partial(_joined, combine), pure=False)
+    while len(parts) > 1:
+        parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+    return parts[0]
+
+
+def _computed(parts: list[Any]) -> list[Any]:
+    """Compute delayed values; the vectors of a product are part of the graph, and may be large.
+
+    As a part of the graph they are not lost with a worker, as scattered data would be.
+    """
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+        return list(dask.compute(*parts))
 
 
 def _summary(
     leaf: Any,
     name: str,
     dtype: Any,
+    topic: str | None,
     raw: Any,
     targets: Any,
     weights: Any,
@@ -245,10 +332,24 @@ def _summary(
     first_row: int | None,
     n_features: int,
 ) -> Any:
-    """Return the summary of one chunk, computed by `leaf` on the worker that has the chunk.
+    """Return the summary of one chunk, on the worker that has it; None if it has no weight."""
+    rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
+    if rows is None:
+        return None
+    y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
+    if y is not None and y.shape[0] != rows.shape[0]:
+        raise ValueError(f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y.")
+    block = RowBlock(rows, y, None, index, first_row or 0)
+    block = block._replace(weights=_checked_weights(weights, block))
+    found = leaf_of(block, _called(name, first_row), leaf)
+    _report(topic, index, rows.shape[0])
+    return _on_host(found) if isinstance(found, SecondMoment) else found
 
-    The result is None if all weights of the chunk are zero.
-    """
+
+def _checked_chunk(
+    raw: Any, name: str, dtype: Any, index: int, first_row: int | None, n_features: int
+) -> Any:
+    """Return the rows of a chunk, None if it has none; an error if its columns or dtype differ."""
     rows = floating_rows(raw, name, index, first_row or 0)
     if rows is None:
         return None
@@ -258,14 +359,67 @@ def _summary(
         )
     if str(rows.dtype).rpartition(".")[2] != str(dtype).rpartition(".")[2]:
         raise ValueError(f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}.")
-    y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
-    if y is not None and y.shape[0] != rows.shape[0]:
-        raise ValueError(f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y.")
-    block = RowBlock(rows, y, None, index, first_row or 0)
-    given = np.full(rows.shape[0], float(weights)) if isinstance(weights, Real) else weights
-    block = block._replace(weights=checked_weights(given, block))
-    found = leaf_of(block, name if first_row is not None else IN_CHUNK.format(name), leaf)
-    return _on_host(found) if isinstance(found, SecondMoment) else found
+    return rows
+
+
+def _checked_weights(weights: Any, block: RowBlock) -> Any:
+    count = block.rows.shape[0]
+    given = np.full(count, float(weights)) if isinstance(weights, Real) else weights
+    return checked_weights(given, block)
+
+
+def _called(name: str, first_row: int | None) -> str:
+    """Return what messages call a chunk, whose place in the data may not be known."""
+    return name if first_row is not None else IN_CHUNK.format(name)
+
+
+def _checked_part(
+    raw: Any,
+    weights: Any,
+    name: str,
+    dtype: Any,
+    index: int,
+    first_row: int | None,
+    place: slice,
+) -> tuple[Any, Any] | None:
+    """Return some columns of a chunk of rows and its weights; None if it has no weight."""
+    rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
+    if rows is None:
+        return None
+    found = _checked_weights(weights, RowBlock(rows, None, None, index, first_row or 0))
+    if found is not None and not bool(namespace(found).any(found > 0)):
+        return None
+    return rows, found
+
+
+def _codes(leaf: ColumnLeaf, part: tuple[Any, Any] | None) -> Any:
+    return None if part is None else leaf.codes(part[0])
+
+
+def _total(parts: list[Any]) -> Any:
+    return None if parts[0] is None else sum(parts[1:], parts[0])
+
+
+def _part_sums(
+    leaf: ColumnLeaf,
+    part: tuple[Any, Any] | None,
+    codes: Any,
+    name: str,
+    _dtype: Any,
+    index: int,
+    first_row: int | None,
+    first_column: int,
+    topic: str | None,
+) -> Any:
+    """Return the summary of some columns of a chunk of rows."""
+    if part is None:
+        return None
+    block = RowBlock(part[0], None, part[1], index, first_row or 0, (), first_column)
+    found = leaf_of(
+        block, _called(name, first_row), lambda rows, _, weights: leaf.sums(rows, codes, weights)
+    )
+    _report(topic, index, part[0].shape[0])
+    return found
 
 
 def _on_host(moment: SecondMoment) -> SecondMoment:
@@ -283,46 +437,74 @@ def _joined(combine: Any, parts: list[Any]) -> Any:
     return total
 
 
-def _task_progress(leaves: set[Any], rows: DaskBlocks, verbose: bool) -> Any:
-    """Return a context that shows how many chunks are finished, if `verbose`.
+def _report(topic: str | None, index: int, n_rows: int) -> None:
+    """Tell the client that a chunk has been summarised."""
+    if topic is None:
+        return
+    if topic in _REPORTS:  # the schedulers of this process
+        _REPORTS[topic](index, n_rows)
+        return
+    distributed = sys.modules.get("distributed")
+    if distributed is not None:
+        with suppress(ValueError):  # a process that is no worker of a cluster
+            distributed.get_worker().log_event(topic, (index, n_rows))
 
-    It is for local schedulers; a cluster has its own dashboard.
+
+_REPORTS: dict[str, Any] = {}
+"""Functions that show the progress of the passes of this process, by topic."""
+
+
+class _Progress:
+    """Shows the rows of finished chunks: those of this process, and those of a cluster.
+
+    As a context it is the topic under which the tasks report, or None if nothing is shown. A chunk
+    that a cluster computes again, because a worker was lost, counts once.
     """
-    from dask.callbacks import Callback
 
-    if not verbose:
-        return Callback()
-    return _RowsDone(leaves, rows)
-
-
-class _RowsDone:
-    """Callback of Dask that shows the rows of finished chunks, for local schedulers.
-
-    A cluster shows its work on its own dashboard.
-    """
-
-    def __init__(self, leaves: set[Any], rows: DaskBlocks) -> None:
-        from dask.callbacks import Callback
-
+    def __init__(self, rows: DaskBlocks, shown: Shown) -> None:
         lengths = row_lengths(rows.collection)
-        total, unit = (len(leaves), "chunks") if lengths is None else (sum(lengths), "rows")
-        share = total / max(1, len(leaves))
-        self._shown = shown_rows(total, f"reading {unit}", True, unit)
-        self._leaves, self._share, self._done = leaves, share, 0
-        self._callback = Callback(posttask=self._after_task)
+        self._unit = "chunks" if lengths is None else "rows"
+        self._total = len(rows.parts()) if lengths is None else sum(lengths)
+        self._shown = shown
+        self._done: dict[int, int] = {}
 
-    def _after_task(self, key: Any, *_: Any) -> None:
-        if key in self._leaves:
-            self._done += 1
-            self._show(round(self._done * self._share))
+    def __enter__(self) -> str | None:
+        if not self._shown.verbose:
+            return None
+        self._rows = self._shown.rows(self._total, self._unit)
+        self._show = self._rows.__enter__()
+        self._topic = f"lucidae-{uuid4()}"
+        self._client = current_client()
+        if self._client is None:
+            _REPORTS[self._topic] = self._after
+        else:
+            self._client.subscribe_topic(self._topic, lambda event: self._after(*event[1]))
+        return self._topic
 
-    def __enter__(self) -> None:
-        self._show = self._shown.__enter__()
-        self._callback.__enter__()
+    def _after(self, index: int, n_rows: int) -> None:
+        self._done[index] = n_rows if self._unit == "rows" else 1
+        self._show(sum(self._done.values()))
 
     def __exit__(self, *error: Any) -> None:
-        self._callback.__exit__(*error)
-        self._shown.__exit__(*error)
+        if not self._shown.verbose:
+            return
+        if self._client is None:
+            _REPORTS.pop(self._topic)
+        else:
+            self._client.unsubscribe_topic(self._topic)
+        self._rows.__exit__(*error)
+
+
+def current_client() -> Any:
+    """Return the client of the cluster on which Dask computes, None if it computes here."""
+    distributed = sys.modules.get("distributed")
+    chosen = dask.config.get("scheduler", None)
+    if distributed is None or chosen not in (None, "distributed", "dask.distributed"):
+        return None
+    try:
+        return distributed.default_client()
+    except ValueError:
+        return None
 
 
 def dask_of_file(path: Any, options: Any = None) -> Any:
@@ -398,92 +580,3 @@ def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
         if sum(len(part) for part in held) >= count:
             break
     return concatenated(held)[:count]
-
-
-def mapped(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of a method as a lazy Dask collection with the same chunks of rows.
-
-    The method is one of a fitted estimator, such as `transform`. The estimator is copied, so that
-    fitting it again does not change results computed later.
-    """
-    copy = pickle.loads(pickle.dumps(estimator))
-    if is_frame(X):
-        return _mapped_frame(copy, X, method)
-    X = _one_column_chunk(X)
-    example = getattr(copy, method)(_example_rows(X))
-    example = example if is_array(example) else np.asarray(example)
-    is_matrix = example.ndim == 2
-    return da.map_blocks(
-        partial(_applied_chunk, method),
-        X,
-        dask.delayed(copy, pure=False),
-        dtype=example.dtype,
-        chunks=(X.chunks[0], (example.shape[1],)) if is_matrix else (X.chunks[0],),
-        drop_axis=None if is_matrix else 1,
-        meta=example[:0],
-    )
-
-
-def _example_rows(X: Any) -> Any:
-    """Return one row of zeros of the type of X, from which shape and dtype of results are found."""
-    if math.isnan(X.shape[1]):
-        raise ValueError("X has an unknown number of columns: call compute_chunk_sizes.")
-    meta, shape = X._meta, (1, int(X.shape[1]))
-    if scipy.sparse.issparse(meta):
-        return scipy.sparse.csr_array(shape, dtype=X.dtype)
-    return namespace(meta).zeros(shape, dtype=X.dtype)
-
-
-def _applied_chunk(method: str, rows: Any, estimator: Any, block_id: Any = None) -> Any:
-    return _applied_rows(method, rows, estimator, 0 if block_id is None else block_id[0])
-
-
-def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
-    """Return the result of one chunk; an error names the chunk and the row in it."""
-    try:
-        found = getattr(estimator, method)(rows)
-    except ValueError as error:
-        block = RowBlock(floating_rows(rows, "X", index, 0), None, None, index, 0)
-        raise located(error, block, IN_CHUNK.format("X")) from None
-    return found if is_array(found) else np.asarray(found)
-
-
-def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of a method as a Dask data frame or series with the index of X."""
-    import pandas as pd
-
-    zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))
-    zeros = zeros.astype(X._meta.dtypes.to_dict())
-    example = np.asarray(getattr(estimator, method)(zeros))
-    columns = None if example.ndim == 1 else _output_names(estimator, method, example.shape[1])
-    meta = _labelled(example[:0], pd.RangeIndex(0), columns)
-    held = dask.delayed(estimator, pure=False)
-    return X.map_partitions(partial(_applied_partition, method, columns), held, meta=meta)
-
-
-def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
-    """Return the names of the results' columns: of the codes, of the features, or numbers."""
-    if method == "transform":
-        return [str(name) for name in estimator.get_feature_names_out()]
-    names = getattr(estimator, "feature_names_in_", None)
-    if method == "inverse_transform" and names is not None:
-        return [str(name) for name in names]
-    return list(range(count))
-
-
-def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
-    import pandas as pd
-
-    if columns is None:
-        return pd.Series(np.asarray(values), index=index)
-    return pd.DataFrame(np.asarray(values), index=index, columns=columns)
-
-
-def _applied_partition(
-    method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
-) -> Any:
-    if not len(frame):
-        width = () if columns is None else (len(columns),)
-        return _labelled(np.empty((0, *width)), frame.index, columns)
-    index = 0 if partition_info is None else partition_info["number"]
-    return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)

@@ -79,8 +79,10 @@ class ChosenBlocks(RowBlocks):
         from lucidae.io.tables import default_names, positions
 
         names = default_names(data.n_features)
-        found = positions(options.columns, names, data.name.strip("'"))
+        wanted = (*options.columns, *options.targets)
+        found = positions(wanted, names, data.name.strip("'"))
         self.data, self.positions = data, list(dict.fromkeys(found))
+        self.all_names = names
         super().__init__(
             data.name,
             len(self.positions),
@@ -102,6 +104,8 @@ class RawBlocks(RowBlocks):
     the file do not count as memory of the process, and a file that becomes shorter raises an error,
     where reading its mapping would end the process.
     """
+
+    is_dense = True
 
     def __init__(
         self,
@@ -210,7 +214,7 @@ class ParquetBlocks(RowBlocks):
                 schema, n_rows = opened.schema_arrow, opened.metadata.num_rows
         except self._errors as error:
             raise ValueError(f"{name} is not a Parquet file: {_first_line(error)}.") from None
-        names, self.left_out = _chosen_fields(file.name, schema, options)
+        self.all_names, names, self.left_out = _chosen_fields(file.name, schema, options)
         single = all(schema.field(name).type == "float" for name in names)
         super().__init__(
             name,
@@ -261,8 +265,10 @@ def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
     return parquet, (pa.ArrowException, OSError)
 
 
-def _chosen_fields(file: str, schema: Any, options: Any) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the names of the columns to read, and why the others are left out."""
+def _chosen_fields(
+    file: str, schema: Any, options: Any
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
+    """Return the names of all columns, of those to read, and why the others are left out."""
     stored = (schema.pandas_metadata or {}).get("index_columns", ())
     index = [name for name in stored if isinstance(name, str)]
     named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
@@ -275,16 +281,17 @@ def _chosen_fields(file: str, schema: Any, options: Any) -> tuple[tuple[str, ...
     if options is not None and options.columns:
         from lucidae.io.tables import positions
 
-        asked = [every[at] for at in dict.fromkeys(positions(options.columns, every, file))]
+        wanted = (*options.columns, *options.targets)
+        asked = [every[at] for at in dict.fromkeys(positions(wanted, every, file))]
         for name in asked:
             if name in reasons:
                 raise ValueError(f"{file!r} has no numeric column {name!r}: {reasons[name]}.")
-        return tuple(asked), {}
+        return tuple(every), tuple(asked), {}
     numeric = [name for name in every if name not in reasons]
     if named and named[0] in numeric and len(numeric) > 1:
         numeric.remove(named[0])
         reasons[named[0]] = "it is the index of the rows"
-    return tuple(numeric), reasons
+    return tuple(every), tuple(numeric), reasons
 
 
 def _is_number(kind: Any) -> bool:
@@ -358,7 +365,22 @@ def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
     if not hasattr(opened, "shape"):
         arrays = [a for _, a in opened.arrays() if a.ndim == 2 or (flat and a.ndim == 1)]
         opened = _only(arrays, file, "zarr.open(path)[name]")
-    return ArrayBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+    return _ZarrBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+
+
+class _ZarrBlocks(ArrayBlocks):
+    """A Zarr array in a folder. Zarr reads a chunk that is not there as zeros, without an error."""
+
+    def read(self) -> Iterator[Any]:
+        """Yield slices of rows; an error at the end if chunks have been removed meanwhile."""
+        before = self.array.nchunks_initialized
+        yield from super().read()
+        after = self.array.nchunks_initialized
+        if after < before:
+            raise ValueError(
+                f"{self.name} had {before} stored chunks, but has {after} after it was read: it "
+                "has changed while it was read. Read it again when nobody writes to it."
+            )
 
 
 def _only(arrays: list[Any], file: Path, advice: str) -> Any:

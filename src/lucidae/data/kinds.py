@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from inspect import isroutine
 from itertools import chain
 from numbers import Real
 from pathlib import Path
@@ -23,6 +25,7 @@ from lucidae.data.blocks import (
     RowQueue,
     concatenated,
     refuse_bad_entries,
+    stored_bytes,
 )
 from lucidae.validation import check_number, check_weights, real_array
 
@@ -55,9 +58,24 @@ def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
         return False
     if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy"):
         return True
-    if _has_row_slices(X):
+    if _has_row_slices(X) or _is_function(X):
         return False
     return hasattr(X, "__array__") or not isinstance(X, Iterable)
+
+
+def _is_function(X: Any) -> bool:
+    """Tell whether `X` is a function, which returns a new iterator of batches when it is called."""
+    return isroutine(X) or isinstance(X, partial)
+
+
+class _Batches:
+    """The batches that a function returns: each iteration calls it again."""
+
+    def __init__(self, function: Callable[[], Iterable[Any]]) -> None:
+        self.function = function
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.function())
 
 
 def _has_row_slices(X: Any) -> bool:
@@ -80,7 +98,7 @@ def row_blocks(X: Any, name: str = "X", *, first_row: int = 0) -> RowBlocks:
     X : array-like, data frame, sparse matrix, path, iterable of batches or Dask collection
         Arrays of NumPy, torch and CuPy, memory maps, arrays of `h5py` and `zarr`, paths of
         ``.npy``, ``.csv``, ``.tsv``, ``.parquet``, ``.h5`` and ``.zarr``, generators of batches,
-        Dask arrays and data frames.
+        functions without arguments that return one, Dask arrays and data frames.
     name : str, default="X"
         What messages call the data; a file is called by its own name.
     first_row : int, default=0
@@ -136,6 +154,8 @@ def _opened(
         from lucidae.data.dask_blocks import DaskBlocks
 
         return DaskBlocks(X, name, flat=flat, first_row=first_row)
+    if _is_function(X):
+        X = _Batches(X)
     if isinstance(X, list | tuple) and not batches:
         X = np.asarray(X)
     if hasattr(X, "shape") and (in_memory(X) or _has_row_slices(X)):
@@ -220,21 +240,28 @@ class AlignedBlocks:
         """Number of rows up to which the data are loaded into memory instead of read in blocks."""
         return max(self.rows.rows_per_block, self.rows.n_features)
 
-    def load(self) -> LoadedRows | None:
+    def load(self, most_bytes: int | None = None) -> LoadedRows | None:
         """Return all rows if they fit into one block or are fewer than the columns, else None.
 
-        Fewer rows than columns take less memory than the second moment would. Blocks that were read
-        to count the rows are not read again: the next pass begins with them.
+        Fewer rows than columns take less memory than the second moment would. If `most_bytes` is
+        given, it alone decides, and sparse rows count by what they store. What was read to find out
+        how large the data are is the beginning of the next pass.
         """
         known, limit = self.rows.n_rows_to_read, self.most_loaded
+        if most_bytes is not None:
+            width = self.rows.n_features * self.rows.item_bytes
+            limit = most_bytes // width if self.rows.is_dense else sys.maxsize
         if known is not None and known > limit:
             return None
         read: list[RowBlock] = []
+        rows, size = 0, 0
         blocks = iter(self)
         for block in blocks:
             refuse_bad_entries(block, self.rows.name)
             read.append(block)
-            if sum(part.rows.shape[0] for part in read) > limit:
+            rows += int(block.rows.shape[0])
+            size += 0 if most_bytes is None else stored_bytes(block.rows)
+            if rows > limit or (most_bytes is not None and size > most_bytes):
                 self._begun = chain(read, blocks)
                 return None
         return self._joined(read)

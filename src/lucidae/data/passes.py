@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.data.blocks import RowBlock, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
-    aligned_blocks,
     in_memory,
     is_dask,
     named_rows,
@@ -24,11 +24,13 @@ from lucidae.iteration.callbacks import ProgressDisplay, display, time_left
 from lucidae.moments import SecondMoment
 
 __all__ = [
+    "ColumnLeaf",
+    "Passes",
     "ReadInterrupted",
     "by_blocks",
     "fold",
+    "given_moment",
     "read_moment",
-    "rows_or_moment",
     "store_features",
 ]
 
@@ -108,22 +110,24 @@ def fold(
     *,
     start: Any = None,
     verbose: bool = False,
+    shown: Shown | None = None,
 ) -> Any:
     """Return a summary of all blocks, such as their second moment, from one pass over the data.
 
-    `leaf` computes the summary of one block, and `combine` joins two summaries. Blocks without a
-    positive weight are left out; the result is None if there are no others. Dask computes the
-    summaries where the blocks are, and joins them in a tree.
+    Blocks without a positive weight are left out; None if there are no others. Dask computes the
+    summaries where the blocks are, and joins them in a tree. `shown` displays the progress; by
+    default a new display is made if `verbose`.
     """
+    shown = shown or Shown("reading {}", verbose)
     if hasattr(data, "fold"):
         try:
-            total = data.fold(leaf, combine, verbose)
+            total = data.fold(leaf, combine, shown)
         except KeyboardInterrupt:
             raise ReadInterrupted(start, 0) from None
         return total if start is None or total is None else combine(start, total)
     done = (start, 0)
     try:
-        with shown_rows(data.rows.n_rows_to_read, "reading rows", verbose) as show:
+        with shown.rows(data.rows.n_rows_to_read) as show:
             least = min(data.rows.rows_per_block, 2 * data.rows.n_features)
             for block in coalesced(data, least):
                 done = _after(done, block, data.rows.name, leaf, combine)
@@ -163,30 +167,131 @@ def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
         raise located(error, block, name) from None
 
 
-@contextmanager
-def shown_rows(
-    total: int | None, description: str, verbose: bool, unit: str = "rows"
-) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how many rows were read, once two seconds have passed."""
-    if not verbose:
-        yield lambda _: None
-        return
-    began, shown = time.monotonic(), list[ProgressDisplay]()
+class Shown:
+    """Shows how many rows were read, beyond the first two seconds.
 
-    def show(count: int) -> None:
-        elapsed = time.monotonic() - began
-        if elapsed < DELAY:
-            return
-        if not shown:
-            shown.append(display(description, DELAY))
-        line = _progress_line(description, count, total, elapsed, unit)
-        shown[0].show(line, count, total)
+    As a context (``with``) it keeps one display for several passes.
 
-    try:
-        yield show
-    finally:
-        for bar in shown:
-            bar.close()
+    Parameters
+    ----------
+    description : str
+        What is done, with braces in place of what is counted, such as ``"reading {}"``.
+    verbose : bool
+        Whether anything is shown.
+    """
+
+    def __init__(self, description: str, verbose: bool) -> None:
+        self.description = description
+        self.verbose = verbose
+        self._began = time.monotonic()
+        self._display: ProgressDisplay | None = None
+        self._stays = False
+
+    def __enter__(self) -> Self:
+        self._stays = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stays = False
+        self._close()
+
+    @contextmanager
+    def rows(self, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+        """Yield a function that shows how many of `total` rows were read in a pass."""
+        began, description = time.monotonic(), self.description.format(unit)
+
+        def show(count: int) -> None:
+            now = time.monotonic()
+            if not self.verbose or now - self._began < DELAY:
+                return
+            self._display = self._display or display(description, DELAY)
+            line = _progress_line(description, count, total, max(now - began, 1e-9), unit)
+            self._display.show(line, count, total)
+
+        try:
+            yield show
+        finally:
+            if not self._stays:
+                self._close()
+
+    def _close(self) -> None:
+        if self._display is not None:
+            self._display.close()
+        self._display = None
+
+
+class ColumnLeaf(ABC):
+    """Summary of a block of rows, as a tuple, whose columns may be divided into parts."""
+
+    def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
+        """Return the summary of a block with all columns."""
+        return self.sums(rows, self.codes(rows), weights)
+
+    @abstractmethod
+    def columns(self, part: slice) -> ColumnLeaf:
+        """Return the same summary for some of the columns."""
+
+    def codes(self, rows: Any) -> Any:  # noqa: ARG002
+        """Return what the columns of a part add to a sum over all columns of each row, if any."""
+        return None
+
+    @abstractmethod
+    def sums(self, rows: Any, codes: Any, weights: Any) -> Any:
+        """Return the summary of a part, given the sum of the codes of all parts."""
+
+    @staticmethod
+    @abstractmethod
+    def merge(one: Any, other: Any) -> Any:
+        """Return the summary of the rows of both."""
+
+    @classmethod
+    def merge_into(cls, one: Any, other: Any) -> Any:
+        """Return the summary of the rows of both, for which the arrays of `one` may be used."""
+        return cls.merge(one, other)
+
+    @staticmethod
+    @abstractmethod
+    def joined(parts: list[Any]) -> Any:
+        """Return the summary of all columns from those of their parts."""
+
+
+class Passes(Shown):
+    """Repeated passes over the same data, with one display of their progress.
+
+    Parameters
+    ----------
+    data : AlignedBlocks
+        The rows with their weights; they can be read more than once.
+    verbose : bool, default=False
+        Whether the progress is shown: the number of the pass, and the rows that it has read.
+    """
+
+    def __init__(self, data: AlignedBlocks, verbose: bool = False) -> None:
+        super().__init__("reading {}", verbose)
+        self.data = data
+        self.count = 0
+        self._weight: float | None = None
+
+    def total(self, leaf: ColumnLeaf) -> Any:
+        """Return the summary of all blocks in one more pass.
+
+        Its first entry is the sum of the weights, which must be the same in every pass.
+        """
+        self.count += 1
+        self.description = f"pass {self.count}, reading {{}}"
+        # A task of Dask must not change the results of others.
+        merge = leaf.merge if hasattr(self.data, "fold") else leaf.merge_into
+        found = fold(self.data, leaf, merge, shown=self)
+        if found is None:
+            raise ValueError("sample_weight sums to 0, expected a positive number.")
+        if self._weight is not None and abs(found[0] - self._weight) > 1e-9 * self._weight:
+            raise ValueError(
+                f"{self.data.rows.name} had rows of weight {self._weight:g} in the first pass over "
+                f"it, but of weight {found[0]:g} in pass {self.count}: it must not change while it "
+                "is read."
+            )
+        self._weight = float(found[0])
+        return found
 
 
 def _progress_line(
@@ -199,11 +304,15 @@ def _progress_line(
     return f"{description}: {count} of {total} {unit}, {rate:.3g} {unit} per second, {left} left"
 
 
-def rows_or_moment(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return rows and weights if they fit into one block, else their second moment and None."""
-    data = aligned_blocks(X, None, sample_weight)
-    small = data.load()
-    return (read_moment(data), None) if small is None else (small.rows, small.weights)
+def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:
+    """Return the moment to which an estimator is fitted without rows, and store its features."""
+    if start is None:
+        raise ValueError(
+            "batches is None, but start is None too: give rows, or the moment of all rows as start."
+        )
+    estimator.n_features_in_ = start.n_features
+    vars(estimator).pop("feature_names_in_", None)
+    return start
 
 
 def store_features(estimator: Any, data: AlignedBlocks) -> None:
@@ -239,7 +348,7 @@ def by_blocks(method: Method) -> Method:
         if in_memory(X):
             return method(self, X)
         if is_dask(X):
-            from lucidae.data.dask_blocks import mapped
+            from lucidae.data.dask_results import mapped
 
             return mapped(self, X, method.__name__)
         return _applied(partial(method, self), X, bool(getattr(self, "verbose", False)))
@@ -251,7 +360,7 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
     """Return the results of a method for all blocks, one after the other."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
-    with shown_rows(data.n_rows_to_read, "computing rows", verbose) as show:
+    with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:
         for block in data.blocks():
             try:
                 results.append(apply(named_rows(block.rows, data.feature_names)))

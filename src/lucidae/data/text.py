@@ -97,6 +97,15 @@ class TextBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield chunks of rows; missing values are NaN."""
+        size = self.file.stat().st_size
+        try:
+            yield from self._numbers()
+        except ValueError:
+            self._refuse_shrunk(size)
+            raise
+        self._refuse_shrunk(size)
+
+    def _numbers(self) -> Iterator[Any]:
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
         with readable_text(self.file):
@@ -108,6 +117,15 @@ class TextBlocks(RowBlocks):
                 if skip < len(numbers):
                     yield numbers[skip:]
                 row, skip = row + len(numbers), max(0, skip - len(numbers))
+
+    def _refuse_shrunk(self, size: int) -> None:
+        """Raise an error if the file has become shorter than `size` bytes."""
+        now = self.file.stat().st_size
+        if now < size:
+            raise ValueError(
+                f"{self.name} had {size} bytes, but has {now} after it was read: it has changed "
+                "while it was read. Read it again when nobody writes to it."
+            ) from None
 
     def numbers(self, frame: Any, row: int = 0) -> np.ndarray[Any, Any]:
         """Return the chosen columns of a parsed part of the file, which begins at a given row."""

@@ -116,6 +116,8 @@ class Table:
         One name per response.
     header : str
         Clause that says whether a text file has a header; empty for other files.
+    moment : SecondMoment or None
+        For a large file, the moment of all rows; `values` and `target` are then a sample of them.
 
     Examples
     --------
@@ -134,6 +136,12 @@ class Table:
     target: Matrix | None = None
     target_names: tuple[str, ...] = ()
     header: str = ""
+    moment: Any = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the data, of which `values` may be a sample."""
+        return len(self.values) if self.moment is None else round(self.moment.weight)
 
     @property
     def reading(self) -> str:

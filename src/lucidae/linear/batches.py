@@ -1,4 +1,9 @@
-"""Fit a linear autoencoder to data that are read in blocks."""
+"""Fit a linear autoencoder to data that are read in blocks.
+
+Up to 8192 features one pass computes the second moment. With more features no matrix of this size
+is formed: block Krylov iteration reads the data once for each product of some vectors with the
+second moment.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +11,59 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.data.kinds import AlignedBlocks, LoadedRows
+from lucidae.data.passes import Passes, given_moment
 from lucidae.linear.methods import Options
 from lucidae.linear.routes import EXACT_FEATURES
+from lucidae.linear.sums import BlocksSource
 from lucidae.moments import SecondMoment
 
-__all__ = ["FitBatchesMixin", "check_streamed", "draws_rows"]
+__all__ = [
+    "FitBatchesMixin",
+    "check_repeatable",
+    "check_streamed",
+    "draws_rows",
+    "loaded_rows",
+]
+
+LOADED_BYTES = 2**28
+"""Size up to which data with more than 8192 features are loaded, because they would be read many
+times: 256 mebibytes."""
 
 
 def draws_rows(options: Options, X: Any) -> bool:
-    """Tell whether a fit to `X` needs the rows themselves and not only their second moment."""
+    """Tell whether a fit to `X` needs the rows themselves, of a memory map for example.
+
+    This is so if rows are drawn in random order, or if all eigenvalues of the covariance of many
+    features are needed.
+    """
     shape: tuple[int, ...] = getattr(X, "shape", None) or ()
-    return options.reads.batches or (len(shape) == 2 and shape[1] > EXACT_FEATURES)
+    wide = len(shape) == 2 and shape[1] > EXACT_FEATURES
+    return options.reads.batches or (wide and not isinstance(options.n_components, int))
+
+
+def check_repeatable(data: AlignedBlocks) -> None:
+    """Raise a ValueError if data with many features can be read only once."""
+    if not data.repeatable:
+        raise ValueError(
+            f"X has {data.rows.n_features} features, for which the data are read several times, "
+            "but an iterator can be read only once: give a file, a list of batches (to "
+            "fit_batches), a memory map, or a function that returns a new iterator, or call "
+            "partial_fit with each batch."
+        )
+
+
+def loaded_rows(data: AlignedBlocks) -> LoadedRows | None:
+    """Return data in memory if they are small enough, else None."""
+    return data.load(LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
-    """Raise an error for arguments that cannot be fitted to data that are read once, in blocks.
-
-    `start` is the second moment of rows that were read before, or None.
-    """
+    """Refuse what cannot be fitted to data that are read in blocks."""
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
             "but X is read in blocks: use solver='exact', give an array or a memory map, or call "
-            "partial_fit with each batch."
-        )
-    if n_features > EXACT_FEATURES:
-        raise ValueError(
-            f"X has {n_features} features and is read in blocks, for which the second moment is "
-            f"formed up to {EXACT_FEATURES} features: give an array or a memory map, or call "
             "partial_fit with each batch."
         )
     if isinstance(options.n_components, int) and options.n_components > n_features:
@@ -41,10 +71,27 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
             f"n_components={options.n_components} was given, but X has {n_features} features: "
             f"expected at most {n_features}."
         )
-    if start is not None and start.n_features != n_features:
+    if n_features > EXACT_FEATURES:
+        _check_wide(options, n_features, start)
+    elif start is not None and start.n_features != n_features:
         raise ValueError(
             f"start has {start.n_features} features, but X has {n_features}: it must be the moment "
             "of earlier rows of the same data."
+        )
+
+
+def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -> None:
+    if start is not None:
+        raise ValueError(
+            f"start was given, but X has {n_features} features and is read in blocks, for which "
+            f"the second moment is formed up to {EXACT_FEATURES} features: give all rows without "
+            "start."
+        )
+    if not isinstance(options.n_components, int):
+        raise ValueError(
+            f"n_components={options.n_components!r} was given, which needs all eigenvalues of the "
+            f"covariance, but X has {n_features} features and is read in blocks, for which at most "
+            f"{EXACT_FEATURES} eigenvalues are computed. Give n_components as an integer."
         )
 
 
@@ -55,6 +102,7 @@ class FitBatchesMixin:
     fit: Any
     _options: Any
     _fit_moment: Any
+    _fit_source: Any
 
     @restored_on_failure
     def fit_batches(
@@ -63,14 +111,16 @@ class FitBatchesMixin:
         """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
 
         Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded.
+        fit into one block (32 MiB) are loaded. With more than 8192 features the second moment is
+        not formed, and the data are read once for each step of block Krylov iteration.
 
         Parameters
         ----------
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
             a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds.
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
@@ -83,12 +133,23 @@ class FitBatchesMixin:
             Itself.
         """
         options = self._options()
+        if batches is None:
+            moment = given_moment(self, start)
+            check_streamed(options, moment.n_features, moment)
+            self._fit_moment(options, moment, moment.center[:0])
+            return self
         data = aligned_blocks(batches, None, sample_weight)
-        small = data.load() if start is None else None
+        small = loaded_rows(data) if start is None else None
         if small is not None:
             self.fit(small.rows, sample_weight=small.weights)
             return self
         check_streamed(options, data.rows.n_features, start)
+        if data.rows.n_features > EXACT_FEATURES:
+            check_repeatable(data)
+            with Passes(data, bool(self.verbose)) as passes:
+                self._fit_source(options, BlocksSource(passes), data.rows.reference)
+            store_features(self, data)
+            return self
         moment = read_moment(data, start=start, verbose=bool(self.verbose))
         store_features(self, data)
         self._fit_moment(options, moment, data.rows.reference)

@@ -14,7 +14,8 @@ from lucidae.linear.attributes import mean_difference
 from lucidae.linear.certificate import check_latents, checked_data, claims
 from lucidae.linear.methods import Options
 from lucidae.linear.probe import FEWEST_ROUNDINGS
-from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.linear.verified_blocks import data_of_any
+from lucidae.linear.verified_spectrum import Data
 from lucidae.linear.verifier import measure
 from lucidae.linear.weights import TiedWeights
 from lucidae.validation import check_rows
@@ -85,7 +86,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
             f"to certify {type(subject).__name__}, give the data: X, or its SecondMoment."
         )
     components = _numbers(subject.components_, "components_")
-    centred = data_of(*checked_data(X, sample_weight))
+    centred = data_of_any(*checked_data(X, sample_weight))
     k, m = components.shape
     if m != centred.n_features:
         raise ValueError(

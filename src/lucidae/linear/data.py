@@ -38,6 +38,7 @@ from lucidae.linear.routes import (
     gram_matrix,
 )
 from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
+from lucidae.linear.sums import BlocksSource, shifted, sparse_sums
 from lucidae.linear.weights import AnyWeights
 from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covariance_spectrum
 from lucidae.validation import check_rows
@@ -53,6 +54,10 @@ subtracted from the products instead of from the rows: at most one bit of accura
 COPIED_ENTRIES = 2**27
 """Largest number of entries of rows that are copied in order to centre them once and not for every
 product; the copy takes at most one gibibyte."""
+
+
+BLOCK_ENTRIES = 2**24
+"""Largest number of entries of rows that are copied and centred at a time for one product."""
 
 
 class Covariance(Protocol):
@@ -281,7 +286,7 @@ class StreamCovariance:
     def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
         total = scalar(namespace(self.weights).sum(self.weights))
         n_rows, plain = self.rows.shape[0], self._as_they_are
-        size = PLAIN_ROWS if plain else BLOCK_ROWS
+        size = PLAIN_ROWS if plain else _copied_rows(self.rows.shape[1])
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))
             # Indexing would copy a sparse matrix.
@@ -294,6 +299,11 @@ class StreamCovariance:
                 yield RowsCovariance(rows, self.mean, weights, weight), weight / total
             else:
                 yield rows_covariance(rows, self.mean, weights), weight / total
+
+
+def _copied_rows(n_features: int) -> int:
+    """Return the number of rows of m features that are copied at a time: at most 128 mebibytes."""
+    return max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // n_features))
 
 
 class Products(NamedTuple):
@@ -401,7 +411,8 @@ class RowsSource:
         The second moment of the rows if it was computed as well, otherwise None.
     centred : tuple of arrays of shapes (n, m) and (m,), or None
         A centred float64 copy of the rows, and the mean of this copy, which is zero up to rounding
-        errors; None if products use the rows themselves.
+        errors; None if products use the rows themselves. Of sparse rows with a large mean, only the
+        columns without zeros are centred.
     """
 
     rows: Any
@@ -438,6 +449,11 @@ class RowsSource:
         return StreamCovariance(self.rows, self.mean, self.weights, small, self.trace)
 
     @property
+    def _products(self) -> tuple[Any, Array]:
+        """Rows and mean whose products with vectors lose few digits."""
+        return self.centred or (self.rows, self.mean)
+
+    @property
     def affordable(self) -> bool:
         """Whether all eigenpairs can be computed: there are at most 8192 rows or features."""
         return bool(min(self.rows.shape) <= EXACT_FEATURES)
@@ -453,7 +469,7 @@ class RowsSource:
         if k is not None and k < min(n, m):
             return self._leading(k)
         if n <= min(m, EXACT_FEATURES):
-            return _padded(spectrum_of_rows(self.rows, self.mean, self.weights, self.weight), k)
+            return _padded(spectrum_of_rows(*self._products, self.weights, self.weight), k)
         return self._whole.spectrum(k) if m <= EXACT_FEATURES else None
 
     @property
@@ -472,7 +488,7 @@ class RowsSource:
                 return Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
         if cost.moment < cost.gram:
             return self._whole.spectrum(k)
-        rows = (self.rows, self.mean, self.weights, self.weight)
+        rows = (*self._products, self.weights, self.weight)
         found = gram_eigenpairs(gram_matrix(*rows), *rows, k)
         return found or _padded(spectrum_of_rows(*rows), k)
 
@@ -507,10 +523,14 @@ def _centred_statistics(
     mean is large; see the attribute `centred` of `RowsSource`.
     """
     if scipy.sparse.issparse(X):
-        mean = np.asarray(weights @ X.astype(np.float64)).ravel() / total
-        return mean, StreamCovariance(X, mean, weights).trace, None
-    n, xp = X.shape[0], namespace(weights)
-    blocks = [slice(i, min(i + BLOCK_ROWS, n)) for i in range(0, n, BLOCK_ROWS)]
+        first, rest, spread, full = sparse_sums(X, weights, total)
+        mean, trace = first + rest, float(np.sum(spread)) / total
+        if np.sum(mean[full] ** 2) <= SMALL_MEAN * trace:
+            return mean, trace, None
+        rows, _ = shifted(X, mean, full)
+        return mean, trace, (rows, sum(sparse_sums(rows, weights, total)[:2]))
+    n, xp, size = X.shape[0], namespace(weights), _copied_rows(X.shape[1])
+    blocks = [slice(i, min(i + size, n)) for i in range(0, n, size)]
     first = sum(weights[part] @ as_double(X[part, :]) for part in blocks) / total
     length = scalar(xp.sum(first * first))
     if X.dtype == xp.float64:
@@ -549,7 +569,7 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
     return Spectrum(xp.concat([spectrum.values, zeros]), vectors, spectrum.trace)
 
 
-Source = MomentSource | RowsSource
+Source = MomentSource | RowsSource | BlocksSource
 """The data passed to `fit`: their mean, total weight, second moment and its eigenpairs."""
 
 

@@ -23,6 +23,8 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.data.kinds import AlignedBlocks
+from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows
@@ -30,6 +32,8 @@ from lucidae.linear.certificate import checked_data, with_changes
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
+from lucidae.linear.sums import BlocksSource
+from lucidae.linear.verified_blocks import data_of_passes
 from lucidae.linear.verified_spectrum import data_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights
@@ -250,7 +254,8 @@ class LinearAutoencoder(
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
             The data: n ≥ 2 samples with m features. Files, memory maps, iterables of batches and
-            Dask collections are read in blocks: see `lucidae.data.row_blocks`.
+            Dask collections are read in blocks: see `lucidae.data.row_blocks`. With more than 8192
+            features they are read several times, for which an iterator is refused.
         y : ignored
             Accepted for scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
@@ -262,8 +267,7 @@ class LinearAutoencoder(
             The fitted estimator itself.
         """
         options = self._options()
-        drawn = draws_rows(options, X)
-        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
+        if not (in_memory(X, rows_drawn=draws_rows(options, X)) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
@@ -313,12 +317,18 @@ class LinearAutoencoder(
         return self
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit the autoencoder to data of which only the second moment is known."""
-        _check_weight(moment.weight)
+        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        self._fit_source(options, MomentSource(moment), reference)
+
+    def _fit_source(
+        self, options: Options, source: MomentSource | BlocksSource, reference: Array
+    ) -> None:
+        """Fit to data that are not in memory, as `fit` does with rows."""
+        _check_weight(source.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(MomentSource(moment), None, None, type(self).__name__)
+        state.solve(source, None, None, type(self).__name__)
         state.check_range()
         self._state = state
 
@@ -458,7 +468,12 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        data = data_of(*checked_data(X, sample_weight))
+        rows, weights = checked_data(X, sample_weight)
+        if isinstance(rows, AlignedBlocks):
+            with Passes(rows, bool(self.verbose)) as passes:
+                found = self._state.certify(data_of_passes(passes), type(self).__name__)
+            return self._with_changes(found)
+        data = data_of(rows, weights)
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _with_changes(self, found: Certificate) -> Certificate:

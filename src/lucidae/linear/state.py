@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lucidae.arrays import Array, like, namespace
+import numpy as np
+
+from lucidae.arrays import Array, as_double, like, namespace, to_numpy
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
@@ -22,6 +24,8 @@ from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
+from lucidae.linear.sums import BlocksSource
+from lucidae.linear.verified_blocks import data_of_passes
 from lucidae.linear.verified_spectrum import Data, data_of
 from lucidae.moments import SecondMoment
 
@@ -89,7 +93,7 @@ class LinearState(FittedState):
 
         Parameters
         ----------
-        source : MomentSource or RowsSource
+        source : MomentSource, RowsSource or BlocksSource
             The data in the form that the solver needs.
         rows : array or sparse matrix of shape (n, m) or None
             The training rows, with which the second moment is compared; None for data that were
@@ -261,6 +265,10 @@ class LinearState(FittedState):
 
     def _data(self, source: Source) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""
+        if isinstance(source, BlocksSource):
+            weights = self.model.outcome.weights
+            layers = (to_numpy(as_double(rows)) for rows in (weights.encoder, weights.atoms))
+            return data_of_passes(source.passes, np.concatenate(list(layers)))
         if source.moment is None:
             assert isinstance(source, RowsSource), "other sources have a moment"
             return data_of(source.rows, source.weights)

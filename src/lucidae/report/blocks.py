@@ -200,6 +200,13 @@ def count(number: int, noun: str) -> str:
     return f"one {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def fitted(model: Any, table: Table) -> Any:
+    """Return a model fitted to all rows of a table: to their moment if that was computed."""
+    if table.moment is None:
+        return model.fit(table.values)
+    return model.fit_batches(None, start=table.moment)
+
+
 @contextmanager
 def without_convergence_warnings() -> Iterator[None]:
     """Suppress warnings of incomplete training in the ``with`` block.

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.data.passes import given_moment
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SgdSettings
 from lucidae.dropout.path import DropoutChoice
@@ -64,7 +65,8 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
             a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds.
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
@@ -75,6 +77,11 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         -------
         self
         """
+        if batches is None:
+            SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+            moment = given_moment(self, start)
+            self._keep(self._unsolved(moment, moment.center[:0]))
+            return self
         return self._fit_blocks(batches, None, sample_weight, start)
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:

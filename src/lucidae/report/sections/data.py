@@ -32,7 +32,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
             f"{LARGEST_WIDTH:,}. Select columns, or use lucidae.LinearAutoencoder in Python."
         )
     with clock("covariance of the columns"):
-        moment = SecondMoment.of(table.values)
+        moment = moment_of(table)
     with clock("its spectrum"):
         variances, _ = moment.spectrum()
     shares = variances / max(moment.trace, np.finfo(float).tiny)
@@ -43,7 +43,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
     blocks: list[Block] = [
         Facts(
             (
-                (f"{len(table.values):,}", "rows"),
+                (f"{table.n_rows:,}", "rows"),
                 (f"{moment.n_features:,}", "columns"),
                 (f"{rank:,}", "numerical rank"),
                 (f"{min(chosen, rank):,}", f"components for {EXPLAINED:.0%} of the variance"),
@@ -57,6 +57,11 @@ def build(table: Table, clock: Clock) -> list[Block]:
     return blocks
 
 
+def moment_of(table: Table) -> SecondMoment:
+    """Return the moment of all rows of a table."""
+    return SecondMoment.of(table.values) if table.moment is None else table.moment
+
+
 def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
     """Return paragraphs on the header, and on columns left out, constant or of different scale."""
     remarks: list[Block] = []
@@ -65,6 +70,14 @@ def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
     if table.left_out:
         names = some([f"{name} ({why})" for name, why in table.left_out.items()], 8)
         remarks.append(Note(f"Columns left out: {names}."))
+    if table.moment is not None:
+        remarks.append(
+            Note(
+                f"The file was read once, in blocks. What is computed from the covariance of the "
+                f"columns uses all {table.n_rows:,} rows; what needs the rows themselves uses "
+                f"{len(table.values):,} of them, evenly spaced."
+            )
+        )
     spread = np.sqrt(np.diag(moment.covariance))
     constant = int(np.sum(spread == 0))
     if constant:

@@ -8,9 +8,9 @@ import numpy as np
 
 from lucidae.dropout import DropoutAutoencoder, DropoutRegressor, LinearProblem, regularization_path
 from lucidae.io.tables import Table
-from lucidae.moments import SecondMoment
 from lucidae.report import figures
-from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section, count
+from lucidae.report.blocks import Block, Card, Clock, Plot, Prose, Section, count, fitted
+from lucidae.report.sections.data import moment_of
 
 WIDTH = 20
 RATE = 0.5
@@ -20,7 +20,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
     """Return the parts of the section: the optimum at one dropout rate and at many rates."""
     width = min(WIDTH, len(table.columns))
     with clock(f"dropout: exact autoencoder of width {width}"):
-        model = DropoutAutoencoder(width, dropout=RATE).fit(table.values)
+        model = fitted(DropoutAutoencoder(width, dropout=RATE), table)
     blocks: list[Block] = [
         Prose(
             f"The global minimum of training a linear autoencoder with "
@@ -61,7 +61,7 @@ def _path(table: Table, width: int, clock: Clock) -> Plot:
     """Return a plot of rank and error of the optimal network against the dropout rate."""
     rates = np.linspace(0.0, 0.98, 99)
     with clock(f"dropout: the optimum at {len(rates)} dropout rates"):
-        problem = LinearProblem.autoencoder(SecondMoment.of(table.values))
+        problem = LinearProblem.autoencoder(moment_of(table))
         path = regularization_path(problem, width, rates)
     figure = figures.panels(
         {
@@ -108,7 +108,8 @@ def _regression(table: Table, clock: Clock) -> list[Block]:
     return [
         Prose(
             f"The regression of {names} on the other columns, with the dropout rate chosen by "
-            f"cross-validation, explains {score:.1%} of the variance of the training rows."
+            f"cross-validation, explains {score:.1%} of the variance of the "
+            f"{'training' if table.moment is None else 'sampled'} rows."
         ),
         Card("The optimal dropout regression", model.certificate_, unfolded=False),
     ]

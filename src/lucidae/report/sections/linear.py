@@ -17,6 +17,7 @@ from lucidae.report.blocks import (
     Prose,
     Section,
     count,
+    fitted,
     without_convergence_warnings,
 )
 from lucidae.report.sections.data import EXPLAINED
@@ -44,7 +45,7 @@ WIDEST_TRAINING = 1500
 def build(table: Table, clock: Clock) -> list[Block]:
     """Return the parts of the section: the exact fit, two trained models and certificates."""
     with clock("linear: exact fit"):
-        exact = LinearAutoencoder(EXPLAINED, solver="exact").fit(table.values)
+        exact = fitted(LinearAutoencoder(EXPLAINED, solver="exact"), table)
     blocks: list[Block] = [
         Prose(
             "The optimal linear autoencoder with k latent variables (latents) projects on the k "
@@ -90,7 +91,7 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
     drawn = {"original": originals}
     for k in sorted({min(k, exact.n_components_) for k in (2, 5, 10, exact.n_components_)}):
         with clock("linear: codes and reconstructions"):
-            model = LinearAutoencoder(k, solver="exact").fit(table.values)
+            model = fitted(LinearAutoencoder(k, solver="exact"), table)
             drawn[f"k = {k}"] = model.inverse_transform(model.transform(originals))
     images = {name: values.reshape(-1, *shape) for name, values in drawn.items()}
     numbers = {
@@ -132,7 +133,7 @@ def _trained(table: Table, k: int, method: str, **settings: Any) -> Any:
     """Return a linear autoencoder with `k` latents, trained by gradient steps of `method`."""
     model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0, **settings)
     with without_convergence_warnings():
-        return model.fit(table.values)
+        return fitted(model, table)
 
 
 def _agreement(exact: Any, models: dict[str, Any]) -> Plot:

@@ -1,0 +1,190 @@
+"""Results of an estimator's methods on Dask collections: lazy, with the same chunks of rows."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import is_array, namespace, to_numpy
+from lucidae.data import blocks as sizes
+from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, floating_rows, located
+from lucidae.data.dask_blocks import (
+    IN_CHUNK,
+    array_reference,
+    is_frame,
+    one_column_chunk,
+    row_lengths,
+)
+
+__all__ = ["mapped"]
+
+
+def mapped(estimator: Any, X: Any, method: str) -> Any:
+    """Return the results of a method as a lazy Dask collection with the same chunks of rows.
+
+    The estimator is copied, so that fitting it again does not change results computed later.
+    """
+    copy = pickle.loads(pickle.dumps(estimator))
+    if is_frame(X):
+        return _mapped_frame(copy, X, method)
+    if method == "transform" and _is_too_wide(X):
+        return _transformed_columns(copy, X)
+    X = one_column_chunk(X)
+    example = getattr(copy, method)(_example_rows(X))
+    example = example if is_array(example) else np.asarray(example)
+    is_matrix = example.ndim == 2
+    if method == "inverse_transform":
+        X = _in_blocks(X, int(example.shape[1]) * example.dtype.itemsize)
+    return da.map_blocks(
+        partial(_applied_chunk, method),
+        X,
+        dask.delayed(copy, pure=False),
+        dtype=example.dtype,
+        chunks=(X.chunks[0], (example.shape[1],)) if is_matrix else (X.chunks[0],),
+        drop_axis=None if is_matrix else 1,
+        meta=example[:0],
+    )
+
+
+def _is_too_wide(X: Any) -> bool:
+    """Tell whether columns are in several chunks that do not fit into one place together."""
+    lengths = row_lengths(X)
+    if X.ndim != 2 or X.numblocks[1] == 1 or lengths is None or math.isnan(X.shape[1]):
+        return False
+    return bool(max(lengths) * X.shape[1] * X.dtype.itemsize > LARGEST_BLOCK * sizes.BLOCK_BYTES)
+
+
+def _in_blocks(X: Any, row_bytes: int) -> Any:
+    """Return codes in chunks of so few rows that the decoded rows are no larger than a few blocks.
+
+    `row_bytes` is the size of a decoded row.
+    """
+    lengths = row_lengths(X)
+    most = max(1, LARGEST_BLOCK * sizes.BLOCK_BYTES // row_bytes)
+    if lengths is None or max(lengths) <= most:
+        return X
+    parts = [min(most, n - at) for n in lengths for at in range(0, n, most)]
+    return X.rechunk({0: tuple(parts)})
+
+
+def _transformed_columns(estimator: Any, X: Any) -> Any:
+    """Return the codes of rows whose columns are in several chunks.
+
+    Codes are an affine function of the rows, t(x) = t(0) + Lx. So those of x are t(0) plus the sum
+    of t(xⱼ) − t(0) over the chunks xⱼ of the columns, which are zero elsewhere.
+    """
+    ends = np.cumsum(X.chunks[1]).tolist()
+    n_columns = int(X.shape[1])
+    at_zero = np.asarray(estimator.transform(scipy.sparse.csr_array((1, n_columns))))
+    held, of_part = dask.delayed(estimator, pure=False), dask.delayed(_part_codes, pure=False)
+    total, dtype = dask.delayed(_total_codes, pure=False), array_reference(X).dtype
+    found, first_row = [], 0
+    for index, (row, n_rows) in enumerate(zip(X.to_delayed(), X.chunks[0], strict=True)):
+        parts = [
+            of_part(held, part, index, first_row, end - width, n_columns, at_zero)
+            for part, end, width in zip(row, ends, X.chunks[1], strict=True)
+        ]
+        shape = (n_rows, at_zero.shape[1])
+        found.append(da.from_delayed(total(parts, at_zero, dtype), shape, dtype))
+        first_row += n_rows
+    return da.concatenate(found, axis=0)
+
+
+def _part_codes(
+    estimator: Any,
+    raw: Any,
+    index: int,
+    first_row: int,
+    first_column: int,
+    n_columns: int,
+    at_zero: Any,
+) -> Any:
+    """Return t(xⱼ) − t(0) for some columns of a chunk of rows."""
+    rows = floating_rows(raw, "X", index, first_row)
+    if not scipy.sparse.issparse(rows):
+        rows = scipy.sparse.csr_array(to_numpy(rows))
+    entries = rows.tocsr().astype(np.float64)
+    columns = entries.indices.astype(np.int64) + first_column
+    shape = (entries.shape[0], n_columns)
+    whole = scipy.sparse.csr_array((entries.data, columns, entries.indptr), shape=shape)
+    try:
+        return np.asarray(estimator.transform(whole)) - at_zero
+    except ValueError as error:
+        block = RowBlock(rows, None, None, index, first_row, (), first_column)
+        raise located(error, block, "X") from None
+
+
+def _total_codes(parts: list[Any], at_zero: Any, dtype: Any) -> Any:
+    return (sum(parts[1:], parts[0]) + at_zero).astype(dtype)
+
+
+def _example_rows(X: Any) -> Any:
+    """Return one row of zeros of the kind of the chunks, to find shape and dtype of the results."""
+    if math.isnan(X.shape[1]):
+        raise ValueError("X has an unknown number of columns: call compute_chunk_sizes.")
+    meta, shape = X._meta, (1, int(X.shape[1]))
+    if scipy.sparse.issparse(meta):
+        return scipy.sparse.csr_array(shape, dtype=X.dtype)
+    return namespace(meta).zeros(shape, dtype=X.dtype)
+
+
+def _applied_chunk(method: str, rows: Any, estimator: Any, block_id: Any = None) -> Any:
+    return _applied_rows(method, rows, estimator, 0 if block_id is None else block_id[0])
+
+
+def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
+    """Return the result of one chunk; an error names the chunk and the row in it."""
+    try:
+        found = getattr(estimator, method)(rows)
+    except ValueError as error:
+        block = RowBlock(floating_rows(rows, "X", index, 0), None, None, index, 0)
+        raise located(error, block, IN_CHUNK.format("X")) from None
+    return found if is_array(found) else np.asarray(found)
+
+
+def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
+    """Return the results as a data frame or a series with the index of X."""
+    import pandas as pd
+
+    zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))
+    zeros = zeros.astype(X._meta.dtypes.to_dict())
+    example = np.asarray(getattr(estimator, method)(zeros))
+    columns = None if example.ndim == 1 else _output_names(estimator, method, example.shape[1])
+    meta = _labelled(example[:0], pd.RangeIndex(0), columns)
+    held = dask.delayed(estimator, pure=False)
+    return X.map_partitions(partial(_applied_partition, method, columns), held, meta=meta)
+
+
+def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
+    """Return the names of the results' columns: of the codes, of the features, or numbers."""
+    if method == "transform":
+        return [str(name) for name in estimator.get_feature_names_out()]
+    names = getattr(estimator, "feature_names_in_", None)
+    if method == "inverse_transform" and names is not None:
+        return [str(name) for name in names]
+    return list(range(count))
+
+
+def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
+    import pandas as pd
+
+    if columns is None:
+        return pd.Series(np.asarray(values), index=index)
+    return pd.DataFrame(np.asarray(values), index=index, columns=columns)
+
+
+def _applied_partition(
+    method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
+) -> Any:
+    if not len(frame):
+        width = () if columns is None else (len(columns),)
+        return _labelled(np.empty((0, *width)), frame.index, columns)
+    index = 0 if partition_info is None else partition_info["number"]
+    return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)

@@ -1,0 +1,386 @@
+"""Sums over rows from which mean, variances and products with the second moment follow.
+
+`BlocksSource` are data with many features that are read in blocks, with one pass for each product.
+
+Every sum is accurate also if the mean is much larger than the deviations from it: dense rows are
+centred before they are squared or multiplied. In sparse rows only the columns without zeros are
+centred, which adds no stored entries. Only such a column can have a mean far above its standard
+deviation: if a share z of its entries is zero, its variance is at least z times the mean square.
+
+The sums of several blocks of rows are merged, and those of several blocks of columns are joined, so
+that a pass over blocks, or a tree reduction of Dask, computes them (`lucidae.data.passes`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import Array, as_double, largest, like, namespace, to_numpy
+from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.data.passes import ColumnLeaf, Passes
+from lucidae.linear.spectrum import Spectrum
+from lucidae.moments import SMALLEST_SCATTER
+from lucidae.validation import check_rows
+
+__all__ = ["BlocksCovariance", "BlocksSource", "shifted", "sparse_sums"]
+
+Vector = np.ndarray[Any, Any]
+
+
+class RowSums(NamedTuple):
+    """Mean and sums of squares about the mean of weighted rows with m features.
+
+    Attributes
+    ----------
+    weight : float
+        Sum of the weights of the rows.
+    center, offset : ndarray of shape (m,)
+        Two vectors whose sum is the mean of the rows, more accurately than one vector.
+    squares : ndarray of shape (m,)
+        For each feature, the weighted sum of its squared deviations from its mean.
+    full : ndarray of bool of shape (m,)
+        Which features have a stored entry in every row; all of them if the rows are dense.
+    peak : float
+        Largest absolute entry.
+    """
+
+    weight: float
+    center: Vector
+    offset: Vector
+    squares: Vector
+    full: Vector
+    peak: float
+
+
+class RowsPass(ColumnLeaf):
+    """Computes the `RowSums` of blocks of rows."""
+
+    @staticmethod
+    def merge(one: RowSums, other: RowSums) -> RowSums:
+        """Return the sums of the rows of both together (Chan et al. 1983)."""
+        weight = one.weight + other.weight
+        shift = (other.center - one.center) + (other.offset - one.offset)
+        between = shift * shift * (one.weight * (other.weight / weight))
+        return RowSums(
+            weight,
+            one.center,
+            one.offset + shift * (other.weight / weight),
+            one.squares + other.squares + between,
+            one.full & other.full,
+            max(one.peak, other.peak),
+        )
+
+    @staticmethod
+    def joined(parts: list[RowSums]) -> RowSums:
+        """Return the sums of rows whose columns are divided into several parts."""
+        return RowSums(
+            parts[0].weight,
+            np.concatenate([part.center for part in parts]),
+            np.concatenate([part.offset for part in parts]),
+            np.concatenate([part.squares for part in parts]),
+            np.concatenate([part.full for part in parts]),
+            max(part.peak for part in parts),
+        )
+
+    def columns(self, part: slice) -> RowsPass:  # noqa: ARG002
+        """Return the pass over some of the columns, which is the same."""
+        return self
+
+    def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:
+        """Return the sums of some rows and columns."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = (_sparse if scipy.sparse.issparse(rows) else _dense)(rows, weights)
+        if not np.isfinite(np.sum(found.squares)):
+            check_rows(rows)
+            raise ValueError(
+                f"the largest entry of X by magnitude is {found.peak:.3g}, so that the squares of "
+                "X overflow double precision. Divide X by a constant first."
+            )
+        return found
+
+
+def _dense(rows: Any, weights: Any) -> RowSums:
+    rows = as_double(rows)
+    xp, n = namespace(rows), rows.shape[0]
+    shares = xp.ones(n, dtype=rows.dtype, device=rows.device) if weights is None else weights
+    total = float(xp.sum(shares))
+    first = (shares @ rows) / total
+    deviations = rows - first
+    # The mean of the deviations from a first mean corrects its rounding error.
+    rest = (shares @ deviations) / total
+    squares = shares @ (deviations * deviations) - total * rest * rest
+    full = np.ones(int(rows.shape[1]), bool)
+    first, rest, squares = (to_numpy(part) for part in (first, rest, squares))
+    return RowSums(total, first, rest, squares, full, largest(rows))
+
+
+def _sparse(rows: Any, weights: Any) -> RowSums:
+    total = float(rows.shape[0]) if weights is None else float(np.sum(weights))
+    return RowSums(total, *sparse_sums(rows, weights, total), largest(rows.data))
+
+
+def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vector, Vector]:
+    """Return the mean, the sums of squares about it, and which columns have no zeros.
+
+    The mean is the sum of the first two of four vectors (m,): it as float64, and its correction.
+
+    Deviations are computed for the stored entries; the zeros of a column, whose weights sum to z,
+    add −zμ to the deviations from the mean μ and zμ² to their squares.
+
+    Parameters
+    ----------
+    X : sparse matrix of shape (n, m)
+        The rows.
+    weights : array of shape (n,) or None
+        Their weights; None for 1 each.
+    total : float
+        Sum of the weights.
+    """
+    entries = X.tocsr().astype(np.float64, copy=True)
+    entries.sum_duplicates()
+    n, m = entries.shape
+    shares = None if weights is None else np.repeat(to_numpy(weights), np.diff(entries.indptr))
+    data, column = entries.data, entries.indices
+
+    def summed(values: Vector) -> Vector:
+        return np.bincount(column, values if shares is None else shares * values, minlength=m)
+
+    full = np.bincount(column, minlength=m) == n
+    zeros = np.where(full, 0.0, np.maximum(total - summed(np.ones(len(data))), 0.0))
+    first = summed(data) / total
+    deviations = data - first[column]
+    # The mean of the deviations from a first mean corrects its rounding error.
+    rest = (summed(deviations) - zeros * first) / total
+    squares = summed(deviations * deviations) + zeros * first * first - total * rest * rest
+    return first, rest, np.maximum(squares, 0.0), full
+
+
+class ProductSums(NamedTuple):
+    """Sums over rows x with weights w, about a vector c, for each row v of some vectors.
+
+    Attributes
+    ----------
+    weight : float
+        Σ w.
+    products : ndarray of shape (b, m)
+        Σ w ⟨v, x − c⟩ (x − c).
+    rest : ndarray of shape (m,)
+        Σ w (x − c).
+    """
+
+    weight: float
+    products: Vector
+    rest: Vector
+
+    def with_covariance(self, vectors: Vector) -> Vector:
+        """Return ``vectors @ Σ`` for the covariance Σ, whatever the centre c was.
+
+        With the offset r of the mean from c, the second moment about c is Σ + rrᵀ.
+        """
+        offset = self.rest / self.weight
+        found = self.products / self.weight
+        found -= (vectors @ offset)[:, None] * offset
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPass(ColumnLeaf):
+    """Computes the `ProductSums` of blocks of rows.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (b, m)
+        The vectors v.
+    center : ndarray of shape (m,)
+        The vector c, close to the mean.
+    full : ndarray of bool of shape (m,)
+        Columns without zeros, which are centred also if the rows are sparse.
+    """
+
+    vectors: Vector
+    center: Vector
+    full: Vector
+
+    @staticmethod
+    def merge(one: ProductSums, other: ProductSums) -> ProductSums:
+        """Return the sums over the rows of both."""
+        weight = one.weight + other.weight
+        return ProductSums(weight, one.products + other.products, one.rest + other.rest)
+
+    @classmethod
+    def merge_into(cls, one: ProductSums, other: ProductSums) -> ProductSums:
+        """Return the sums over the rows of both, in the arrays of the first."""
+        np.add(one.products, other.products, out=one.products)
+        np.add(one.rest, other.rest, out=one.rest)
+        return one._replace(weight=one.weight + other.weight)
+
+    @staticmethod
+    def joined(parts: list[ProductSums]) -> ProductSums:
+        """Return the sums of rows whose columns are divided into several parts."""
+        products = np.concatenate([part.products for part in parts], axis=-1)
+        rest = np.concatenate([part.rest for part in parts])
+        return ProductSums(parts[0].weight, products, rest)
+
+    def __call__(self, rows: Any, _targets: Any, weights: Any) -> ProductSums:
+        """Return the sums of a block."""
+        centred, left = self._centred(rows)
+        return self._sums(centred, left, self._codes(centred, left), weights)
+
+    def columns(self, part: slice) -> ProductPass:
+        """Return the pass over some of the columns."""
+        return replace(
+            self,
+            vectors=self.vectors[:, part],
+            center=self.center[part],
+            full=self.full[part],
+        )
+
+    def codes(self, rows: Any) -> Array:
+        """Return ⟨v, x − c⟩ for each row x and each vector v, as far as these columns go."""
+        return to_numpy(self._codes(*self._centred(rows)))
+
+    def sums(self, rows: Any, codes: Any, weights: Any) -> ProductSums:
+        """Return the sums of some rows and columns, given ⟨v, x − c⟩ over all columns."""
+        centred, left = self._centred(rows)
+        codes = codes if scipy.sparse.issparse(centred) else like(codes, centred)
+        return self._sums(centred, left, codes, weights)
+
+    def _centred(self, rows: Any) -> tuple[Any, Any]:
+        """Return the rows, as far as they are centred, and what is left to subtract."""
+        if not scipy.sparse.issparse(rows):
+            rows = as_double(rows)
+            return rows - like(self.center, rows), None
+        return shifted(rows, self.center, self.full)
+
+    def _codes(self, centred: Any, left: Any) -> Any:
+        if left is None:
+            return centred @ like(self.vectors, centred).mT
+        return np.asarray(centred @ self.vectors.T) - self.vectors @ left
+
+    def _sums(self, centred: Any, left: Any, codes: Any, weights: Any) -> ProductSums:
+        n = int(centred.shape[0])
+        if weights is not None:
+            codes = codes * weights[:, None]
+        total = float(n) if weights is None else float(namespace(weights).sum(weights))
+        if left is None:
+            xp = namespace(centred)
+            rest = xp.sum(centred, axis=0) if weights is None else weights @ centred
+            return ProductSums(total, to_numpy(codes.mT @ centred), to_numpy(rest))
+        shares = np.ones(n) if weights is None else weights
+        products = np.asarray((centred.T @ codes).T - codes.sum(axis=0)[:, None] * left)
+        return ProductSums(total, products, np.asarray(shares @ centred).ravel() - total * left)
+
+
+def shifted(X: Any, center: Vector, full: Vector) -> tuple[Any, Vector]:
+    """Return sparse rows with the centre subtracted from the columns without zeros, and the rest.
+
+    Parameters
+    ----------
+    X : sparse matrix of shape (n, m)
+        The rows; they are not changed.
+    center : ndarray of shape (m,)
+        The centre.
+    full : ndarray of bool of shape (m,)
+        The columns without zeros.
+
+    Returns
+    -------
+    tuple of a sparse matrix (n, m) and an ndarray (m,)
+        The rows as float64, and the part of the centre that was not subtracted.
+    """
+    chosen = full & (center != 0.0)
+    if not chosen.any():
+        return X.astype(np.float64), center
+    X = X.tocsr().astype(np.float64, copy=True)
+    X.sum_duplicates()
+    X.data -= np.where(chosen, center, 0.0)[X.indices]
+    return X, np.where(chosen, 0.0, center)
+
+
+class BlocksCovariance:
+    """The second moment Σ of rows that are read in blocks; the m × m matrix is not formed.
+
+    Each product with Σ is one pass over the data.
+
+    Parameters
+    ----------
+    passes : Passes
+        The data.
+    sums : RowSums
+        Mean and squares of the rows.
+    """
+
+    def __init__(self, passes: Passes, sums: RowSums) -> None:
+        self.passes = passes
+        self.mean = sums.center + sums.offset
+        self.trace = float(np.sum(sums.squares)) / sums.weight
+        self._full = sums.full
+        self._unit = 1.0
+        self._corrected = False
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return len(self.mean)
+
+    def apply(self, rows: Array) -> Array:
+        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
+        vectors = np.reshape(rows, (-1, self.n_features))
+        found: ProductSums = self.passes.total(ProductPass(vectors, self.mean, self._full))
+        if not self._corrected:  # rounding errors of merging the means of the blocks
+            self.mean, self._corrected = self.mean + found.rest / found.weight, True
+        return np.reshape(found.with_covariance(vectors), rows.shape) / self._unit**2
+
+    def in_units(self, unit: float) -> BlocksCovariance:
+        """Return the second moment of the data after these are divided by the number `unit`."""
+        scaled = copy.copy(self)
+        scaled._unit, scaled.trace = self._unit * unit, self.trace / unit**2
+        return scaled
+
+
+class BlocksSource:
+    """Data with many features that are read in blocks, several times.
+
+    `affordable` tells whether all eigenpairs of the second moment can be computed, and `moment` is
+    None, because the second moment is not formed.
+
+    Parameters
+    ----------
+    passes : Passes
+        The rows with their weights.
+    """
+
+    affordable = False
+    moment = None
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes = passes
+        sums: RowSums = passes.total(RowsPass())
+        self.weight = sums.weight
+        self.covariance = BlocksCovariance(self.passes, sums)
+        scatter = self.covariance.trace * self.weight
+        if scatter < SMALLEST_SCATTER and 0.0 < sums.peak < math.sqrt(SMALLEST_SCATTER):
+            raise ValueError(
+                f"the largest entry of X by magnitude is {sums.peak:.3g}, so that the squares of X "
+                "underflow double precision. Multiply X, or sample_weight, by a constant first."
+            )
+
+    @property
+    def mean(self) -> Vector:
+        """Weighted mean of the rows, shape (m,)."""
+        return self.covariance.mean
+
+    def spectrum(self, k: int | None) -> Spectrum | None:
+        """Return the `k` leading eigenpairs of the second moment; None if all are asked for."""
+        if k is None:
+            return None
+        pairs = krylov_eigenpairs(self.covariance.apply, k, self.mean)
+        assert pairs is not None, "the number of passes is not limited"
+        return Spectrum(pairs[0], fix_signs(pairs[1]), self.covariance.trace)

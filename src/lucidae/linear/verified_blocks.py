@@ -1,0 +1,221 @@
+"""The second moment of data that are read in blocks, in the form that certificates use.
+
+No code is shared with the solvers (`lucidae.linear.sums`), so that a mistake there is not repeated
+in a certificate. Each product with the second moment is one pass over the data; products that
+follow from earlier ones by linearity are not computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import as_double, like, to_numpy
+from lucidae.data.kinds import AlignedBlocks
+from lucidae.data.passes import ColumnLeaf, Passes
+from lucidae.linear.verified_spectrum import Data, data_of
+
+__all__ = ["data_of_any", "data_of_passes"]
+
+Vector = np.ndarray[Any, Any]
+
+KNOWN = 1e-14
+"""A vector is in the span of earlier ones if its relative distance from it is at most this."""
+
+INDEPENDENT = 1e-3
+"""Smallest singular value of earlier unit vectors, relative to the largest, whose direction is
+used: smaller ones would enlarge the rounding errors of the products."""
+
+
+def data_of_any(X: Any, weights: Any = None, *, verbose: bool = False) -> Data:
+    """Return the second moment of rows, of a `SecondMoment` or of blocks, as the verifier uses it.
+
+    Parameters
+    ----------
+    X : array of shape (n, m), SecondMoment or AlignedBlocks
+        The validated rows, their moment, or rows with their weights that are read in blocks.
+    weights : array of shape (n,), optional
+        Weight of each row of an array; by default 1.
+    verbose : bool, default=False
+        Whether passes over blocks show their progress.
+    """
+    if isinstance(X, AlignedBlocks):
+        return data_of_passes(Passes(X, verbose))
+    return data_of(X, weights)
+
+
+def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
+    """Return the second moment of data that are read in blocks, in two passes.
+
+    Parameters
+    ----------
+    passes : Passes
+        The rows with their weights.
+    vectors : ndarray of shape (q, m), optional
+        Vectors whose products are needed, such as the weights that are certified: they are
+        multiplied in the second pass.
+    """
+    totals = passes.total(_Totals())
+    mean, weight = totals[1] / totals[0], float(totals[0])
+    full = totals[3] == totals[2]
+    vectors = np.zeros((0, len(mean))) if vectors is None else vectors
+    _, rest, squares, images = passes.total(_Deviations(mean, full, vectors))
+    # The mean of the deviations from a first mean corrects its rounding error.
+    rest = rest / weight
+    variances = np.maximum(squares / weight - rest**2, 0.0)
+    center = mean + rest
+
+    def product(rows: Vector) -> Vector:
+        _, left, _, found = passes.total(_Deviations(center, full, rows))
+        left = left / weight
+        return np.asarray(found / weight - np.outer(rows @ left, left))
+
+    memory = _Memory(product)
+    memory.learn(vectors, images / weight - np.outer(vectors @ rest, rest))
+    return Data(center, float(np.sum(variances)), memory, variances, weight=weight)
+
+
+@dataclass
+class _Memory:
+    """A product with Σ that does not repeat what follows from the first vectors by linearity.
+
+    `basis` are orthonormal rows whose products with Σ are `images`.
+    """
+
+    product: Any
+    basis: Vector | None = None
+    images: Vector = field(default_factory=lambda: np.empty((0, 0)))
+
+    def learn(self, rows: Vector, images: Vector) -> None:
+        """Remember the products of some rows, unless others are remembered already."""
+        lengths = np.linalg.norm(rows, axis=1)
+        used = (lengths > 0.0) & np.isfinite(lengths)
+        if self.basis is not None or not used.any():
+            return
+        units, images = rows[used] / lengths[used, None], images[used] / lengths[used, None]
+        left, sizes, right = np.linalg.svd(units, full_matrices=False)
+        kept = sizes > INDEPENDENT * sizes[0]
+        self.basis = right[kept]
+        self.images = (left[:, kept] / sizes[kept]).T @ images
+
+    def __call__(self, rows: Vector) -> Vector:
+        """Return the product of `rows`, of shape (q, m), with the second moment."""
+        if self.basis is None:
+            found = self.product(rows)
+            self.learn(rows, found)
+            return np.asarray(found)
+        inside = rows @ self.basis.T
+        apart = np.linalg.norm(rows - inside @ self.basis, axis=1)
+        new = ~(apart <= KNOWN * np.linalg.norm(rows, axis=1))
+        found = inside @ self.images
+        if new.any():
+            found[new] = self.product(rows[new])
+        return np.asarray(found)
+
+
+class _Totals(ColumnLeaf):
+    """Sums of w x, numbers of rows, and numbers of stored entries of each column."""
+
+    def columns(self, part: slice) -> _Totals:  # noqa: ARG002
+        """Return the same sums of some columns."""
+        return self
+
+    def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
+        """Return weight, Σ w x, the number of rows, and the stored entries per column."""
+        n, m = rows.shape
+        shares = np.ones(n) if weights is None else to_numpy(weights)
+        if scipy.sparse.issparse(rows):
+            entries = rows.tocsc().astype(np.float64)
+            entries.sum_duplicates()
+            stored = np.diff(entries.indptr)
+            return float(shares.sum()), np.asarray(entries.T @ shares).ravel(), n, stored
+        rows = as_double(rows)
+        total = to_numpy(like(shares, rows) @ rows)
+        return float(shares.sum()), total, n, np.full(m, n)
+
+    @staticmethod
+    def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the sums over the rows of both."""
+        return tuple(a + b for a, b in zip(one, other, strict=True))
+
+    @staticmethod
+    def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Return the sums of all columns."""
+        weight, _, n, _ = parts[0]
+        return (
+            weight,
+            np.concatenate([p[1] for p in parts]),
+            n,
+            np.concatenate([p[3] for p in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class _Deviations(ColumnLeaf):
+    """Sums over the deviations d = x − μ of rows: Σ w d, Σ w d² per column, and Σ w ⟨v, d⟩ d.
+
+    A sparse block is S + M, where S has the deviations of the stored entries, and M has −μ at all
+    other places: M = −1μᵀ + P diag(μ) with the pattern P of ones at the stored entries. In a column
+    without zeros M vanishes, and its μ is replaced by 0 there.
+    """
+
+    center: Vector
+    full: Vector
+    vectors: Vector
+
+    def columns(self, part: slice) -> _Deviations:
+        """Return the same sums of some columns."""
+        return replace(
+            self, center=self.center[part], full=self.full[part], vectors=self.vectors[:, part]
+        )
+
+    def codes(self, rows: Any) -> Vector:
+        """Return ⟨v, d⟩ for each row and each vector."""
+        if not scipy.sparse.issparse(rows):
+            block = as_double(rows)
+            deviations = block - like(self.center, block)
+            return to_numpy(deviations @ like(self.vectors, block).mT)
+        stored, pattern, mu = self._parts(rows)
+        elsewhere = pattern @ (self.vectors * mu).T - self.vectors @ mu
+        return np.asarray(stored @ self.vectors.T + elsewhere)
+
+    def sums(self, rows: Any, codes: Vector, weights: Any) -> tuple[Any, ...]:
+        """Return weight, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d over some rows and columns."""
+        shares = np.ones(rows.shape[0]) if weights is None else to_numpy(weights)
+        weight, codes = float(shares.sum()), shares[:, None] * codes
+        if not scipy.sparse.issparse(rows):
+            block = as_double(rows)
+            block = block - like(self.center, block)
+            parts = like(np.vstack([codes.T, shares]), block) @ block
+            squares = like(shares, block) @ (block * block)
+            found = to_numpy(parts)
+            return weight, found[-1], to_numpy(squares), found[:-1]
+        stored, pattern, mu = self._parts(rows)
+        present = np.asarray(pattern.T @ shares).ravel()
+        missing = np.where(self.full, 0.0, weight - present)
+        rest = np.asarray(stored.T @ shares).ravel() - missing * mu
+        squares = np.asarray(stored.power(2).T @ shares).ravel() + missing * mu**2
+        absent = codes.sum(axis=0) - np.asarray(pattern.T @ codes)
+        return weight, rest, squares, np.asarray(stored.T @ codes - mu[:, None] * absent).T
+
+    def _parts(self, rows: Any) -> tuple[Any, Any, Vector]:
+        """Return S, P and μ, with 0 for the columns without zeros."""
+        stored = rows.tocsr().astype(np.float64, copy=True)
+        stored.sum_duplicates()
+        stored.data = stored.data - self.center[stored.indices]
+        pattern = stored.copy()
+        pattern.data = np.ones(len(pattern.data))
+        return stored, pattern, np.where(self.full, 0.0, self.center)
+
+    @staticmethod
+    def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the sums over the rows of both."""
+        return tuple(a + b for a, b in zip(one, other, strict=True))
+
+    @staticmethod
+    def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Return the sums of all columns."""
+        return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))
