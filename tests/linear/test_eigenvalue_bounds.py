@@ -72,7 +72,7 @@ def test_the_bound_is_the_last_crossing_of_the_norm():
 @pytest.mark.parametrize("kind", SPECTRA)
 @pytest.mark.parametrize("starts", [1, 3, 16])
 def test_the_bound_fails_as_rarely_as_stated(monkeypatch, kind, starts):
-    """With a failure probability of 0.3, at most that share of random starts gives a wrong bound."""
+    """With a failure probability of 0.3, at most that share of starts gives a wrong bound."""
     monkeypatch.setattr(eigenvalue_bounds, "FAILURE", 0.3)
     values, trials, wrong = SPECTRA[kind](60), 150, 0
     rng = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def test_lower_bounds_are_ritz_values_of_the_whole_space():
     rng = np.random.default_rng(0)
     values, vectors = 1.0 / np.arange(1.0, 31.0), orthogonal(rng, 30)
     matrix = (vectors * values) @ vectors.T
-    rows = np.linalg.qr((vectors[:, :3] + 0.1 * rng.standard_normal((30, 3))))[0].T
+    rows = np.linalg.qr(vectors[:, :3] + 0.1 * rng.standard_normal((30, 3)))[0].T
     space = Complement(lambda x: x @ matrix, rows.T, 1e-15, rng.standard_normal((4, 30)))
     space.bound = np.inf
     space.extend(2)

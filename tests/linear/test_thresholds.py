@@ -14,11 +14,11 @@ from linear.problems import centred_rows, spectrum_from, variational
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.linear.certificate import certify_weights, claims, measure
 from lucidae.linear.data import MomentSource
+from lucidae.linear.eigenvalue_bounds import STARTS, start_share
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.probe import Estimate
-from lucidae.linear.eigenvalue_bounds import STARTS, start_share
 from lucidae.linear.verified_spectrum import data_of, leading_eigenpairs
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])

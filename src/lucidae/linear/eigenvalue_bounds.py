@@ -38,7 +38,6 @@ import numpy as np
 import scipy.special
 
 from lucidae.iteration.loop import limited_blas
-from lucidae.linear.probe import EPS
 
 __all__ = ["Complement", "eigenvalue_bound", "start_share"]
 
@@ -182,13 +181,13 @@ class Complement:
     def final_slack(self) -> float:
         """Return a prediction of the difference between `bound` and `found` after all steps.
 
-        After q steps the difference of the two is roughly proportional to (2q − 1)^(−5/2) for a flat
-        spectrum, and smaller for others. The result is 0 before `FEWEST_STEPS` steps.
+        After q steps the difference of the two is roughly proportional to (2q − 1)^(−5/2) for a
+        flat spectrum, and smaller for others. The result is 0 before `FEWEST_STEPS` steps.
         """
         if self.steps < FEWEST_STEPS:
             return 0.0
         left = (2 * self.steps - 1) / (2 * STEPS[-1] - 1)
-        return (self.bound - self.found) * left**2.5
+        return float((self.bound - self.found) * left**2.5)
 
     def _update(self) -> None:
         inner = self.basis @ self.images.T

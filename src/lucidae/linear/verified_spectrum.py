@@ -50,8 +50,9 @@ Its principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970).""
 LARGE_MEAN = 100.0
 """Ratio of the mean's squared length to the total variance above which rows are centred first.
 
-Below it, products use the rows as they are, and the mean is subtracted from the result. Its rounding
-errors, about 100·ε times the total variance, are less than the m·ε times it that are allowed."""
+Below it, products use the rows as they are, and the mean is subtracted from the result. The
+rounding errors of this, about 100·ε times the total variance, are less than the m·ε times it that
+are allowed."""
 
 _TINY = float(np.finfo(float).tiny)
 
