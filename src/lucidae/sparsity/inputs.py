@@ -74,6 +74,9 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
     weights = check_weights(sample_weight, X)
     if weights is not None:
         xp = namespace(weights)
+        roots = xp.sqrt(weights)[:, None]
+        for values, name in ((X, "X"), (y, "y")):
+            refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
@@ -81,9 +84,6 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
                 "leave the range of float64. Rescale the weights so that they sum to at most "
                 f"{LARGEST_WEIGHT:g}."
             )
-        roots = xp.sqrt(weights)[:, None]
-        for values, name in ((X, "X"), (y, "y")):
-            refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
     return weights
 
 
