@@ -1,9 +1,11 @@
-"""Curves and figures of the experiments on training, from results that are made up."""
+"""Curves and figures of experiments, from results that are made up."""
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 import extras
+from lucidae.dropout.landscape import scalar_surface
 from lucidae.experiments.catalogue import experiment
 from lucidae.experiments.declaration import Curve, Measured, Results
 from lucidae.experiments.outcomes import Outcome
@@ -12,7 +14,7 @@ extras.require("matplotlib")
 extras.require("jinja2")
 extras.require("pandas")
 
-from lucidae.experiments.drawings import training
+from lucidae.experiments.drawings import landscapes, recovery, training
 
 
 def outcome_of(name, measure=None, curves=None):
@@ -126,3 +128,31 @@ def test_dropout_is_drawn_beside_its_optimum():
     (plot,) = training.convergence(outcome_of("dropout-convergence", curves=curves))
     check_numbers(plot, curves, f"objective/{names[0]}")
     check_numbers(plot, curves, f"optimum/{names[-1]}")
+
+
+@pytest.mark.parametrize("name", ["sparse-unit", "sparse-noise"])
+def test_success_rates_are_means_over_the_trials(name):
+    outcome = outcome_of(
+        name, lambda *_: {"rows": np.ones(4), "frobenius": np.eye(4)[0], "support": np.zeros(4)}
+    )
+    setting = outcome.setting
+    for method in setting.methods:
+        for criterion, rate in (("rows", 1.0), ("frobenius", 0.25), ("support", 0.0)):
+            curve = outcome.curves[f"{criterion}/{method}"]
+            assert_allclose(curve.x, setting.active)
+            assert_allclose(curve.y, rate)
+    (plot,) = recovery.recovery(outcome)
+    check_numbers(plot, outcome.curves, f"{setting.criterion}/full")
+
+
+def test_paths_that_stay_at_an_optimum_have_no_distance():
+    def stay(cell, _):
+        best = scalar_surface(2.0, cell.settings["strength"], points=2).minima[0]
+        return {"path": np.tile(best, (cell.settings["n_steps"] + 1, 2, 1))}
+
+    outcome = outcome_of("dropout-paths", stay)
+    assert len(outcome.curves) == 2 * len(outcome.setting.strengths)
+    for name, curve in outcome.curves.items():
+        assert_allclose(curve.y, 0.0, atol=1e-12, err_msg=name)
+    (plot,) = landscapes.paths(outcome)
+    check_numbers(plot, outcome.curves, next(iter(outcome.curves)))
