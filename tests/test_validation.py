@@ -17,6 +17,8 @@ from lucidae.validation import (
     check_integer,
     check_number,
     check_rows,
+    check_vector,
+    check_verbose,
     check_weights,
 )
 
@@ -197,3 +199,35 @@ def test_a_warning_names_the_line_of_the_user(name):
     with pytest.warns(UserWarning, match="tart|topped") as warned:
         WARNING_CALLS[name]()
     assert [warning.filename for warning in warned] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "value", ["x", ["a", "b"], [1j], [[1.0]], [], [True], [-1.0], [np.nan], [np.inf]], ids=str
+)
+def test_what_is_no_vector_of_numbers_is_refused(value):
+    words = "prior=.* was given, expected a vector of numbers of at least 0"
+    with pytest.raises(ValueError, match=words):
+        check_vector(value, "prior")
+
+
+def test_vectors_are_copied_and_numbers_have_no_axes():
+    given = np.array([1.0, 2.0])
+    found = check_vector(given, "prior")
+    found[0] = 5.0
+    assert given[0] == 1.0
+    assert check_vector(3, "prior").shape == ()
+    assert_array_equal(check_vector([Fraction(1, 2), 2], "prior"), [0.5, 2.0])
+
+
+def test_intervals_with_an_upper_end_alone_are_described():
+    for open_high, words in ((True, "below 1"), (False, "of at most 1")):
+        with pytest.raises(ValueError, match=f"x=2 was given, expected a finite number {words}"):
+            check_number(2, "x", high=1.0, open_high=open_high)
+    assert check_number(-1e300, "x", high=1.0) == -1e300
+
+
+def test_verbose_is_a_flag_or_a_count():
+    shown = [check_verbose(value) for value in (True, False, np.True_, 0, 1, 10)]
+    assert shown == [True, False, True, False, True, True]
+    with pytest.raises(ValueError, match=r"verbose=-1 was given, .* at least 0, True or False"):
+        check_verbose(-1)

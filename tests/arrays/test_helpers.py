@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from extras import require
 from lucidae.arrays import (
     add_diagonal,
+    add_gram_,
     arange_like,
     as_double,
     as_float,
@@ -258,3 +259,13 @@ def test_numbers_leave_the_device_as_python_floats(xp, dtype):
 def test_to_numpy_takes_tensors_that_carry_gradients():
     torch = require("torch")
     assert_array_equal(to_numpy(torch.ones(2, requires_grad=True)), [1.0, 1.0])
+
+
+def test_gram_matrices_of_blocks_add_up(xp, dtype):
+    blocks = np.random.default_rng(0).standard_normal((3, 5, 4))
+    total = None
+    for block in blocks:
+        total = add_gram_(total, make(xp, block, dtype))
+    expected = np.einsum("bni,bnj->ij", blocks, blocks)
+    found = to_numpy(total).astype(float)
+    assert_allclose(np.tril(found), np.tril(expected), atol=1e-4 if dtype == "float32" else 1e-12)

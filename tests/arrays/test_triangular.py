@@ -90,3 +90,12 @@ def test_a_singular_triangle_is_refused_by_numpy():
         solve_lower(np.diag([1.0, 0.0]), np.ones((2, 1)))
     with pytest.raises(np.linalg.LinAlgError, match="zero on its diagonal, in row 1"):
         inverse_lower(np.diag([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0)])
+def test_systems_without_equations_have_empty_solutions(shape, dtype, capfd):
+    L, B = np.zeros(shape, dtype), np.zeros((*shape[:-1], 3), dtype)
+    assert solve_lower(L, B).shape == B.shape
+    assert solve_lower(L, B).dtype == dtype
+    assert inverse_lower(L).shape == shape
+    assert capfd.readouterr() == ("", "")  # LAPACK would complain

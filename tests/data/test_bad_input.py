@@ -369,3 +369,17 @@ def test_text_and_zarr_that_shrink_while_they_are_read_are_one_sentence(tmp_path
         with pytest.raises(ValueError, match="has changed while it was read") as error:
             list(blocks_of_rows)
         assert "\n" not in str(error.value)
+
+
+def test_dask_arrays_without_two_known_axes_are_refused():
+    da = require("dask.array")
+    with pytest.raises(ValueError, match="X has 3 dimensions, expected rows and columns: two"):
+        LinearAutoencoder(1).fit(da.ones((4, 3, 2)))
+    rows = rows_of(20)
+    unknown = da.from_array(rows)[:, da.from_array(rows[0] > -np.inf)]
+    with pytest.raises(ValueError, match="X has an unknown number of columns: call compute_chunk"):
+        LinearAutoencoder(1).fit(unknown)
+    model = LinearAutoencoder(1).fit(rows)
+    with pytest.raises(ValueError, match="X has an unknown number of columns: call compute_chunk"):
+        model.transform(unknown)
+    assert_allclose(model.transform(unknown.compute_chunk_sizes()), model.transform(rows))

@@ -148,3 +148,12 @@ def test_dollars_in_names_are_text():
     for label, name in zip(labels, names, strict=True):
         text, is_formula = label._preprocess_math(label.get_text())
         assert (text, is_formula) == (name, False)
+
+
+def test_zeros_are_drawn_on_a_linear_axis():
+    with_zero = SpectrumDisplay(np.array([3.0, 0.0]), level=0.0).plot()
+    assert with_zero.ax_.get_yscale() == "linear"
+    assert len(with_zero.ax_.lines) == 1  # a level of zero is not drawn
+    above = SpectrumDisplay(np.array([3.0, 1.0]), level=0.5).plot()
+    assert above.ax_.get_yscale() == "log"
+    assert len(above.ax_.lines) == 2

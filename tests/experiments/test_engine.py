@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lucidae.experiments.declaration import Cell, Work
+from lucidae.experiments.declaration import Cell, Results, Work
 from lucidae.experiments.engine import duration, run
 from lucidae.experiments.store import Store
 
@@ -200,3 +200,14 @@ def test_durations_read_well():
         "1 min 1 s",
         "1 h 0 min",
     ]
+
+
+def test_one_result_is_found_by_its_settings(toy, tmp_path):
+    store, cells = Store(tmp_path / "cells"), toy.cells(tmp_path / "log", 3)
+    run(cells, store, jobs=1)
+    results = Results(tuple(store.load(cell) for cell in cells))
+    assert results.one(seed=2).settings["seed"] == 2
+    with pytest.raises(ValueError, match=r"0 runs have the settings {'seed': 9}, expected exactly"):
+        results.one(seed=9)
+    with pytest.raises(ValueError, match=r"3 runs have the settings {}"):
+        results.one()

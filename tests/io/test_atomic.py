@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from lucidae.io.atomic import atomic_path, load_arrays, save_arrays
+from lucidae.io.atomic import atomic_path, load_arrays, save_arrays, size_in_words
 
 ARRAYS = {"number": np.array(3), "vector": np.arange(5.0), "empty": np.empty((0, 2))}
 
@@ -282,3 +282,36 @@ def test_full_disk_names_the_file_and_the_room_that_is_missing(tmp_path, monkeyp
     assert e.value.errno == errno.ENOSPC
     assert e.value.filename == str(tmp_path / "full.npz")
     assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_without_a_known_size_names_what_was_written(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=500)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+    def write():
+        with atomic_path(tmp_path / "page.html") as path:
+            path.write_bytes(b"0" * 2000)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"more than 2 kB are needed, and 2\.5 kB are free"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_bytes_after_an_array_are_refused(tmp_path):
+    plain = BytesIO()
+    np.save(plain, np.zeros(3))
+    path = archive_with(tmp_path / "long.npz", "a.npy", plain.getvalue() + b"0")
+    with pytest.raises(ValueError, match=r"a\.npy contains more than its array"):
+        load_arrays(path, "a test")
+
+
+def test_arrays_of_a_later_format_are_refused(tmp_path):
+    path = archive_with(tmp_path / "late.npz", "a.npy", b"\x93NUMPY\x03\x00" + b" " * 64)
+    with pytest.raises(ValueError, match=r"an array of format \(3, 0\), which is not supported"):
+        load_arrays(path, "a test")
+
+
+def test_sizes_beyond_any_disk_have_no_digits():
+    assert size_in_words(10**15) == "more than 1000 TB"
+    assert size_in_words(10**15 - 10**13) == "990 TB"

@@ -17,7 +17,8 @@ from lucidae import (
     LinearAutoencoder,
     SparseVAE,
 )
-from lucidae.io.models import saved_as
+from lucidae.io.consistency import check_estimator
+from lucidae.io.models import saved_as, source_of
 from lucidae.iteration import Status
 
 OLD = Path(__file__).parents[1] / "data" / "0.1.0"
@@ -258,6 +259,10 @@ def write_header(path, tree, **arrays):
         {"record": "lucidae.LinearAutoencoder/1", "fields": {"fit": "x"}},
         {"random": {"bit_generator": "PCG64", "state": {"state": 2**200, "inc": 1}}},
         {"nonsense": 1},
+        {"random": {"bit_generator": "MT19937"}},
+        {"dtype": "object"},
+        {"dtype": "float64"},
+        {"tuple": [1, 2]},
     ],
 )
 def test_a_file_cannot_build_anything_else(tree, tmp_path):
@@ -433,3 +438,33 @@ def test_shapes_that_do_not_agree_are_refused_also_where_the_header_states_them(
                 np.savez(tmp_path / "changed.npz", **changed)
                 with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
                     lucidae.load(tmp_path / "changed.npz")
+
+
+def test_a_file_that_states_too_many_features_is_refused(data, tmp_path):
+    path = tmp_path / "model.npz"
+    lucidae.save(fitted(LinearAutoencoder(2), data), path)
+    stored = dict(np.load(path))
+    header = json.loads(str(stored["header"]))
+    header["estimator"]["fields"]["n_features_in_"] = 10**9
+    np.savez(path, **stored | {"header": np.array(json.dumps(header))})
+    with pytest.raises(ValueError, match="n_features_in_ is 1000000000, but no array is that"):
+        lucidae.load(path)
+
+
+def test_an_estimator_that_loses_rows_is_not_consistent():
+    class Doubling:
+        n_features_in_ = 2
+
+        def predict(self, rows):
+            return np.vstack([rows, rows])
+
+    with pytest.raises(ValueError, match=r"Doubling is not consistent: for one row .* returns 2"):
+        check_estimator(Doubling(), 10)
+
+
+def test_only_models_of_the_command_line_name_their_data(data, tmp_path):
+    path = tmp_path / "model.npz"
+    lucidae.save(fitted(LinearAutoencoder(2), data), path)
+    assert source_of(path) is None
+    path.write_bytes(b"not a model")
+    assert source_of(path) is None

@@ -15,6 +15,7 @@ from extras import require
 from lucidae.datasets import load_digits
 
 require("pandas")
+from lucidae.io import tables
 from lucidae.io.tables import ReadOptions, image_shape_from_names, read_table
 
 NUMBERS = np.array([[1.0, 2.5], [3.0, -4.0], [5.0, 1e-3]])
@@ -425,3 +426,30 @@ def test_only_the_table_of_an_archive_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("lucidae.io.tables.SMALL", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", X=NUMBERS, other=np.zeros(10**6))
     assert_array_equal(read_table(tmp_path / "a.npz").values, NUMBERS)
+
+
+def test_a_file_that_does_not_fit_into_memory_is_named(write, monkeypatch):
+    def exhausted(file, options):
+        raise MemoryError
+
+    path = write("a.csv", "1,2\n3,4\n")
+    monkeypatch.setitem(tables.READERS, ".csv", exhausted)
+    with pytest.raises(ValueError, match=r"'a\.csv' is too large for the memory of this computer"):
+        read_table(path)
+
+
+def test_columns_of_parquet_without_numbers_are_left_out_with_their_type(tmp_path):
+    require("pyarrow")
+    pd = require("pandas")
+    days = pd.to_datetime(["2020-01-01", "2020-01-02"])
+    frame = pd.DataFrame({"a": [1.0, 2.0], "day": days, "digits": ["1", "2"]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
+    assert table.columns == ("a",)
+    assert table.left_out["day"].startswith("its entries are of type datetime64")
+    assert table.left_out["digits"].startswith("its entries are of type ")
+    with pytest.raises(ValueError, match=r"no numeric column 'day': its entries .* columns are: a"):
+        table.with_target(["day"])
+    frame.iloc[:0].to_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match=r"'empty\.parquet' contains 0 rows"):
+        read_table(tmp_path / "empty.parquet")

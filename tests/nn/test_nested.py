@@ -284,3 +284,9 @@ def test_diverged_layers_are_refused():
     decoder.weight.data[0, 0] = torch.inf
     with pytest.raises(ValueError, match="diverged"):
         order_dimensions(encoder, decoder, torch.ones(4, 3))
+
+
+def test_a_decoder_that_merges_rows_is_refused():
+    decoder = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Flatten(0))
+    with pytest.raises(ValueError, match=r"returned shape \(120,\) for 20 rows .* \(20, 6\)"):
+        prefix_losses(torch.ones(5, 4), decoder, torch.ones(5, 6))

@@ -298,3 +298,10 @@ def test_figures_whose_captions_name_colours_keep_them_in_the_dark_theme(digits_
         caption = figure.partition("<figcaption>")[2].partition("<details>")[0]
         assert ("red is positive" in caption) == ("plot colours" in figure[:40])
     assert "figure:not(.colours) svg image { filter: invert" in digits_page
+
+
+def test_too_many_columns_are_refused_before_anything_is_computed(tmp_path):
+    wide = Table("wide", np.zeros((2, 4001)), tuple(map(str, range(4001))))
+    with pytest.raises(ValueError, match=r"'wide' has 4,001 columns; .* up to 4,000"):
+        write_report(wide, tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())

@@ -13,6 +13,7 @@ from lucidae.sparsity import Energy, register_posterior, solve_batch
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import POSTERIORS
 from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.solvers import solve
 from lucidae.sparsity.state import complementarity, evaluate
 
 
@@ -126,3 +127,20 @@ def test_names_are_given_once_and_unknown_ones_are_listed(toy):
         register_posterior("full", lambda _, groups: LaplacePrior(groups))
     with pytest.raises(ValueError, match="'point', 'laplace'"):
         SparseVAE(posterior="cauchy").fit(toy.dictionary, toy.responses)
+
+
+def test_exact_coordinates_need_a_marginal(toy):
+    @dataclass(frozen=True)
+    class Promising(LaplacePrior):
+        exact_coordinates = True
+
+    problem, _ = normalise(toy.dictionary, toy.responses)
+    with pytest.raises(ValueError, match="Promising has exact_coordinates=True but its marginal"):
+        solve(problem, Promising(), method="coordinate", tolerance=1e-3, limit=10)
+
+
+def test_other_outputs_than_those_of_the_fit_cannot_be_certified(toy):
+    model = SparseVAE(noise_variance=0.1).fit(toy.dictionary, toy.responses)
+    n = toy.responses.shape[1]
+    with pytest.raises(ValueError, match=f"y has {n - 1} outputs, .* was fitted to {n}"):
+        lucidae.certify(model, toy.dictionary, toy.responses[:, 1:])

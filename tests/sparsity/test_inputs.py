@@ -1,5 +1,7 @@
 """Data, settings and parameters that cannot be meant are refused with a sentence."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,19 @@ def test_weights_that_are_not_numbers_are_refused(weights):
     model = SparseVAE(noise_variance=0.1).fit(X, Y)
     with pytest.raises(ValueError, match="sample_weight"):
         certify(model, X, Y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("settings", [{"noise_variance": "learn"}, {"fit_intercept": False}, {}])
+def test_weights_of_zero_rows_are_refused_where_the_energy_would_not_be_finite(settings):
+    zero, model = np.zeros((1, 2)), SparseVAE(**settings)
+    with pytest.raises(ValueError, match=r"sample_weight sums to 1e\+308; .* at most 1e\+150"):
+        model.fit(zero, [0.0], sample_weight=[1e308])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # learning ends at the smallest noise variance
+        model.fit(zero, [0.0], sample_weight=[1e150])
+    assert np.isfinite(model.energy_)
+    with pytest.raises(ValueError, match="sample_weight sums to 1e"):
+        certify(model, zero, [0.0], sample_weight=[1e308])
 
 
 def test_folds_without_weight_are_refused():

@@ -276,7 +276,7 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     """Return `x` as a NumPy array; an array on a GPU is copied to the CPU."""
     if compat.is_torch_array(x):
         return np.asarray(x.detach().cpu().numpy())
-    if compat.is_cupy_array(x):
+    if compat.is_cupy_array(x):  # pragma: no cover (needs a GPU)
         return np.asarray(x.get())
     return np.asarray(x)
 

@@ -74,7 +74,7 @@ def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
         return xp.linalg.solve_triangular(L.mT if transpose else L, B, upper=transpose)
     if is_numpy(L):
         return _solve_lower_numpy(L, B, transpose)
-    if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:
+    if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:  # pragma: no cover (needs a GPU)
         from cupyx.scipy.linalg import solve_triangular
 
         return solve_triangular(L, B, trans=1 if transpose else 0, lower=True)

@@ -22,6 +22,9 @@ from lucidae.validation import check_kind, check_rows, check_weights, real_array
 LARGEST = 1e75
 """Largest absolute value allowed; columns whose entries are all below its inverse are refused."""
 
+LARGEST_WEIGHT = 1e150
+"""Largest sum of weights; the energy, a multiple of it, is then finite even if X and y are zero."""
+
 
 def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Return the dictionary X and the responses y that were passed to `fit`, checked.
@@ -64,15 +67,23 @@ def validated_data(
 
 
 def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
-    """Return the checked weights of rows, whose roots times X and y must be moderate numbers.
+    """Return the checked weights of rows; their sum and their roots times X and y are moderate.
 
     `X` has shape (d, κ) and `y` shape (d, n).
     """
     weights = check_weights(sample_weight, X)
     if weights is not None:
-        roots = namespace(weights).sqrt(weights)[:, None]
+        xp = namespace(weights)
+        roots = xp.sqrt(weights)[:, None]
         for values, name in ((X, "X"), (y, "y")):
             refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
+        total = scalar(xp.sum(weights))
+        if total > LARGEST_WEIGHT:
+            raise ValueError(
+                f"sample_weight sums to {total:.3g}; the energy, which grows with this sum, may "
+                "leave the range of float64. Rescale the weights so that they sum to at most "
+                f"{LARGEST_WEIGHT:g}."
+            )
     return weights
 
 
