@@ -2,7 +2,8 @@
 
 The tests of a module are collected once. A first run without mutants notes how long each test takes
 and which functions of the module it calls. Every mutant is then given to the tests that call its
-function, the fastest first, until one of them fails. Mutants that no test kills are listed.
+function, the fastest first, until one of them fails. Mutants that no test kills are listed, unless
+`explained_mutants.py` says why no test can kill them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
+from explained_mutants import EXPLAINED
 from fuzzing.oracle import DoesNotEndError, limited_time
 from mutants import broken, mutants
 
@@ -64,12 +66,12 @@ def main(arguments):
     for name in chosen.module or KILLERS:
         trial = Trial(name, chosen.function)
         trial.run()
-        rows.append((name, trial.tried, trial.killed, len(trial.survivors)))
-    print("\n| module | mutants | killed | survived |\n|---|---|---|---|")
-    for row in rows:
-        print("| {} | {} | {} | {} |".format(*row))
-    print("| all | {} | {} | {} |".format(*(sum(row[k] for row in rows) for k in (1, 2, 3))))
-    return int(any(row[3] for row in rows))
+        rows.append((name, trial.tried, trial.killed, trial.explained, len(trial.survivors)))
+    print("\n| module | mutants | killed | explained | left |\n|---|---|---|---|---|")
+    for name, *counts in rows:
+        print("| `{}` | {} | {} | {} | {} |".format(name, *counts))
+    print("| all | {} | {} | {} | {} |".format(*(sum(row[k] for row in rows) for k in range(1, 5))))
+    return int(any(row[-1] for row in rows))
 
 
 class Trial:
@@ -81,7 +83,7 @@ class Trial:
         self.functions = [f for f in functions_of(module) if wanted in f.__qualname__]
         self.codes = {function.__code__: function for function in self.functions}
         self.callers = {function: [] for function in self.functions}
-        self.tried = self.killed = 0
+        self.tried = self.killed = self.explained = 0
         self.survivors = []
 
     def run(self):
@@ -106,7 +108,7 @@ class Trial:
         for function in self.functions:
             for words, code in mutants(function):
                 self.try_mutant(function, words, code)
-        say(f"{self.name}: {self.killed} of {self.tried} mutants killed")
+        say(f"{self.name}: {self.killed} of {self.tried} killed, {self.explained} explained")
         return True
 
     def observe(self, item):
@@ -139,10 +141,20 @@ class Trial:
             if any(fails(item) for _, item in tests):
                 self.killed += 1
                 return
+        if is_explained(self.name, words):
+            self.explained += 1
+            return
         where = inspect.getsourcelines(function)[1] - 1
         reason = "" if tests else "  (no test calls this function)"
         self.survivors.append(words)
         say(f"survived: {self.name} line {where} + {words}{reason}")
+
+
+def is_explained(module, words):
+    """Return whether a mutant is recorded with a reason why no test can kill it."""
+    place, _, changed = words.partition(": ")
+    name = place.partition(":")[0]
+    return any((name, changed) in places for places in EXPLAINED.get(module, {}).values())
 
 
 def say(line):
