@@ -31,4 +31,51 @@ EXPLAINED = {
             ("LinearVAE.completed", "xp.sum(weights.atoms * weights.atoms, axis=+1)"),
         ],
     },
+    "dropout.objectives": {
+        "the matrix is square": [
+            ("LinearProblem.is_white", "self.inputs.shape[1]"),
+        ],
+        "the limit is a round number: a sum equal to it may be on either side": [
+            ("_checked_energy", "energy <= SMALLEST_ENERGY"),
+        ],
+        "the squares of a matrix whose largest entry is between 1 and 2 do not overflow": [
+            ("_checked_energy", "size >= 1.0"),
+            ("_checked_energy", "size > 2.0"),
+        ],
+    },
+    "moments": {
+        "zeros give the same zeros": [
+            ("SecondMoment._empty", "zeros[:, None] + zeros[None, :]"),
+            ("SecondMoment._empty", "zeros[:, None] * 1.0"),
+            ("covariance_spectrum", "values >= 0"),
+            ("covariance_spectrum", "0.0 * 1.0"),
+            ("_sums_about", "0.0 * 1.0"),
+        ],
+        "the array only tells the library": [
+            ("SecondMoment._empty", "np.empty(1)"),
+        ],
+        "the limit is a round number: a sum equal to it may be on either side": [
+            ("SecondMoment._checked", "squares <= SMALLEST_SCATTER"),
+        ],
+        "a file without this array is refused because of its names": [
+            ("SecondMoment.load", "m = stored['center'].size if 'center' in stored else 1"),
+        ],
+        "the matrix is square": [
+            ("covariance_spectrum", "covariance.shape[1]"),
+        ],
+        "rows are copied where none has weight zero": [
+            ("_weighted_rows", "weights < 0"),
+            ("_weighted_rows", "weights > 1"),
+        ],
+        "more attempts are allowed; the third centre is the mean up to rounding": [
+            ("_dense_sums", "range(4)"),
+            ("_dense_sums", "range(6)"),
+        ],
+        "both sides give an accurate centre at equality": [
+            ("_first_center", "mean * mean < allowed"),
+        ],
+        "the buffer is longer than necessary": [
+            ("_blocks", "max(BLOCK_ROWS, n_rows)"),
+        ],
+    },
 }

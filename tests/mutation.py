@@ -57,7 +57,9 @@ def main(arguments):
     """Run the mutants of the named modules; return 1 if any survives that is not explained."""
     parser = argparse.ArgumentParser(prog="dev.py mutate", description=__doc__.partition("\n")[0])
     parser.add_argument("module", nargs="*", help=f"default: all of {', '.join(KILLERS)}")
-    parser.add_argument("--function", default="", help="only functions whose name contains this")
+    parser.add_argument(
+        "--function", action="append", help="only functions whose name contains this or another one"
+    )
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.module if name not in KILLERS]
     if unknown:
@@ -77,10 +79,14 @@ def main(arguments):
 class Trial:
     """The mutants of one module and the tests that may kill them."""
 
-    def __init__(self, name, wanted=""):
+    def __init__(self, name, wanted=None):
         self.name = name
         module = importlib.import_module(f"lucidae.{name}")
-        self.functions = [f for f in functions_of(module) if wanted in f.__qualname__]
+        self.functions = [
+            function
+            for function in functions_of(module)
+            if any(part in function.__qualname__ for part in wanted or [""])
+        ]
         self.codes = {function.__code__: function for function in self.functions}
         self.callers = {function: [] for function in self.functions}
         self.tried = self.killed = self.explained = 0
