@@ -78,4 +78,47 @@ EXPLAINED = {
             ("_blocks", "max(BLOCK_ROWS, n_rows)"),
         ],
     },
+    "sparsity.objectives": {
+        "the matrices are square": [
+            ("DiagonalCovariance.concavity", "metric.shape[+1]"),
+            ("DiagonalCovariance.concavity", "metric.shape[-2]"),
+        ],
+    },
+    "linear.penalties": {
+        "accuracy of a search, below that of the result": [
+            ("_paper_sequence", "scipy.optimize.brentq(excess, low, high, xtol=2e-13)"),
+            ("_best_distinct", "0.02 * 10.0 ** (-DIGITS)"),
+            ("_best_distinct", "1.01 * 10.0 ** (-DIGITS)"),
+            ("_best_distinct", "0.01 + 10.0 ** (-DIGITS)"),
+            ("_best_distinct", "0.01 * 1.0"),
+        ],
+        "ends of the trial values, which are refined around the best": [
+            ("_best_distinct", "0.002 / k ** 2"),
+            ("_best_distinct", "k * 2"),
+            ("_best_distinct", "1 - 2e-06"),
+        ],
+        "any finite number takes the place of infinity": [
+            (
+                "_best_distinct",
+                "min(condition_number(AlignedPoint.nonuniform(values, trial)), 2e+300)",
+            ),
+        ],
+        "both sides give the same numbers at equality": [
+            ("best_penalties", "unit >= 0"),
+            ("best_penalties", "k >= 1"),
+        ],
+        "the limit is a rounding error: an eigenvalue equal to it may be on either side": [
+            ("best_penalties", "values[:k] >= rounding * unit"),
+            ("best_penalties", "outside <= inside[-1] * (1 - TIE)"),
+            ("best_penalties", "inside[1:] <= inside[:-1] * (1 - TIE)"),
+        ],
+    },
+    "linear.hessian": {
+        "the constant stands in a quotient that is not selected": [
+            ("AlignedPoint.nonuniform", "np.where(nonzero, leading, 2.0)"),
+        ],
+        "zeros give the same zeros": [
+            ("AlignedPoint.nested", "0 / ones"),
+        ],
+    },
 }

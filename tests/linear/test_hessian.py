@@ -85,3 +85,24 @@ def test_the_dense_differences_are_exact():
     found = dense_eigenvalues(NonUniformL2(np.array([3.0])), weights, values)
     # At 0 the Hessian is [[2λ, −2σ²], [−2σ², 2λ]] in each feature.
     assert_allclose(found, np.sort([6 - 4, 6 + 4, 6 - 2, 6 + 2]), atol=1e-10)
+
+
+def test_lengths_at_the_minimum_by_hand():
+    point = AlignedPoint.nonuniform(np.array([4.0, 2.0, 0.0]), np.array([2.0, 1.0, 0.0]))
+    # Ascending, the penalties 0, 1, 2 meet the eigenvalues 4, 2, 0.
+    assert_allclose(point.encoder**2, [1.0, 0.5, 0.0])
+    assert_allclose(AlignedPoint.nonuniform(np.array([0.0]), np.array([0.0])).decoder, [0.0])
+
+
+def test_condition_numbers_of_degenerate_points():
+    """Without data every eigenvalue is zero; a latent with penalty 0 has a flat scale."""
+    assert condition_number(AlignedPoint.nonuniform(np.zeros(2), np.zeros(1))) == np.inf
+    # The eigenvalues of one latent on σ² = 1/2 with λ = 1/8 are 4λ and 4(σ² − λ).
+    small = AlignedPoint.nonuniform(np.array([0.5]), np.array([0.125]))
+    assert_allclose(condition_number(small), 3.0)
+    flat = AlignedPoint.nonuniform(np.array([0.5]), np.array([0.0]))
+    assert condition_number(flat) == np.inf
+    assert_allclose(condition_number(flat, effective=True), 1.0)
+    for penalty, expected in ((0.9e-12, 1.0), (1.1e-12, 1 / 1.1e-12)):
+        nearly = AlignedPoint.nonuniform(np.array([1.0]), np.array([penalty]))
+        assert_allclose(condition_number(nearly, effective=True), expected, rtol=1e-3)
