@@ -119,6 +119,9 @@ EXPLAINED = {
         ],
         "zeros give the same zeros": [
             ("AlignedPoint.nested", "0 / ones"),
+            ("escape_blocks", "2 * p * e ** 2 * own + 2 * decay - 0 * other"),
+            ("escape_blocks", "2 * p * e ** 2 * own + 2 * decay + 0.0"),
+            ("escape_blocks", "0 * 1.0"),
         ],
     },
 }

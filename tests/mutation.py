@@ -40,7 +40,7 @@ KILLERS = {
     "dropout.theory": ("dropout/test_theory.py", "dropout/test_formulas.py"),
     "dropout.objectives": ("dropout/test_objectives.py", "dropout/test_formulas.py"),
     "dropout.equalize": ("dropout/test_equalize.py", "dropout/test_formulas.py"),
-    "dropout.reduction": ("dropout/test_verifier.py", "dropout/test_formulas.py"),
+    "dropout.reduction": ("dropout/test_reduction.py", "dropout/test_verifier.py"),
     "sparsity.objectives": ("sparsity/test_objectives.py", "sparsity/test_formulas.py"),
     "sparsity.theory": ("sparsity/test_theory.py", "sparsity/test_formulas.py"),
     "sparsity.penalties": ("sparsity/test_penalties.py", "sparsity/test_formulas.py"),
