@@ -124,4 +124,30 @@ EXPLAINED = {
             ("escape_blocks", "0 * 1.0"),
         ],
     },
+    "dropout.equalize": {
+        "zero weights are divided by any number": [
+            (
+                "equalize_pair",
+                "tops = [largest(as_double(part)) or 2.0 for part in (left, right)]",
+            ),
+        ],
+        "the loop has ended before": [
+            ("level_diagonal", "len(entries) + 1"),
+        ],
+        "the limit is a rounding error: a difference equal to it may be on either side": [
+            ("level_diagonal", "low[i] >= high[j] - SPREAD * level"),
+        ],
+        "either of the two entries may be set to the mean; the other choice only turns further": [
+            ("level_diagonal", "level - entries[i] >= entries[j] - level"),
+            ("level_diagonal", "level - entries[i] < entries[j] - level"),
+            ("level_diagonal", "level + entries[i]"),
+            ("level_diagonal", "entries[j] + level"),
+        ],
+        "the matrix is square": [
+            ("level_diagonal", "gram.shape[1]"),
+            ("level_by_eigenvectors", "gram.shape[1]"),
+            ("level_by_hadamard", "gram.shape[1]"),
+            ("hadamard", "matrix.shape[1]"),
+        ],
+    },
 }
