@@ -3,6 +3,10 @@
 Each place is the name of a function and the changed expression, as the tool prints it.
 """
 
+WHITE_VARIANCE = (
+    "variance = 2.0 if data.inputs is None else float(np.diag(data.inputs).max(initial=0.0))"
+)
+
 EXPLAINED = {
     "linear.objectives": {
         "the constant stands in a quotient that is not selected": [
@@ -148,6 +152,48 @@ EXPLAINED = {
             ("level_by_eigenvectors", "gram.shape[1]"),
             ("level_by_hadamard", "gram.shape[1]"),
             ("hadamard", "matrix.shape[1]"),
+        ],
+    },
+    "dropout.reduction": {
+        "√2 and 1 are rounded to the same power of four": [
+            ("DataUnits.of", WHITE_VARIANCE),
+        ],
+        "the size is compared with 1e70 alone": [
+            ("DataUnits.weights", "np.abs(part).max(initial=1.0)"),
+        ],
+        "a column of zeros is divided by any number": [
+            ("_reduce_moment", "deviations[deviations == 0] = 2.0"),
+            ("_reduce_rows", "deviations[deviations == 0] = 2.0"),
+        ],
+        "the triangle has `rank` rows, so that its diagonal ends there": [
+            ("_reduce_moment", "triangle[:, :rank + 1]"),
+        ],
+        "the limit is a rounding error: a pivot equal to it may be on either side": [
+            (
+                "_reduce_rows",
+                "pivots >= RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)",
+            ),
+        ],
+        "the columns have unit length, so that the largest pivot is 1 (or all are zero)": [
+            (
+                "_reduce_rows",
+                "RANGE_FACTOR * size * EPSILON / max(pivots.max(initial=0.0), 1e-300)",
+            ),
+            ("_reduce_rows", "RANGE_FACTOR * size * EPSILON * 1.0"),
+            ("_reduce_rows", "max(pivots.max(initial=0.0), 1.0)"),
+            ("_reduce_rows", "max(pivots.max(initial=0.0), 2e-300)"),
+            ("_reduce_rows", "pivots.max(initial=1.0)"),
+        ],
+        "zeros give the same zeros": [
+            ("_summed", "0.0 * 1.0"),
+            ("_centers", "0.0 * 1.0"),
+            ("_centers", "2.0 * part"),
+        ],
+        "one number stands for a column of equal numbers": [
+            ("_row_blocks", "0.0 * 1.0"),
+        ],
+        "zero weights are divided by any number": [
+            ("_with_error", "top = float(np.abs(right).max(initial=0.0)) or 2.0"),
         ],
     },
 }

@@ -44,6 +44,7 @@ def test_units_are_the_nearest_powers_of_four():
     data = Moments(np.ones((1, 3)), inputs, 100.0, None, None, None)
     assert DataUnits.of(data) == (4.0, 16.0)
     assert DataUnits.of(data._replace(inputs=None, energy=0.0)) == (1.0, 1.0)
+    assert DataUnits.of(data._replace(inputs=1e-4 * inputs / 9)).inputs == 4.0**-3
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -110,7 +111,7 @@ def test_figures_of_a_case_by_hand():
         optimum=None, bound=bound, strength=1.0, tied=False, white=True,
     )  # fmt: skip
     assert (case.width, case.scale, case.explainable) == (4, 0.5, 5.0)
-    assert case.uncertainty == pytest.approx(15 * EPS * 0.25)
+    assert case.uncertainty == pytest.approx(15 * EPS * 0.25, rel=1e-9, abs=0)
     blurred = case._replace(reduced=case.reduced._replace(blur=0.75, matrix=np.zeros((1, 2))))
     assert blurred.uncertainty == pytest.approx(0.75)
     assert blurred.explainable == 0.5
@@ -125,6 +126,7 @@ def test_white_inputs_need_no_reduction():
     assert_allclose(found.matrix, matrix)
     assert found[2:5] == (4.0, 0.0, 0.0)
     assert (found.condition, found.dropped, found.inconsistency) == (1.0, 0, 0.0)
+    assert found.doubts.shape == (0,)
 
 
 def pivots_of(found, deviations):
@@ -156,9 +158,26 @@ def test_reduced_inputs_are_white_and_their_bounds_follow_the_pivots(root):
         wrong += noise * lengths / (2 * pivots)
         doubts += noise / (2 * pivots)
     undecided = np.sum(2 * lengths * wrong + wrong**2 + noise * lengths**2)
-    assert found.undecided == pytest.approx(undecided)
-    assert found.blur == pytest.approx(np.linalg.norm(wrong))
+    assert found.undecided == pytest.approx(undecided, rel=1e-9, abs=0)
+    assert found.blur == pytest.approx(np.linalg.norm(wrong), rel=1e-9, abs=0)
     assert_allclose(found.doubts, doubts)
+    # Outputs that are not correlated with the inputs leave the squares of the errors.
+    joint = np.diag([2.0, 1.0, 3.0])
+    apart = Moments(np.zeros((1, 2)), joint[:2, :2] ** 2, 9.0, joint if root else None, None, None)
+    second = 2 * (13 * EPS * 3.0) ** 2
+    assert reduce_inputs(apart).undecided == pytest.approx(second, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_one_input_that_varies_after_one_that_does_not(root):
+    joint = np.array([[0.0, 2.0, 1.0], [0.0, 0.0, 1.0]])
+    second = joint.T @ joint
+    factor = joint if root else None
+    data = Moments(second[2:, :2], second[:2, :2], second[2, 2], factor, None, None)
+    found = reduce_inputs(data)
+    assert_allclose(np.abs(found.lower), [[0.0, 2.0]])
+    assert_allclose(found.matrix @ found.lower, [[0.0, 2.0]])
+    assert (found.floor, found.dropped) == (pytest.approx(1.0), 0)
 
 
 @pytest.mark.parametrize("root", [False, True])
@@ -237,6 +256,7 @@ def test_the_loss_of_the_rows_is_that_of_their_moments(monkeypatch, centered, we
     X, Y = X + 3.0, Y - 2.0
     counts = rng.integers(1, 4, len(X)).astype(float) if weighted else None
     weights = Weights(rng.standard_normal((2, 4)), rng.standard_normal((3, 4)))
+    weights.left[0, 0] = weights.right[1, 0] = X[4, 0] = 0.0
     moment = SecondMoment.of(np.hstack([X, Y]), counts)
     problem = LinearProblem.from_moment(moment, 3, centered=centered)
     given = scipy.sparse.csr_array(X) if sparse else X
@@ -255,7 +275,7 @@ def test_the_loss_of_the_rows_is_that_of_their_moments(monkeypatch, centered, we
     residual = math.sqrt(np.sum(shares @ y**2)) + lengths @ reach
     bound = 2 * math.sqrt(loss) * residual + noise * residual**2 + value
     bound += 0.7 * np.sum(lengths**2 * (2 * np.sqrt(shares @ hidden**2) * reach + noise * reach**2))
-    assert error == pytest.approx(noise * bound, rel=1e-12)
+    assert error == pytest.approx(noise * bound, rel=1e-9, abs=0)
 
 
 def test_terms_of_second_order_in_the_bound_count_where_nothing_else_does():
@@ -265,6 +285,25 @@ def test_terms_of_second_order_in_the_bound_count_where_nothing_else_does():
     noise = 13 * EPS
     # The hidden unit is wrong by 15η, the residual by 30η.
     assert value == 0.0
-    assert error == pytest.approx(noise * (noise * 30.0**2 + 0.5 * noise * 4.0 * 15.0**2), abs=0)
+    assert error == pytest.approx(
+        noise * (noise * 30.0**2 + 0.5 * noise * 4.0 * 15.0**2), rel=1e-9, abs=0
+    )
     nothing = reduction._with_error(0.0, 0.0, 1.0, np.zeros(1), left, 0 * right, 0.5)
     assert nothing == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_the_bound_does_not_overflow_before_it_must(scale):
+    left, right = np.array([[1.0]]), np.array([[scale]])
+    _, error = reduction._with_error(0.0, 0.0, scale**-1.5, np.zeros(1), left, right, 0.0)
+    # The hidden unit is wrong by η · scale^(−3/4) · scale.
+    assert error == pytest.approx((13 * EPS) ** 2 * scale**0.5, rel=1e-9, abs=0)
+
+
+def test_the_loss_of_one_row_by_hand():
+    one, weights = np.ones((1, 1)), Weights(np.array([[2.0]]), np.array([[3.0]]))
+    # The residual of x = 1, y = 4 is 4 − 2·3·1, and the penalty λ·2²·3².
+    value, _ = reduction.row_objective(one, 4 * one, None, weights, 0.5, False)
+    assert value == pytest.approx(4.0 + 0.5 * 36.0)
+    value, _ = reduction.row_objective(one, 4 * one, None, weights, 0.5, True)
+    assert value == 0.0

@@ -267,9 +267,9 @@ def test_the_schur_complement_does_not_cancel(penalty):
         assert (_pair_excess(own, following, last, penalty, floor) > 0) == (floor < smallest)
 
 
-@pytest.mark.parametrize("ratio", [30.0, 40.0, 500.0])
+@pytest.mark.parametrize("ratio", [60.0, 100.0, 500.0])
 def test_penalties_of_a_common_ratio_have_this_ratio(ratio):
-    values = np.array([3.0, 2.5, 2.4, 1.0])
+    values = np.array([3.5, 2.5, 2.4, 1.0])
     chosen = _equal_ratio_penalties(values, ratio)
     assert chosen[0] == 0.0
     found = [rotation_bound_of_pair(values, chosen, j) for j in range(3)]
