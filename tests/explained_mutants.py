@@ -95,10 +95,13 @@ EXPLAINED = {
             ("_best_distinct", "1.01 * 10.0 ** (-DIGITS)"),
             ("_best_distinct", "0.01 + 10.0 ** (-DIGITS)"),
             ("_best_distinct", "0.01 * 1.0"),
+            ("_best_distinct", "10.0 * -DIGITS"),
         ],
         "ends of the trial values, which are refined around the best": [
             ("_best_distinct", "0.002 / k ** 2"),
             ("_best_distinct", "k * 2"),
+            ("_best_distinct", "k ** 3"),
+            ("_best_distinct", "k ** 4"),
             ("_best_distinct", "1 - 2e-06"),
         ],
         "any finite number takes the place of infinity": [
@@ -194,6 +197,28 @@ EXPLAINED = {
         ],
         "zero weights are divided by any number": [
             ("_with_error", "top = float(np.abs(right).max(initial=0.0)) or 2.0"),
+        ],
+    },
+    "sparsity.theory": {
+        "the numerator of the quotient is zero, or the quotient is not selected": [
+            ("implied_relevance", "norms >= 0"),
+            ("implied_relevance", "np.where(norms > 0, lengths, 2.0)"),
+        ],
+        "the limit is a tolerance: a number equal to it may be on either side": [
+            ("position_of", "spread < least"),
+            ("position_of", "smallest >= least"),
+            ("position_of", "outside * spread / 3.0 < least"),
+            (
+                "_by_projection",
+                "_smallest_eigenvalue(rest, used, size) >= least ** 2 + rounding",
+            ),
+            ("_rank", "values >= rounding"),
+        ],
+        "the products of a square matrix with its transpose have the same eigenvalues": [
+            ("_rank", "unit.shape[0] > unit.shape[1]"),
+        ],
+        "the largest eigenvalue of a Gram matrix of unit columns is at least 1": [
+            ("_rank", "values.max(initial=1.0)"),
         ],
     },
 }

@@ -336,12 +336,14 @@ def test_penalties_are_moved_inside_by_rounding_errors():
 
 
 def test_nearly_equal_eigenvalues_count_as_one():
-    near = 2.0 * (1 - 1e-9)
-    assert_allclose(
-        best_penalties([3.0, 2.0, near, 1.0], 2), best_penalties([3.0, 2.0, 1.0], 2), rtol=1e-12
-    )
-    inside = best_penalties([3.0, 2.0, near, 1.0], 3)
+    near = 1 - 1e-9
+    expected = best_penalties([3.0, 2.0, 1.0, 0.5], 3)
+    assert_allclose(best_penalties([3.0, 2.0, 1.0, near, 0.5], 3), expected, rtol=1e-12)
+    inside = best_penalties([3.0, 2.0, 2.0 * near, 1.0], 3)
     assert inside[2] == math.nextafter(inside[1], 3.0)
+    # An eigenvalue that is close but different makes the first penalty almost as large.
+    close = best_penalties([3.0, 2.0, 1.0, 0.999, 0.5], 3)
+    assert 0.9 < close[0] < close[2] < 1.0
 
 
 def test_penalties_above_the_rank_by_hand():
