@@ -96,6 +96,9 @@ EXPLAINED = {
             ("_best_distinct", "0.01 + 10.0 ** (-DIGITS)"),
             ("_best_distinct", "0.01 * 1.0"),
             ("_best_distinct", "10.0 * -DIGITS"),
+            ("_highest_floor", "3 * accuracy"),
+            ("_best_distinct", "11.0 ** (-DIGITS)"),
+            ("_best_distinct", "20.0 ** (-DIGITS)"),
         ],
         "ends of the trial values, which are refined around the best": [
             ("_best_distinct", "0.002 / k ** 2"),
@@ -103,6 +106,15 @@ EXPLAINED = {
             ("_best_distinct", "k ** 3"),
             ("_best_distinct", "k ** 4"),
             ("_best_distinct", "1 - 2e-06"),
+        ],
+        "a longer interval is searched, or one that begins a trial later where all is flat": [
+            ("_best_distinct", "max(best - 1, 1)"),
+            ("_best_distinct", "best - 2"),
+            ("_best_distinct", "best + 2"),
+            ("_highest_floor", "4 + inside[-1]"),
+            ("_highest_floor", "4 * 1.0"),
+            ("_highest_floor", "5 * inside[-1]"),
+            ("_highest_floor", "8 * inside[-1]"),
         ],
         "any finite number takes the place of infinity": [
             (
@@ -129,6 +141,9 @@ EXPLAINED = {
             ("escape_blocks", "2 * p * e ** 2 * own + 2 * decay - 0 * other"),
             ("escape_blocks", "2 * p * e ** 2 * own + 2 * decay + 0.0"),
             ("escape_blocks", "0 * 1.0"),
+        ],
+        "the limit is a rounding error: an eigenvalue equal to it may be on either side": [
+            ("condition_number", "eigenvalues >= 1e-12 * largest"),
         ],
     },
     "dropout.equalize": {

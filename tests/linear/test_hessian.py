@@ -105,9 +105,10 @@ def test_lengths_at_the_minimum_by_hand():
 
 def test_condition_numbers_of_degenerate_points():
     """Without data every eigenvalue is zero; a latent with penalty 0 has a flat scale."""
-    assert condition_number(AlignedPoint.nonuniform(np.zeros(2), np.zeros(1))) == np.inf
-    # The eigenvalues of one latent on σ² = 1/2 with λ = 1/8 are 4λ and 4(σ² − λ).
-    small = AlignedPoint.nonuniform(np.array([0.5]), np.array([0.125]))
+    nothing = AlignedPoint.nonuniform(np.zeros(2), np.zeros(1))
+    assert condition_number(nothing) == condition_number(nothing, effective=True) == np.inf
+    # The eigenvalues of one latent on σ² = 1/8 with λ = 1/32 are 4λ and 4(σ² − λ).
+    small = AlignedPoint.nonuniform(np.array([0.125]), np.array([0.03125]))
     assert_allclose(condition_number(small), 3.0)
     flat = AlignedPoint.nonuniform(np.array([0.5]), np.array([0.0]))
     assert condition_number(flat) == np.inf
