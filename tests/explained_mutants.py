@@ -96,7 +96,10 @@ EXPLAINED = {
             ("_best_distinct", "0.01 + 10.0 ** (-DIGITS)"),
             ("_best_distinct", "0.01 * 1.0"),
             ("_best_distinct", "10.0 * -DIGITS"),
+            ("_highest_floor", "0.001 * accuracy / high"),
+            ("_highest_floor", "0.001 * accuracy * 1.0"),
             ("_highest_floor", "3 * accuracy"),
+            ("_highest_floor", "4 * accuracy"),
             ("_best_distinct", "11.0 ** (-DIGITS)"),
             ("_best_distinct", "20.0 ** (-DIGITS)"),
         ],
@@ -115,6 +118,17 @@ EXPLAINED = {
             ("_highest_floor", "4 * 1.0"),
             ("_highest_floor", "5 * inside[-1]"),
             ("_highest_floor", "8 * inside[-1]"),
+            ("_highest_floor", "inside[+1]"),
+        ],
+        "the loop that follows lowers the floor until it is reached, by a few times the accuracy": [
+            ("_highest_floor", "1 + margin"),
+            ("_highest_floor", "floor / (1 - margin)"),
+            ("_highest_floor", "floor + (1 - margin)"),
+            ("_highest_floor", "floor * 1.0"),
+            ("_highest_floor", "margin <= 1.0"),
+            ("_highest_floor", "8 * (inside[-1] - chosen[-1]) < floor * (1 - margin)"),
+            ("_highest_floor", "margin *= 3"),
+            ("_highest_floor", "margin *= 4"),
         ],
         "any finite number takes the place of infinity": [
             (
@@ -144,6 +158,12 @@ EXPLAINED = {
         ],
         "the limit is a rounding error: an eigenvalue equal to it may be on either side": [
             ("condition_number", "eigenvalues >= 1e-12 * largest"),
+        ],
+        "the matrices are symmetric": [
+            (
+                "_pairs",
+                "np.stack([np.stack([first, off], -1), np.stack([off, second], -1)], +2)",
+            ),
         ],
     },
     "dropout.equalize": {
@@ -234,6 +254,30 @@ EXPLAINED = {
         ],
         "the largest eigenvalue of a Gram matrix of unit columns is at least 1": [
             ("_rank", "values.max(initial=1.0)"),
+        ],
+    },
+    "sparsity.penalties": {
+        "zeros give the same zeros": [
+            ("ridge_relevance", "0.0 * 1.0"),
+        ],
+    },
+    "sparsity.updates": {
+        "zeros give the same zeros": [
+            ("expectation_maximization", "0.0 * 1.0"),
+        ],
+    },
+    "sampling": {
+        "zeros give the same zeros": [
+            ("_squared_sines", "np.fill_diagonal(gaps, 2.0)"),
+        ],
+        "one row never exceeds noise: its eigenvalue is at most the sum of all": [
+            ("_exceeds_noise", "n_rows < 1"),
+        ],
+        "equality is a rounding error": [
+            (
+                "_exceeds_noise",
+                "values[0] * n_rows >= values.mean() * (centre + TRACY_WIDOM * spread)",
+            ),
         ],
     },
 }

@@ -388,3 +388,11 @@ def test_no_first_penalty_on_a_grid_is_better(k, last):
     for share in np.geomspace(1e-6, 0.999, 40):
         trial = _highest_floor(values, k, share * values[k - 1], COARSE)
         assert condition_number(AlignedPoint.nonuniform(values, trial)) >= best
+
+
+@pytest.mark.parametrize(("seed", "share"), [(5, 0.01), (8, 0.3), (126, 0.9)])
+def test_the_last_penalty_stays_below_its_eigenvalue_where_the_root_is_steep(seed, share):
+    values, k = spread_spectrum(seed)
+    values = values / values[0]
+    chosen = _highest_floor(values, k, share * values[k - 1], 1e-11)
+    assert chosen[-1] < values[k - 1] * (1 - 1e-9)
