@@ -126,6 +126,7 @@ EXPLAINED = {
             ("_highest_floor", "floor + (1 - margin)"),
             ("_highest_floor", "floor * 1.0"),
             ("_highest_floor", "margin <= 1.0"),
+            ("_highest_floor", "margin < 2.0"),
             ("_highest_floor", "8 * (inside[-1] - chosen[-1]) < floor * (1 - margin)"),
             ("_highest_floor", "margin *= 3"),
             ("_highest_floor", "margin *= 4"),
@@ -278,6 +279,39 @@ EXPLAINED = {
                 "_exceeds_noise",
                 "values[0] * n_rows >= values.mean() * (centre + TRACY_WIDOM * spread)",
             ),
+        ],
+    },
+    "dropout.theory": {
+        "the rank is 0 if all singular values are zero": [
+            ("shrink", "0.0 + singular_values"),
+            ("shrink", "1.0 * singular_values"),
+        ],
+        "the first gap is multiplied by zero": [
+            ("_excess", "0.0 + candidates[:1]"),
+            ("_excess", "1.0 * candidates[:1]"),
+        ],
+        "the first entry of a descending vector is the largest": [
+            ("rank_tolerance", "singular_values[:1 + 1]"),
+            ("rank_tolerance", "singular_values[:2]"),
+        ],
+        "both sides give the same number at equality, or equality is a rounding error": [
+            ("small_dropout_bound", "eigenvalues <= 0"),
+            ("code_map", "w >= level"),
+        ],
+        "a column of zeros stays zero, whatever multiplies it": [
+            ("code_map", "lengths >= 0"),
+        ],
+        "the constant stands in a quotient that is not selected": [
+            ("code_map", "1.0 - lengths"),
+            ("code_map", "1.0 + 0.0"),
+            ("code_map", "2.0 + lengths"),
+            ("code_map", "1.0 - w"),
+            ("code_map", "2.0 + w"),
+        ],
+        "a singular value at rounding level takes the place of zero": [
+            ("code_map", "0.0 + w"),
+            ("code_map", "0.0 * 1.0"),
+            ("code_map", "1.0 * w"),
         ],
     },
 }

@@ -97,6 +97,10 @@ def test_directions_of_the_codes_at_rounding_level_are_left_out():
     assert_allclose(
         theory.code_map(V, 0.0), np.full((3, 2), [0.5, 0.5]) * [[1], [0], [0]], atol=1e-9
     )
+    # The rounding error grows with the larger one of the two dimensions.
+    tall = np.zeros((300, 2))
+    tall[:2] = [[1.0, 1.0], [0.0, 100 * EPS]]
+    assert_allclose(theory.code_map(tall, 0.0)[:2], [[0.5, 0.5], [0.0, 0.0]], atol=1e-9)
     kept = np.array([[1.0, 1.0], [0.0, 1e-9], [0.0, 0.0]])
     assert np.abs(theory.code_map(kept, 0.0)[1]).max() > 1e8
 
