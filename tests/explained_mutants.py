@@ -119,9 +119,11 @@ EXPLAINED = {
             ("_highest_floor", "5 * inside[-1]"),
             ("_highest_floor", "8 * inside[-1]"),
             ("_highest_floor", "inside[+1]"),
+            ("_highest_floor", "inside[-2]"),
         ],
         "the loop that follows lowers the floor until it is reached, by a few times the accuracy": [
             ("_highest_floor", "1 + margin"),
+            ("_highest_floor", "2 - margin"),
             ("_highest_floor", "floor / (1 - margin)"),
             ("_highest_floor", "floor + (1 - margin)"),
             ("_highest_floor", "floor * 1.0"),
@@ -312,6 +314,35 @@ EXPLAINED = {
             ("code_map", "0.0 + w"),
             ("code_map", "0.0 * 1.0"),
             ("code_map", "1.0 * w"),
+        ],
+    },
+    "metrics._linear": {
+        "the distance exceeds 1 by rounding alone": [
+            ("alignment_of", "xp.clip(1.0 - xp.mean(closest, axis=-1), 0.0, 2.0)"),
+            ("subspace_distance", "xp.clip(distance, 0.0, 2.0)"),
+        ],
+        "the limit is a round number: a difference equal to it may be on either side": [
+            ("_is_orthonormal", "largest(directions) >= 1.0 + ORTHONORMAL_TOLERANCE"),
+            (
+                "_is_orthonormal",
+                "largest(gram - eye_like(gram.shape[-1], gram)) < ORTHONORMAL_TOLERANCE",
+            ),
+        ],
+        "the products decide, after a quick test that has not": [
+            ("_is_orthonormal", "2.0 + ORTHONORMAL_TOLERANCE"),
+        ],
+        "the matrix is square": [
+            ("_is_orthonormal", "gram.shape[-2]"),
+            ("non_diagonality", "square.shape[-2]"),
+        ],
+    },
+    "metrics._sparsity": {
+        "the constant stands in a quotient that is not selected": [
+            ("support_recovery", "where_set(count, count == 0, 2.0)"),
+        ],
+        "means between 1 and 2 need no division against overflow": [
+            ("_varies", "peaks >= 1"),
+            ("_varies", "peaks > 2"),
         ],
     },
 }
