@@ -98,6 +98,12 @@ EXPLAINED = {
             ("_best_distinct", "10.0 * -DIGITS"),
             ("_highest_floor", "0.001 * accuracy / high"),
             ("_highest_floor", "0.001 * accuracy * 1.0"),
+            ("_highest_floor", "1.001 * accuracy"),
+            ("_highest_floor", "0.002 * accuracy"),
+            ("_next_penalty", "0.001 * accuracy / following"),
+            ("_next_penalty", "0.001 * accuracy * 1.0"),
+            ("_next_penalty", "1.001 * accuracy"),
+            ("_next_penalty", "0.002 * accuracy"),
             ("_highest_floor", "3 * accuracy"),
             ("_highest_floor", "4 * accuracy"),
             ("_best_distinct", "11.0 ** (-DIGITS)"),
@@ -127,11 +133,17 @@ EXPLAINED = {
             ("_highest_floor", "floor / (1 - margin)"),
             ("_highest_floor", "floor + (1 - margin)"),
             ("_highest_floor", "floor * 1.0"),
+            ("_highest_floor", "9 * (inside[-1] - chosen[-1])"),
+            ("_highest_floor", "16 * (inside[-1] - chosen[-1])"),
             ("_highest_floor", "margin <= 1.0"),
             ("_highest_floor", "margin < 2.0"),
             ("_highest_floor", "8 * (inside[-1] - chosen[-1]) < floor * (1 - margin)"),
             ("_highest_floor", "margin *= 3"),
             ("_highest_floor", "margin *= 4"),
+        ],
+        "equal penalties have a flat direction: the excess is negative, up to rounding": [
+            ("_next_penalty", "excess(last) > 0.0"),
+            ("_next_penalty", "excess(last) >= 1.0"),
         ],
         "any finite number takes the place of infinity": [
             (
@@ -142,6 +154,8 @@ EXPLAINED = {
         "both sides give the same numbers at equality": [
             ("best_penalties", "unit >= 0"),
             ("best_penalties", "k >= 1"),
+            ("_next_penalty", "last > following"),
+            ("_next_penalty", "excess(following) <= 0.0"),
         ],
         "the limit is a rounding error: an eigenvalue equal to it may be on either side": [
             ("best_penalties", "values[:k] >= rounding * unit"),

@@ -301,7 +301,8 @@ def test_a_floor_beyond_the_last_diagonal_entry_is_not_reached():
 
 
 def test_the_next_penalty_is_the_smallest_one_that_keeps_the_floor():
-    for own, following, last, floor in ((3.0, 2.0, 0.3, 0.1), (1.0, 0.2, 0.01, 0.005)):
+    cases = (3.0, 2.0, 0.3, 0.1), (30.0, 20.0, 3.0, 1.0), (1.0, 0.2, 0.01, 0.005)
+    for own, following, last, floor in cases:
         penalty = _next_penalty(own, following, last, floor, 1e-12)
         pair, both = np.array([own, following]), np.array([last, penalty])
         (block,) = rotation_blocks(AlignedPoint.nonuniform(pair, both))
@@ -333,6 +334,9 @@ def test_penalties_are_moved_inside_by_rounding_errors():
     found = _strictly_inside(np.array([1.0, 1.0, 3.0, 5.0]), 3.0).tolist()
     assert found == [1.0, math.nextafter(1.0, 2.0), math.nextafter(below, 0.0), below]
     assert _strictly_inside(np.array([1.0, 2.0]), 3.0).tolist() == [1.0, 2.0]
+    found = _strictly_inside(np.array([5.0, 6.0, 7.0]), 3.0).tolist()
+    assert found == [math.nextafter(math.nextafter(below, 0.0), 0.0), *found[1:]]
+    assert _strictly_inside(np.array([0.2, 0.7]), 0.5).tolist() == [0.2, math.nextafter(0.5, 0.0)]
 
 
 def test_nearly_equal_eigenvalues_count_as_one():
@@ -396,3 +400,4 @@ def test_the_last_penalty_stays_below_its_eigenvalue_where_the_root_is_steep(see
     values = values / values[0]
     chosen = _highest_floor(values, k, share * values[k - 1], 1e-11)
     assert chosen[-1] < values[k - 1] * (1 - 1e-9)
+    assert np.all(np.diff(chosen) > 0)
