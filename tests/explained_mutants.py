@@ -126,6 +126,8 @@ EXPLAINED = {
             ("_highest_floor", "8 * inside[-1]"),
             ("_highest_floor", "inside[+1]"),
             ("_highest_floor", "inside[-2]"),
+            ("_bracket", "excess(low) <= 0"),
+            ("_bracket", "excess(high) >= 0"),
         ],
         "the loop that follows lowers the floor until it is reached, by a few times the accuracy": [
             ("_highest_floor", "1 + margin"),
