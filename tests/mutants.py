@@ -30,7 +30,11 @@ CALLS = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum",
 
 
 def mutants(function):
-    """Yield (description, code) for every mutant of a function without closure."""
+    """Yield (description, code) for every mutant of a function without closure.
+
+    The description is the name of the function, the line in it, the kind of the change, and the
+    changed expression.
+    """
     function = inspect.unwrap(function)
     if function.__code__.co_freevars:
         return
@@ -46,7 +50,8 @@ def mutants(function):
             change(target)
             code = compiled(broken, function)
             if code is not None:
-                yield f"{function.__qualname__}:{getattr(node, 'lineno', 0)} {words}", code
+                place = f"{function.__qualname__}:{getattr(node, 'lineno', 0)}"
+                yield f"{place} {words}: {shown(target, broken)}", code
 
 
 def changes(node):
@@ -62,15 +67,23 @@ def changes(node):
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield "drop a minus", lambda target: setattr(target, "op", ast.UAdd())
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        for factor, shift in ((1, 1), (2, 0)):
-            if node.value * factor + shift != node.value:
-                words = f"{node.value} to {node.value * factor + shift}"
-                yield words, replace_constant(node.value * factor + shift)
+        for value in dict.fromkeys((node.value + 1, node.value * 2)):
+            if value != node.value:
+                yield f"{node.value} to {value}", replace_constant(value)
     elif isinstance(node, ast.Slice) and node.upper is not None:
         yield "slice one longer", lengthen(1)
         yield "slice one shorter", lengthen(-1)
     elif isinstance(node, ast.Call) and called(node) in CALLS:
         yield f"{called(node)} to {CALLS[called(node)]}", rename_call
+
+
+def shown(target, tree):
+    """Return the source of the smallest expression that tells where a changed node stands."""
+    above = {id(part): node for node in ast.walk(tree) for part in ast.iter_child_nodes(node)}
+    wide = (ast.BinOp, ast.Compare, ast.Call, ast.Subscript, ast.stmt)
+    while not isinstance(target, wide):
+        target = above[id(target)]
+    return ast.unparse(target).partition("\n")[0]
 
 
 def replace(field, kind):

@@ -2,7 +2,8 @@
 
 The tests of a module are collected once. A first run without mutants notes how long each test takes
 and which functions of the module it calls. Every mutant is then given to the tests that call its
-function, the fastest first, until one of them fails. Mutants that no test kills are listed.
+function, first those that are fast and have killed others, until one of them fails. Mutants that no
+test kills are listed, unless `explained_mutants.py` says why no test can kill them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import os
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
 
+from explained_mutants import EXPLAINED
 from fuzzing.oracle import DoesNotEndError, limited_time
 from mutants import broken, mutants
 
@@ -37,7 +40,7 @@ KILLERS = {
     "dropout.theory": ("dropout/test_theory.py", "dropout/test_formulas.py"),
     "dropout.objectives": ("dropout/test_objectives.py", "dropout/test_formulas.py"),
     "dropout.equalize": ("dropout/test_equalize.py", "dropout/test_formulas.py"),
-    "dropout.reduction": ("dropout/test_verifier.py", "dropout/test_formulas.py"),
+    "dropout.reduction": ("dropout/test_reduction.py", "dropout/test_verifier.py"),
     "sparsity.objectives": ("sparsity/test_objectives.py", "sparsity/test_formulas.py"),
     "sparsity.theory": ("sparsity/test_theory.py", "sparsity/test_formulas.py"),
     "sparsity.penalties": ("sparsity/test_penalties.py", "sparsity/test_formulas.py"),
@@ -55,33 +58,41 @@ def main(arguments):
     """Run the mutants of the named modules; return 1 if any survives that is not explained."""
     parser = argparse.ArgumentParser(prog="dev.py mutate", description=__doc__.partition("\n")[0])
     parser.add_argument("module", nargs="*", help=f"default: all of {', '.join(KILLERS)}")
-    parser.add_argument("--function", default="", help="only functions whose name contains this")
+    parser.add_argument(
+        "--function", action="append", help="only functions whose name contains this or another one"
+    )
+    parser.add_argument("--quick", action="store_true", help="do not try the explained mutants")
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.module if name not in KILLERS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(KILLERS)}")
     rows = []
     for name in chosen.module or KILLERS:
-        trial = Trial(name, chosen.function)
+        trial = Trial(name, chosen.function, chosen.quick)
         trial.run()
-        rows.append((name, trial.tried, trial.killed, len(trial.survivors)))
-    print("\n| module | mutants | killed | survived |\n|---|---|---|---|")
-    for row in rows:
-        print("| {} | {} | {} | {} |".format(*row))
-    print("| all | {} | {} | {} |".format(*(sum(row[k] for row in rows) for k in (1, 2, 3))))
-    return int(any(row[3] for row in rows))
+        rows.append((name, trial.tried, trial.killed, trial.explained, len(trial.survivors)))
+    print("\n| module | mutants | killed | explained | left |\n|---|---|---|---|---|")
+    for name, *counts in rows:
+        print("| `{}` | {} | {} | {} | {} |".format(name, *counts))
+    print("| all | {} | {} | {} | {} |".format(*(sum(row[k] for row in rows) for k in range(1, 5))))
+    return int(any(row[-1] for row in rows))
 
 
 class Trial:
     """The mutants of one module and the tests that may kill them."""
 
-    def __init__(self, name, wanted=""):
-        self.name = name
+    def __init__(self, name, wanted=None, quick=False):
+        self.name, self.quick = name, quick
         module = importlib.import_module(f"lucidae.{name}")
-        self.functions = [f for f in functions_of(module) if wanted in f.__qualname__]
+        self.functions = [
+            function
+            for function in functions_of(module)
+            if any(part in function.__qualname__ for part in wanted or [""])
+        ]
         self.codes = {function.__code__: function for function in self.functions}
         self.callers = {function: [] for function in self.functions}
-        self.tried = self.killed = 0
+        self.kills = Counter()
+        self.tried = self.killed = self.explained = 0
         self.survivors = []
 
     def run(self):
@@ -106,7 +117,7 @@ class Trial:
         for function in self.functions:
             for words, code in mutants(function):
                 self.try_mutant(function, words, code)
-        say(f"{self.name}: {self.killed} of {self.tried} mutants killed")
+        say(f"{self.name}: {self.killed} of {self.tried} killed, {self.explained} explained")
         return True
 
     def observe(self, item):
@@ -134,15 +145,30 @@ class Trial:
     def try_mutant(self, function, words, code):
         """Give one mutant to the tests that call its function."""
         self.tried += 1
-        tests = sorted(self.callers[function], key=lambda pair: pair[0])
+        if self.quick and is_explained(self.name, words):
+            self.explained += 1
+            return
+        tests = sorted(self.callers[function], key=lambda pair: pair[0] / (1 + self.kills[pair[1]]))
         with broken(function, code):
-            if any(fails(item) for _, item in tests):
-                self.killed += 1
-                return
+            for _, item in tests:
+                if fails(item):
+                    self.kills[item] += 1
+                    self.killed += 1
+                    return
+        if is_explained(self.name, words):
+            self.explained += 1
+            return
         where = inspect.getsourcelines(function)[1] - 1
         reason = "" if tests else "  (no test calls this function)"
         self.survivors.append(words)
         say(f"survived: {self.name} line {where} + {words}{reason}")
+
+
+def is_explained(module, words):
+    """Return whether a mutant is recorded with a reason why no test can kill it."""
+    place, _, changed = words.partition(": ")
+    name = place.partition(":")[0]
+    return any((name, changed) in places for places in EXPLAINED.get(module, {}).values())
 
 
 def say(line):

@@ -474,3 +474,70 @@ def test_incomplete_damaged_and_absent_files_are_refused(tmp_path):
         SecondMoment.load(path)
     with pytest.raises(FileNotFoundError):
         SecondMoment.load(tmp_path / "absent.npz")
+
+
+def test_the_trace_of_rows_squared_about_zero_is_their_variance():
+    X = 0.5 + np.random.default_rng(19).standard_normal((40, 3))
+    moment = SecondMoment.of(X)
+    assert not moment.center.any()
+    assert moment.trace == pytest.approx(X.var(axis=0).sum())
+
+
+def test_the_scale_of_rows_does_not_choose_their_centre():
+    X = 0.5 + np.random.default_rng(4).standard_normal((40, 4))
+    for scale in (1e-3, 1e3):
+        assert not SecondMoment.of(scale * X).center.any()
+        assert SecondMoment.of(scale * (X + 10)).center.all()
+
+
+def test_the_first_centre_is_chosen_from_some_rows():
+    X = np.full((8 * moments.PROBED_ROWS, 1), 1e9)
+    X[::16], X[8::16] = 1.0, -1.0
+    assert moments._first_center(X).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("total", "square", "center", "offset", "kept"),
+    [
+        # A share of 7/8 of the squares may be subtracted.
+        (7.0, 8.0, 0.0, 1.0, True),
+        (7.0, 7.99, 0.0, 1.0, False),
+        (7.0, 7.99, 2.0**30, 1.0, False),
+        # An offset of 4 units of rounding of the centre is a rounding error.
+        (1.0, 0.0, 2.0**30, 4 * EPS * 2.0**30, True),
+        (1.0, 0.0, -(2.0**30), -4 * EPS * 2.0**30, True),
+        (1.0, 0.0, 2.0**30, 4.1 * EPS * 2.0**30, False),
+        (1.0, 0.0, 0.0, 0.0, True),
+    ],
+)
+def test_digits_are_kept_by_hand(total, square, center, offset, kept):
+    arrays = np.array([[square]]), np.array([center]), np.array([offset])
+    assert moments._keeps_digits(total, *arrays) is kept
+
+
+def test_underflow_is_that_of_the_weighted_squares():
+    X = np.array([[1e-150], [-1e-150]])
+    assert SecondMoment.of(X, [1e30, 1e30]).scatter == pytest.approx(2e-270, rel=1e-9, abs=0)
+    for factor in (1.0, 1e5):
+        with pytest.raises(ValueError, match="underflow"):
+            SecondMoment.of(X, [factor, factor])
+    # Entries that differ from their mean by 1.5 parts in 1e15 vary, by half of a part they do not.
+    with pytest.raises(ValueError, match="underflow"):
+        SecondMoment.of(1e-200 * np.array([[1.0], [1.0 + 3.1e-15]]))
+    SecondMoment.of(1e-200 * np.array([[1.0], [1.0 + 1e-15]]))
+
+
+def test_eigenvalues_below_zero_are_rounding_errors():
+    values, vectors = moments.covariance_spectrum(np.diag([0.5, -1e-17, 2.0]))
+    assert_allclose(values, [2.0, 0.5, 0.0], rtol=1e-14)
+    assert values[2] == 0.0
+    assert_allclose(vectors, np.eye(3)[:, [2, 0, 1]], atol=1e-14)
+    values, vectors = moments.covariance_spectrum(np.diag([0.5, 0.25, 2.0]), 1)
+    assert values.shape == (1,)
+    assert vectors.shape == (3, 1)
+
+
+def test_a_moment_of_little_weight_can_be_loaded(tmp_path):
+    moment = SecondMoment.of(np.eye(2), [0.25, 0.25])
+    moment.save(tmp_path / "moment.npz")
+    assert SecondMoment.load(tmp_path / "moment.npz").weight == 0.5

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lucidae import sampling
 from lucidae.sampling import (
     component_sampling_error,
     components_above_noise,
@@ -135,3 +136,8 @@ def test_negative_rounding_errors_count_as_zero():
     )
     assert component_sampling_error(np.array([0.5, 0.25]), 2).tolist() == [1.0, 1.0]
     assert np.isinf(component_sampling_error(np.zeros(2), 2)).all()
+
+
+def test_one_eigenvalue_exceeds_noise_if_it_is_positive():
+    for value, n_rows, above in ((2.0, 2, True), (0.0, 2, False), (2.0, 1, False)):
+        assert sampling._exceeds_noise(np.array([value]), n_rows) is above

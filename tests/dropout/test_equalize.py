@@ -9,7 +9,19 @@ from numpy.testing import assert_allclose
 from dropout.problems import seeds
 from lucidae import equalize, equalize_pair, metrics
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.equalize import EQUALIZERS, hadamard
+from lucidae.dropout.equalize import (
+    EQUALIZERS,
+    WIDEST,
+    _basis_from,
+    _plane_rotation,
+    _rotated,
+    _scaled_gram,
+    check_width,
+    equalized_factors,
+    hadamard,
+    level_diagonal,
+    product_svd,
+)
 
 
 def assert_equalizes(U, T, rtol=1e-10):
@@ -152,3 +164,98 @@ def test_result_is_a_network_that_weights_can_use():
     U, V = rng.standard_normal((3, 4)), rng.standard_normal((2, 4))
     objective = DropoutObjective(LinearProblem.from_matrix(U @ V.T), 1.0)
     assert objective.value(Weights(*equalize_pair(U, V))) <= objective.value(Weights(U, V))
+
+
+def test_widths_are_limited_by_memory_or_by_the_data():
+    assert check_width(1, "r", 5) == 1
+    assert check_width(WIDEST, "r", 5) == WIDEST
+    assert check_width(WIDEST + 7, "r", WIDEST + 7) == WIDEST + 7
+    for wrong, size in ((0, 5), (WIDEST + 1, 5), (WIDEST + 8, WIDEST + 7)):
+        with pytest.raises(ValueError, match=r"^r="):
+            check_width(wrong, "r", size)
+
+
+@pytest.mark.parametrize("coupling", [-2.0, -0.3, 0.3, 2.0])
+@pytest.mark.parametrize(("first", "second"), [(-1.0, 3.0), (-0.1, 0.5), (0.7, -0.2)])
+def test_a_plane_rotation_sets_the_first_entry_by_the_smaller_angle(first, second, coupling):
+    cosine, sine = _plane_rotation(first, second, coupling)
+    assert cosine**2 + sine**2 == pytest.approx(1.0)
+    entry = cosine**2 * first + 2 * cosine * sine * coupling + sine**2 * second
+    assert entry == pytest.approx(0.0, abs=1e-14)
+    tangents = np.roots([second, 2 * coupling, first])
+    assert abs(sine / cosine) == pytest.approx(np.abs(tangents).min())
+
+
+def test_plane_rotations_at_the_limits_of_rounding():
+    assert _plane_rotation(0.0, 0.0, 0.0) == (1.0, 0.0)
+    assert _plane_rotation(-1.0, 1.0, 0.0) == pytest.approx((2**-0.5, 2**-0.5))
+    # Entries of the same sign, by rounding: the root of a negative number counts as zero.
+    assert _plane_rotation(1.0, 1.0, 0.5) == pytest.approx((0.2**0.5, -2 * 0.2**0.5))
+
+
+def test_a_rotated_pair_of_vectors_by_hand():
+    first, second = _rotated(np.array([1.0, 2.0]), np.array([10.0, 20.0]), 0.6, 0.8)
+    assert_allclose(first, [8.6, 17.2])
+    assert_allclose(second, [5.2, 10.4])
+
+
+@pytest.mark.parametrize(
+    "unit", [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.6, 0.0, 0.8], [-0.6, 0.48, 0.64]]
+)
+def test_a_basis_begins_with_its_vector(unit):
+    basis = _basis_from(np.array(unit))
+    assert basis[:, 0].tolist() == unit
+    assert_allclose(basis.T @ basis, np.eye(3), atol=1e-14)
+
+
+def test_hadamard_matrices_by_hand():
+    assert hadamard(1).tolist() == [[1.0]]
+    signs = [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, -1, 1, 1], [1, -1, -1, 1]]
+    assert_allclose(hadamard(4), np.array(signs) / 2)
+
+
+def test_the_gram_matrix_is_that_of_columns_divided_by_the_largest_entry():
+    U = np.array([[2.0, -8.0], [1.0, 4.0]])
+    assert_allclose(_scaled_gram(U), U.T @ U / 64)
+    small = np.array([[0.25, 0.5]])
+    assert_allclose(_scaled_gram(small), small.T @ small * 4)
+    assert_allclose(_scaled_gram(np.zeros((2, 2))), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 0.0, 1e200, 1e-200])
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_equalized_factors_of_a_decomposition(width, scale):
+    """With fewer columns than singular values, only the leading ones are used."""
+    rng = np.random.default_rng(6)
+    P, Q = (np.linalg.qr(rng.standard_normal((m, 3)))[0] for m in (4, 6))
+    values = scale * np.array([5.0, 2.0, 0.5])
+    left, right = equalized_factors(P, values, Q, width)
+    kept = min(width, 3)
+    error = 1e-14 * scale
+    assert_allclose(left @ right.T, (P[:, :kept] * values[:kept]) @ Q[:, :kept].T, atol=error)
+    for part in (left, right):
+        assert part.shape[1] == width
+        assert_allclose(np.sum(part**2, axis=0), values[:kept].sum() / width, atol=error)
+
+
+def test_the_decomposition_of_a_product_is_that_of_the_dense_matrix():
+    rng = np.random.default_rng(7)
+    left, right = rng.standard_normal((5, 3)), rng.standard_normal((4, 3))
+    P, values, Q = product_svd(left, right)
+    assert_allclose(values, np.linalg.svd(left @ right.T, compute_uv=False)[:3])
+    assert_allclose((P * values) @ Q.T, left @ right.T, atol=1e-13)
+    for basis in (P, Q):
+        assert_allclose(basis.T @ basis, np.eye(3), atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_levelling_needs_one_rotation_less_than_columns(scale):
+    """A diagonal that is constant up to rounding is left alone; others are levelled exactly."""
+    eps = np.finfo(float).eps
+    level = scale * np.diag([1.0, 1.0 + 2 * eps, 1.0])
+    assert_allclose(level_diagonal(level), np.eye(3), atol=0)
+    two = level_diagonal(scale * np.diag([3.0, 1.0]))
+    assert_allclose(np.abs(two), np.full((2, 2), 0.5**0.5))
+    gram = scale * np.diag([1.0, 1.0 + 100 * eps])
+    turned = level_diagonal(gram)
+    assert not np.allclose(turned, np.eye(2))

@@ -1,11 +1,13 @@
 """Formulas of the dropout family against figures computed by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights, theory
-from lucidae.dropout.objectives import check_hidden_units, second_about
+from lucidae.dropout.objectives import check_hidden_units, draw_masks, second_about
 from lucidae.moments import SecondMoment
 
 EPS = float(np.finfo(float).eps)
@@ -95,6 +97,10 @@ def test_directions_of_the_codes_at_rounding_level_are_left_out():
     assert_allclose(
         theory.code_map(V, 0.0), np.full((3, 2), [0.5, 0.5]) * [[1], [0], [0]], atol=1e-9
     )
+    # The rounding error grows with the larger one of the two dimensions.
+    tall = np.zeros((300, 2))
+    tall[:2] = [[1.0, 1.0], [0.0, 100 * EPS]]
+    assert_allclose(theory.code_map(tall, 0.0)[:2], [[0.5, 0.5], [0.0, 0.0]], atol=1e-9)
     kept = np.array([[1.0, 1.0], [0.0, 1e-9], [0.0, 0.0]])
     assert np.abs(theory.code_map(kept, 0.0)[1]).max() > 1e8
 
@@ -111,7 +117,7 @@ def test_layers_need_the_same_hidden_units():
         check_hidden_units(np.ones((2, 3)), np.ones((3, 2)))
 
 
-@pytest.mark.parametrize(("error", "white"), [(0.0, True), (0.9e-8, True), (1.1e-8, False)])
+@pytest.mark.parametrize(("error", "white"), [(0.0, True), (1e-8, True), (1.1e-8, False)])
 def test_inputs_are_white_up_to_their_tolerance(error, white):
     inputs = np.eye(2) + error * np.array([[0.0, 1.0], [1.0, 0.0]])
     assert LinearProblem(np.ones((1, 2)), inputs, 1.0).is_white is white
@@ -140,3 +146,57 @@ def test_a_triangular_factor_of_the_rows_gives_the_same_figures_as_their_moment(
         assert float(objective.loss(weights)) == pytest.approx(expected)
         assert_allclose(objective.importance(weights), scores)
         assert float(objective.value(weights)) == pytest.approx(expected + 0.7 * np.sum(scores**2))
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_problems_of_a_moment_count_its_rows(centered):
+    rows = np.random.default_rng(2).standard_normal((9, 3)) + 1.0
+    moment, center = SecondMoment.of(rows), rows.mean(axis=0) * centered
+    second = (rows - center).T @ (rows - center) / 9
+    joint = LinearProblem.from_moment(moment, 2, centered=centered)
+    assert joint.n_rows == 9 - centered
+    assert_allclose(joint.cross, second[2:, :2], atol=1e-14)
+    own = LinearProblem.autoencoder(moment, centered=centered)
+    assert own.n_rows == 9 - centered
+    assert_allclose(own.cross, second, atol=1e-14)
+    assert_allclose(own.inputs, second, atol=1e-14)
+    assert own.energy == pytest.approx(np.trace(second))
+
+
+def test_squares_of_a_matrix_that_leave_double_precision_are_refused():
+    for size, words in ((1e160, "overflow.* Divide"), (1e-145, "underflow.* Multiply")):
+        with pytest.raises(ValueError, match=words):
+            LinearProblem.from_matrix(np.array([[size, 0.0]]))
+    assert LinearProblem.from_matrix(np.zeros((1, 2))).energy == 0.0
+    assert LinearProblem.from_matrix(np.array([[1e-139]])).energy == pytest.approx(1e-278)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0])
+@pytest.mark.parametrize("cross", [0.1, 3.0, 1e150])
+def test_stationarity_is_the_relative_norm_of_the_gradient(size, cross):
+    rng = np.random.default_rng(3)
+    matrix = cross * (lambda A: A + A.T)(rng.standard_normal((3, 3)))
+    objective = DropoutObjective(LinearProblem.from_matrix(matrix), 0.5)
+    U, V = size * rng.standard_normal((2, 3, 2))
+    norm = np.linalg.norm(matrix / cross) * cross
+    on_left, on_right = objective.gradient(Weights(U, V))
+    expected = np.hypot(np.linalg.norm(on_left / norm), np.linalg.norm(on_right / norm))
+    expected /= 2 * np.sqrt(np.sum(U**2) + np.sum(V**2))
+    assert float(objective.stationarity(Weights(U, V))) == pytest.approx(expected)
+    tied = np.linalg.norm(objective.tied_gradient(U) / norm) / (4 * np.linalg.norm(U))
+    assert float(objective.tied_stationarity(U)) == pytest.approx(tied)
+
+
+def test_stationarity_without_data_or_weights():
+    U = np.random.default_rng(4).standard_normal((3, 2))
+    nothing = DropoutObjective(LinearProblem.from_matrix(np.zeros((3, 3))), 0.5)
+    expected = np.linalg.norm(nothing.tied_gradient(U))
+    assert float(nothing.tied_stationarity(U)) == pytest.approx(expected)
+    some = DropoutObjective(LinearProblem.from_matrix(np.eye(3)), 0.5)
+    assert float(some.tied_stationarity(0.0 * U)) == 0.0
+
+
+def test_a_unit_is_kept_if_its_number_is_below_the_probability():
+    # The numbers are in [0, 1): a number equal to the probability is not below it.
+    rng = SimpleNamespace(random_sample=lambda shape: np.linspace(0.0, 0.75, *shape))
+    assert draw_masks(rng, (4,), np.array(0.5)).tolist() == [1.0, 1.0, 0.0, 0.0]

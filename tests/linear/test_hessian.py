@@ -1,6 +1,7 @@
 """The eigenvalues of the Hessian by blocks are those of the dense Hessian."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -10,16 +11,24 @@ from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import (
     AlignedPoint,
     condition_number,
+    escape_blocks,
     hessian_eigenvalues,
+    rotation_blocks,
     scaling_blocks,
 )
 from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2, geometric_prior
+from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.weights import UntiedWeights
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 def dense_eigenvalues(objective, weights, values):
+    """Return the eigenvalues of the Hessian of the loss at one point."""
+    return np.linalg.eigvalsh(dense_hessian(objective, weights, values))
+
+
+def dense_hessian(objective, weights, values):
     """Differentiate the gradient at one point in every coordinate: exact for a quartic."""
     covariance, shape = DenseCovariance(np.diag(values)), weights.encoder.shape
     size = 2 * weights.encoder.size
@@ -34,7 +43,7 @@ def dense_eigenvalues(objective, weights, values):
     # Two central differences cancel the third derivative, the highest that a gradient has.
     near, far = (gradients(h) - gradients(-h) for h in (0.01, 0.02))
     hessian = (8 * near - far) / 0.12
-    return np.linalg.eigvalsh((hessian + hessian.T) / 2)
+    return (hessian + hessian.T) / 2
 
 
 @settings(max_examples=25)
@@ -85,3 +94,56 @@ def test_the_dense_differences_are_exact():
     found = dense_eigenvalues(NonUniformL2(np.array([3.0])), weights, values)
     # At 0 the Hessian is [[2λ, −2σ²], [−2σ², 2λ]] in each feature.
     assert_allclose(found, np.sort([6 - 4, 6 + 4, 6 - 2, 6 + 2]), atol=1e-10)
+
+
+def test_lengths_at_the_minimum_by_hand():
+    point = AlignedPoint.nonuniform(np.array([4.0, 2.0, 0.0]), np.array([2.0, 1.0, 0.0]))
+    # Ascending, the penalties 0, 1, 2 meet the eigenvalues 4, 2, 0.
+    assert_allclose(point.encoder**2, [1.0, 0.5, 0.0])
+    assert_allclose(AlignedPoint.nonuniform(np.array([0.0]), np.array([0.0])).decoder, [0.0])
+
+
+def test_condition_numbers_of_degenerate_points():
+    """Without data every eigenvalue is zero; a latent with penalty 0 has a flat scale."""
+    nothing = AlignedPoint.nonuniform(np.zeros(2), np.zeros(1))
+    assert condition_number(nothing) == condition_number(nothing, effective=True) == np.inf
+    # The eigenvalues of one latent on σ² = 1/8 with λ = 1/32 are 4λ and 4(σ² − λ).
+    small = AlignedPoint.nonuniform(np.array([0.125]), np.array([0.03125]))
+    assert_allclose(condition_number(small), 3.0)
+    flat = AlignedPoint.nonuniform(np.array([0.5]), np.array([0.0]))
+    assert condition_number(flat) == np.inf
+    assert_allclose(condition_number(flat, effective=True), 1.0)
+    for penalty, expected in ((0.9e-12, 1.0), (1.1e-12, 1 / 1.1e-12)):
+        nearly = AlignedPoint.nonuniform(np.array([1.0]), np.array([penalty]))
+        assert_allclose(condition_number(nearly, effective=True), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_blocks_are_entries_of_the_dense_hessian_at_any_aligned_point(nested):
+    """Eigenvalues alone would not show the signs of the entries beside the diagonal."""
+    values, k = np.array([4.0, 2.5, 1.5, 0.7, 0.0]), 3
+    encoder, decoder = np.array([0.8, 1.3, 0.4]), np.array([1.1, 0.6, 0.9])
+    penalties, prior = np.array([0.2, 0.5, 0.9]), np.array([0.2, 0.5, 0.3])
+    objective = ExpectedNestedDropout(prior) if nested else NonUniformL2(penalties)
+    point = AlignedPoint(
+        *(values, encoder, decoder, penalties * (not nested)),
+        keep_probabilities(prior) if nested else np.ones(k),
+    )
+    axes = np.eye(5)[:k]
+    weights = UntiedWeights(encoder[:, None] * axes, decoder[:, None] * axes)
+    hessian = dense_hessian(objective, weights, values)
+
+    def entries(*places):
+        """Return the block of the entries (layer, i, j), with the transposed decoder as layer 1."""
+        index = [layer * 15 + i * 5 + j for layer, i, j in places]
+        return hessian[np.ix_(index, index)]
+
+    for i in range(k):
+        assert_allclose(scaling_blocks(point)[i], entries((0, i, i), (1, i, i)), atol=1e-10)
+        for j in range(k, 5):
+            found = escape_blocks(point)[i, j - k]
+            assert_allclose(found, entries((0, i, j), (1, i, j)), atol=1e-10)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    for (i, j), found in zip(pairs, rotation_blocks(point), strict=True):
+        expected = entries((0, i, j), (1, i, j), (0, j, i), (1, j, i))
+        assert_allclose(found, expected, atol=1e-10)

@@ -7,10 +7,19 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
+from lucidae.linear.data import RowsCovariance
 from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.objectives import Reconstruction, geometric_prior
 from lucidae.linear.optimizers import DescentSettings
-from lucidae.linear.rules import GeneralizedHebbianRule, RotationAugmentedRule, rotation_generator
+from lucidae.linear.rules import (
+    BrockettRule,
+    GeneralizedHebbianRule,
+    NestedDropoutRule,
+    RotationAugmentedRule,
+    _renamed_generator,
+    brockett_ranks,
+    rotation_generator,
+)
 from lucidae.linear.solvers import random_start, solve_gradient
 from lucidae.linear.weights import TiedWeights, UntiedWeights, frobenius
 from lucidae.metrics import axis_alignment_distance
@@ -152,3 +161,109 @@ def test_methods_that_do_not_align_have_no_rate():
     for name in ("plain", "uniform_l2"):
         rule = make_method(name, settings_of(np.full(K, 0.1))).rule
         assert rule.alignment_rate(VALUES, K) is None
+
+
+def masked_loss(encoder, atoms, rows, shares, lengths):
+    """Return Σ share ‖x − W₂π_b(W₁x)‖² over rows x with prefix lengths b, row by row."""
+    total = 0.0
+    for x, share, b in zip(rows, shares, lengths, strict=True):
+        total += share * np.sum((x - atoms[:b].T @ (encoder[:b] @ x)) ** 2)
+    return total
+
+
+PRIOR = np.array([0.25, 0.5, 0.125, 0.125])
+NUMBERS = np.array([[0.0, 0.2, 0.25, 0.7, 0.75], [0.8, 0.875, 0.99, 0.1, 0.3]])
+LENGTHS = np.array([[1, 1, 2, 2, 3], [3, 4, 4, 1, 2]])
+"""Prefix lengths of NUMBERS with the prior (1/4, 1/2, 1/8, 1/8)."""
+
+
+def rows_problem(seed=0, runs=2):
+    rng = np.random.default_rng(seed)
+    rows, mean = rng.standard_normal((5, 6)), rng.standard_normal(6)
+    weights = np.array([1.0, 2.0, 0.5, 1.5, 3.0])
+    layers = rng.standard_normal((2, runs, K, 6))
+    return RowsCovariance(rows, mean, weights, weights.sum()), UntiedWeights(*layers)
+
+
+@pytest.mark.parametrize("width", [None, 2, 3, 4])
+def test_the_gradient_with_given_masks_is_the_derivative_of_the_masked_loss(width):
+    """The loss is quadratic in each layer, so that central differences are exact."""
+    covariance, weights = rows_problem()
+    numbers = np.minimum(NUMBERS, {2: 0.7, 3: 0.8}.get(width, 1.0))
+    found = NestedDropoutRule(PRIOR).sampled(weights, covariance, numbers, width)
+    lengths = np.minimum(LENGTHS, width or K)
+    shares, centred = covariance.weights / covariance.total, covariance.rows - covariance.mean
+    for run in range(2):
+        for part in range(2):
+            layers = [layer[run].copy() for layer in weights]
+            expected = np.empty((K, 6))
+            for place in np.ndindex(K, 6):
+                sides = []
+                for step in (1.0, -2.0):
+                    layers[part][place] += step
+                    sides.append(masked_loss(*layers, centred, shares, lengths[run]))
+                layers[part][place] += 1.0
+                expected[place] = (sides[0] - sides[1]) / 2
+            assert_allclose(found[part][run], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_nested_dropout_draws_one_number_per_run_and_row():
+    covariance, weights = rows_problem(1, runs=3)
+    rule = NestedDropoutRule(PRIOR, np.random.default_rng(7))
+    fixed = rule.drawn(weights, covariance)
+    assert_allclose(fixed.numbers, np.random.default_rng(7).random((3, 5)))
+    expected = rule.sampled(weights, covariance, fixed.numbers)
+    assert_allclose(fixed.direction(weights, covariance), expected)
+    single = UntiedWeights(weights.encoder[0], weights.atoms[0])
+    assert rule.drawn(single, covariance).numbers.shape == (5,)
+
+
+def test_brocketts_direction_is_minus_the_projected_gradient():
+    """At orthonormal W the tangent part of G is G − (GWᵀ + WGᵀ)W/2; G is by differences."""
+    spectrum = spectrum_from(VALUES, 2)
+    sigma, ranks = covariance_from(spectrum).matrix, np.array([2.0, 1.5, 0.5, 0.25])
+    W = orthogonal(np.random.default_rng(2), len(VALUES))[:K]
+    gradient = np.empty_like(W)
+    for place in np.ndindex(W.shape):
+        sides = []
+        for step in (1.0, -1.0):
+            moved = W.copy()
+            moved[place] += step
+            sides.append(np.trace(moved @ sigma @ moved.T @ np.diag(ranks)))
+        gradient[place] = (sides[0] - sides[1]) / 2
+    tangent = gradient - (gradient @ W.T + W @ gradient.T) @ W / 2
+    found = BrockettRule(ranks).direction(TiedWeights(W), covariance_from(spectrum))
+    assert_allclose(found.encoder, -tangent, atol=1e-12)
+    assert_allclose(brockett_ranks(4), [1.0, 0.75, 0.5, 0.25])
+
+
+def test_curvatures_and_rates_by_hand():
+    spectrum = spectrum_from([3.0, 1.0, 0.25])
+    ranks = np.array([2.0, 1.0, 0.5])
+    assert Reconstruction().curvature(spectrum) == 12.0
+    assert Reconstruction().preconditioned_curvature(spectrum) == 12.0
+    assert Reconstruction().scale(spectrum) == 12.0
+    assert Reconstruction().n_eigenvalues(5) == 1
+    assert GeneralizedHebbianRule().curvature(spectrum) == 6.0
+    assert BrockettRule(ranks).curvature(spectrum) == 24.0
+    # min(g/k, 2 d_k (σ_k² − σ_{k+1}²)) with the smallest gap g of the first k eigenvalues.
+    values = np.array([9.0, 6.0, 4.0, 3.0])
+    assert BrockettRule(ranks).alignment_rate(values, 3) == pytest.approx(2 / 3)
+    assert BrockettRule(np.array([2.0, 1.0, 0.25])).alignment_rate(values, 3) == 0.5
+
+
+def test_steepening_by_hand():
+    # 4w² − 3 for the larger one w of the two spectral norms, but at least 1.
+    rows = np.eye(2, 4)
+    assert Reconstruction().steepening(UntiedWeights(3 * rows, 2 * rows)) == pytest.approx(33.0)
+    assert Reconstruction().steepening(UntiedWeights(rows / 2, 2 * rows)) == pytest.approx(13.0)
+    assert Reconstruction().steepening(TiedWeights(1.05 * rows)) == pytest.approx(1.41)
+    assert Reconstruction().steepening(TiedWeights(rows / 2)) == 1.0
+
+
+def test_a_rule_is_summarised_by_the_first_line_of_its_class():
+    assert GeneralizedHebbianRule().summary.startswith("Sanger's rule W ← W + α(WΣ")
+
+
+def test_the_generator_of_an_old_file_gets_its_present_name():
+    assert _renamed_generator({"random": 1, "prior": 2}) == {"rng": 1, "prior": 2}

@@ -159,3 +159,19 @@ def test_path_norm_is_least_when_equalized_among_equal_total_importance(seed, r)
 def test_importance_scores_are_products_of_column_norms(xp):
     U, V = [[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0], [0.0, 12.0]]
     assert_allclose(to_numpy(metrics.importance_scores(xp.asarray(U), xp.asarray(V))), [5.0, 26.0])
+
+
+def test_non_diagonality_of_batches_with_two_axes_and_of_other_shapes():
+    M = RNG(6).standard_normal((2, 3, 4, 4))
+    diagonal = np.abs(M[..., np.arange(4), np.arange(4)]).sum(axis=-1)
+    assert_allclose(metrics.non_diagonality(M), np.abs(M).sum(axis=(-2, -1)) - diagonal)
+    with pytest.raises(ValueError, match="square matrix"):
+        metrics.non_diagonality(np.ones((2, 3, 4)))
+
+
+def test_directions_are_orthonormal_up_to_their_tolerance():
+    unit = np.eye(3)[:, :1]
+    assert metrics.subspace_distance(unit, (1 + 4e-5) * unit) == pytest.approx(0.0, abs=1e-4)
+    for wrong in (1 + 6e-5, 1.5, 3.0):
+        with pytest.raises(ValueError, match="orthonormal"):
+            metrics.subspace_distance(unit, wrong * unit)

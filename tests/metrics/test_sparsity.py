@@ -111,3 +111,11 @@ def test_a_variance_per_dimension_is_shared_by_a_stack():
     assert metrics.active_dimensions(mean, np.array([0.5, 1.0])).tolist() == [1, 1]
     with pytest.raises(ValueError, match="variance"):
         metrics.active_dimensions(mean, np.array([0.5, 1.0, 0.5]))
+
+
+def test_the_spread_of_large_means_is_their_variance():
+    mean = np.array([[10.0, -10.0], [12.0, -14.0]])  # spreads 1 and 4
+    for limit, active in ((0.9, 2), (1.1, 1), (3.9, 1), (4.1, 0)):
+        assert metrics.active_dimensions(mean, np.zeros(2), min_spread=limit) == active
+    # The squares of these means would overflow.
+    assert metrics.active_dimensions([[1e200], [0.0]], [0.0]) == 1

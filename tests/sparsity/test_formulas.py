@@ -1,6 +1,7 @@
 """Formulas of the sparsity family against figures computed by hand, and loops."""
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +39,13 @@ def test_update_rules_by_their_formulas():
     assert_allclose(UPDATES["em"](now), np.maximum(w + w**2 * (Q - z), 0.0), rtol=1e-12)
     assert_allclose(UPDATES["mm"](now), w * np.sqrt(Q / z), rtol=1e-12)
     assert_allclose(UPDATES["mackay"](now), w * Q / z, rtol=1e-12)
+
+
+def test_expectation_maximization_does_not_leave_the_positive_numbers():
+    # A posterior second moment below zero is a rounding error, here a large one.
+    now = state()
+    wrong = now._replace(curvature=1e3 * now.curvature)
+    assert UPDATES["em"](wrong).tolist() == [0.0] * 5
 
 
 def test_update_rules_of_groups_by_their_formulas():
@@ -79,8 +87,12 @@ def test_penalties_by_hand():
 
 def test_a_row_that_has_vanished_counts_with_the_smallest_mean_square():
     assert penalty_value(LogPenalty(), np.array([0.0, 1.0])).tolist() == [np.log(SMALLEST), 0.0]
-    found = ridge_relevance(LogPenalty(), np.array([0.0, SMALLEST, 4 * SMALLEST, 2.0]))
-    assert_allclose(found, [0.0, 0.0, 4 * SMALLEST, 2.0])
+    powers = np.array([0.0, SMALLEST, 2 * SMALLEST, 2.5 * SMALLEST, 2.0])
+    assert_allclose(
+        ridge_relevance(LogPenalty(), powers), [0.0, 0.0, 0.0, 2.5 * SMALLEST, 2.0], rtol=1e-12
+    )
+    steep = SimpleNamespace(supergradient=lambda power: np.full_like(power, np.inf))
+    assert ridge_relevance(steep, np.array([1.0])).tolist() == [0.0]
     assert_allclose(ridge_relevance(PowerPenalty(0.5), np.array([4.0])), [2.0])
 
 
@@ -253,7 +265,12 @@ def test_general_position_is_not_assumed_where_there_are_too_many_sets(monkeypat
     assert found.spark == 10.0
     assert found.reason.startswith(theory.UNCHECKED)
     assert "sets of 3 columns" in found.reason
+    monkeypatch.setattr(theory, "SUBSETS", 220)
+    assert position(Phi, [0, 1, 2]).unique is True
+    monkeypatch.setattr(theory, "SUBSETS", 3)
     assert position(Phi, [0, 1]).unique is True  # pairs have a limit of their own
+    monkeypatch.setattr(theory, "PAIR_WORK", 12.0**2 * 9)
+    assert position(Phi, [0, 1]).unique is True
     monkeypatch.setattr(theory, "PAIR_WORK", 12.0**2 * 9 - 1)
     assert position(Phi, [0, 1]).unique is False
 
@@ -302,7 +319,7 @@ def test_what_lies_outside_of_a_span():
 def test_smallest_eigenvalues_of_sets_by_a_loop():
     rest = np.random.default_rng(9).standard_normal((4, 6))
     used = np.array([1, 2, 4])
-    for size in (1, 2, 3):
+    for size in (1, 2, 3, 4):
         expected = min(
             float(np.linalg.eigvalsh(rest[:, chosen].T @ rest[:, chosen])[0])
             for chosen in map(list, combinations(range(6), size))
@@ -316,3 +333,46 @@ def test_sets_of_active_columns_alone_do_not_count():
     for size in (1, 2, 3):
         assert theory._smallest_eigenvalue(rest, np.arange(3), size) == np.inf
         assert theory._smallest_eigenvalue(0.0 * rest, np.arange(2), size) == 0.0
+
+
+def test_a_larger_support_needs_a_larger_distance_of_the_other_columns():
+    # Sixteen orthonormal columns: a column e₁ + δe₁₇ may replace one if δ ≤ √16 · 10·EXACT/weakest.
+    weakest = 0.01
+    least = 10.0 * theory.EXACT / weakest
+    for factor, unique in ((3.5, False), (3.95, False), (4.05, True)):
+        beside = np.r_[1.0, np.zeros(15), factor * least]
+        Phi = normalised(*np.eye(17)[:, :16].T, beside, np.ones(17))
+        found = position(Phi, np.arange(16), np.eye(16), weakest)
+        assert found.unique is unique
+    assert found.reason == theory.NO_OTHER
+
+
+@pytest.mark.parametrize(("factor", "unique"), [(0.95, False), (1.05, True)])
+@pytest.mark.parametrize("least", [0.0, 1e-3])
+def test_how_far_from_the_responses_other_columns_must_be(least, factor, unique):
+    # Squared distances are compared with least² plus the rounding error 8(d + 1)ε of a product.
+    limit = least**2 + 8.0 * (3 + 1) * EPS
+    beside = [1.0, 0.0, np.sqrt(factor * limit)]
+    unit = normalised([1, 0, 0], [0, 1, 0], beside, [0, 0, 1], [1, 1, 1])
+    used = np.array([0, 1])
+    found = theory._by_projection(unit, used, np.eye(3)[:, :2], 2, np.inf, least)
+    assert found.unique is unique
+
+
+def test_responses_that_repeat_others_span_no_further_direction():
+    unit = normalised([1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1])
+    repeated = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    assert theory._by_projection(unit, np.array([0]), repeated, 1, 4.0, 1e-6).unique is True
+
+
+def test_the_smallest_singular_value_is_reduced_by_rounding():
+    # Two columns of 300 rows at the angle δ have the squared singular values 2 and δ²/2.
+    rounding = 10.0 * 300 * EPS * 2.0
+    for factor, rank in ((0.97, 1), (1.04, 2), (3.0, 2)):
+        unit = np.zeros((300, 2))
+        angle = np.sqrt(2.0 * factor * rounding)
+        unit[:2] = normalised([1.0, 0.0], [1.0, angle])
+        found, smallest = theory._rank(unit)
+        assert found == rank
+        assert smallest == pytest.approx(np.sqrt(max(factor - 1, 0) * rounding), rel=0.02)
+    assert theory._rank(np.eye(2)[:, [0, 1, 0]])[1] == pytest.approx(1.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.optimize import approx_fprime, minimize
+from scipy.optimize import approx_fprime, minimize, minimize_scalar
 
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.groups import Groups
@@ -13,7 +13,7 @@ from lucidae.sparsity.objectives import (
     FullCovariance,
 )
 from lucidae.sparsity.penalties import ArctanPenalty, LogPenalty, PowerPenalty
-from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.state import evaluate
 from unreduced_vae import optimal_encoder, optimal_posterior, unreduced_loss
 
@@ -142,3 +142,118 @@ def test_the_problem_of_the_paper_has_the_energy_of_its_noise():
     state, units = state_of(p.dictionary, p.responses, np.zeros(30), p.noise_variance)
     expected = (p.responses**2).sum() / p.noise_variance + 50 * 20 * np.log(p.noise_variance)
     assert_allclose(units.energy(FullCovariance().value(state)), expected, rtol=1e-12)
+
+
+LABELS = [0, 0, 1, 1, 1, 2, 0]
+
+
+def stacked_state(groups=None):
+    """Return the states of two problems together, and each of them alone."""
+    problems, relevances = [], []
+    for seed in (0, 1):
+        Phi, X, w, noise = draw(5, 7, 4, seed)
+        problem, units = normalise(Phi, X, groups=groups)
+        # The columns of a normalised dictionary have unit length, which would hide their norms.
+        problem = problem._replace(dictionary=problem.dictionary * np.linspace(0.5, 2.0, 7))
+        problems.append(problem.with_noise(float(units.normalised_noise(noise))))
+        relevances.append(w if groups is None else groups.expand(w[: groups.count]))
+    both = Problem(*(np.stack(parts) for parts in zip(*problems, strict=True)))
+    alone = [evaluate(*pair) for pair in zip(problems, relevances, strict=True)]
+    return evaluate(both, np.stack(relevances)), alone
+
+
+def covariance_of(state):
+    Phi = state.dictionary
+    return (Phi * state.relevance) @ Phi.T + float(state.noise) * np.eye(len(Phi))
+
+
+def test_degrees_of_freedom_by_their_definitions():
+    both, alone = stacked_state()
+    full, diagonal = [], []
+    for state in alone:
+        signal = covariance_of(state) - state.noise * np.eye(5)
+        full.append(np.trace(signal @ np.linalg.inv(covariance_of(state))))
+        signals = state.relevance * (state.dictionary**2).sum(axis=0)
+        diagonal.append(np.sum(signals / (state.noise + signals)))
+    assert_allclose(FullCovariance().degrees_of_freedom(both), full)
+    assert_allclose(DiagonalCovariance().degrees_of_freedom(both), diagonal)
+    assert_allclose(DiagonalCovariance().degrees_of_freedom(alone[0]), diagonal[0])
+    assert Autoencoder().degrees_of_freedom(both).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("objective", [FullCovariance(), DiagonalCovariance()])
+def test_the_reduced_value_differs_from_the_energy_by_a_constant(objective):
+    state, _ = state_of(*draw(12, 5, 3))
+    other = evaluate(state.problem, 3.0 * state.relevance)
+    change = objective.value(other) - objective.value(state)
+    assert abs(change) > 0.1
+    assert_allclose(objective.reduced_value(other) - objective.reduced_value(state), change)
+
+
+@pytest.mark.parametrize("objective", [FullCovariance(), DiagonalCovariance()])
+def test_concavity_is_minus_the_derivative_of_the_pressure(objective):
+    state, _ = state_of(*draw(5, 7, 3))
+    metric = state.dictionary.T @ np.linalg.solve(covariance_of(state), state.dictionary)
+    found = objective.concavity(metric, objective.pressure(state))
+    for column in range(7):
+        sides = []
+        for step in (1e-5, -1e-5):
+            moved = state.relevance.copy()
+            moved[column] += step
+            sides.append(objective.pressure(evaluate(state.problem, moved)))
+        assert_allclose(found[:, column], (sides[1] - sides[0]) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+def test_the_diagonal_update_minimises_the_energy_at_fixed_coefficients():
+    """Each relevance w minimises a/w + log(γ + wc), with the mean square a and squared norm c."""
+    both, alone = stacked_state()
+    found = DiagonalCovariance().update()(both)
+    for row, state in zip(found, alone, strict=True):
+        norms = (state.dictionary**2).sum(axis=0)
+        for w, a, c in zip(row, state.power, norms, strict=True):
+
+            def bound(log_w, a=a, c=c, noise=float(state.noise)):
+                return a * np.exp(-log_w) + np.log(noise + np.exp(log_w) * c)
+
+            best = minimize_scalar(bound, bracket=(np.log(w) - 1, np.log(w) + 1), tol=1e-10)
+            assert_allclose(np.log(w), best.x, atol=1e-6)
+
+
+def test_the_grouped_diagonal_update_minimises_its_bound():
+    """Each shared w minimises Σ (aⱼ/w + zⱼw) over its group, with the pressures zⱼ."""
+    groups = Groups.of(LABELS, 7)
+    both, alone = stacked_state(groups)
+    objective = DiagonalCovariance(groups)
+    found = objective.update()(both)
+    for row, state in zip(found, alone, strict=True):
+        pressure = objective.pressure(state)
+        for label in range(3):
+            own = groups.labels == label
+            expected = np.sqrt(state.power[own].sum() / pressure[own].sum())
+            assert_allclose(row[own], expected)
+        assert objective.value(evaluate(state.problem, row)) < objective.value(state)
+
+
+def test_the_autoencoder_averages_over_groups_and_measures_its_next_step():
+    groups = Groups.of(LABELS, 7)
+    both, alone = stacked_state(groups)
+    objective = Autoencoder(PowerPenalty(0.5), groups)
+    power, violation = objective.power(both), objective.violation(both)
+    for run, state in enumerate(alone):
+        means = np.array([state.power[groups.labels == label].mean() for label in groups.labels])
+        assert_allclose(power[run], means)
+        target = 1 / PowerPenalty(0.5).supergradient(means)
+        assert_allclose(objective.update()(state), target)
+        changes = [
+            abs(new - old) / (max(new, old) + float(state.noise))
+            for new, old in zip(target, state.relevance, strict=True)
+        ]
+        assert_allclose([violation[run], objective.violation(state)], max(changes))
+
+
+def test_energies_in_the_units_of_the_data():
+    Phi, X, w, noise = draw(6, 10, 4)
+    state, units = state_of(Phi, X, w, noise)
+    full = FullCovariance()
+    assert_allclose(full.in_units(full.value(state), units), dense_full(Phi, X, w, noise))
+    assert Autoencoder().in_units(1.5, units) == 6.0
