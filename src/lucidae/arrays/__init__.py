@@ -3,17 +3,19 @@
 The other subpackages call these functions and need not know the array library of their data.
 """
 
-from lucidae.arrays.graphs import copied, keeper, leaves, own_stream, replayable
+from lucidae.arrays.graphs import Measured, Steps, copied, keeper, leaves, own_stream, replayable
 from lucidae.arrays.helpers import (
     Array,
     Namespace,
     add_diagonal,
     add_gram_,
+    add_scaled,
     arange_like,
     as_double,
     as_float,
     as_plain,
     beside,
+    clamped,
     device,
     diagonal,
     eigh_descending,
@@ -30,8 +32,10 @@ from lucidae.arrays.helpers import (
     put,
     rank_one_,
     scalar,
+    scaled_residual,
     squared_norm,
     squared_norms,
+    subtract_product_,
     svd_thin,
     to_numpy,
     trace,
@@ -43,15 +47,19 @@ from lucidae.arrays.triangular import cholesky, inverse_lower, solve_lower
 
 __all__ = [
     "Array",
+    "Measured",
     "Namespace",
+    "Steps",
     "add_diagonal",
     "add_gram_",
+    "add_scaled",
     "arange_like",
     "as_double",
     "as_float",
     "as_plain",
     "beside",
     "cholesky",
+    "clamped",
     "copied",
     "device",
     "diagonal",
@@ -74,9 +82,11 @@ __all__ = [
     "rank_one_",
     "replayable",
     "scalar",
+    "scaled_residual",
     "solve_lower",
     "squared_norm",
     "squared_norms",
+    "subtract_product_",
     "svd_thin",
     "to_numpy",
     "trace",

@@ -7,6 +7,7 @@ a matrix also takes an array with leading axes, (…, rows, columns), as a batch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import array_api_compat as compat
@@ -130,6 +131,10 @@ def add_diagonal(A: Array, values: Any) -> Array:
         total = A.copy()
         np.einsum("...ii->...i", total)[...] += values
         return total
+    if compat.is_torch_array(A) and (not is_array(values) or values.ndim < A.ndim):
+        total = A.clone()
+        total.diagonal(dim1=-2, dim2=-1).add_(values)
+        return total
     on_diagonal = eye_like(A.shape[-1], A) > 0
     added = values[..., None, :] if is_array(values) and values.ndim else values
     return namespace(A).where(on_diagonal, A + added, A)
@@ -221,6 +226,54 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
         return A.addr_(x, y, alpha=scale)
     A += float(scale) * (x[:, None] * y[None, :])
     return A
+
+
+def add_scaled(
+    xs: Sequence[Array], ys: Sequence[Array], scale: Any, *, overwrite: bool = False
+) -> list[Array]:
+    """Return the sums x + scale · y of the arrays in two sequences of equal length.
+
+    With torch and a number `scale`, one CUDA kernel computes all of them. If `overwrite` is true,
+    the arrays `ys` may be overwritten, which saves memory.
+    """
+    if compat.is_torch_array(xs[0]) and not is_array(scale):
+        import torch
+
+        return list(torch._foreach_add(list(xs), list(ys), alpha=float(scale)))
+    sums = []
+    for x, y in zip(xs, ys, strict=True):
+        if overwrite:
+            y *= scale
+        else:
+            y = scale * y
+        y += x
+        sums.append(y)
+    return sums
+
+
+def scaled_residual(A: Array, B: Array, C: Array, scale: float) -> Array:
+    """Return scale · (A B − C) for matrices (…, n, k), (…, k, m) and (…, n, m)."""
+    if compat.is_torch_array(A) and A.ndim == 2:
+        return namespace(A).addmm(C, A, B, beta=-scale, alpha=scale)
+    # In place: at the sizes of a training step, a new array costs more than the arithmetic.
+    residual = A @ B
+    residual -= C
+    residual *= scale
+    return residual
+
+
+def subtract_product_(C: Array, A: Array, B: Array) -> Array:
+    """Subtract the product A B from `C` in place, and return it; shapes as in `scaled_residual`."""
+    if compat.is_torch_array(A) and A.ndim == 2:
+        return C.addmm_(A, B, alpha=-1)
+    C -= A @ B
+    return C
+
+
+def clamped(x: Array, low: float, high: float) -> Array:
+    """Return `x` with entries below `low` raised to it, and entries above `high` lowered to it."""
+    # The namespace's clip selects entries by a mask, for which torch waits for a GPU.
+    return x.clamp(low, high) if compat.is_torch_array(x) else namespace(x).clip(x, low, high)
 
 
 def squared_norms(A: Array, axis: int) -> Array:

@@ -15,7 +15,9 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
+    add_diagonal,
     cholesky,
+    clamped,
     diagonal,
     eye_like,
     largest,
@@ -204,6 +206,8 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 class Reconstruction(Objective):
     """Reconstruction loss without a penalty (Bao et al. 2020, eq. 1)."""
 
+    recordable = True
+
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the reconstruction loss, one number per training run."""
         return reconstruction(weights, products(weights, covariance), covariance.trace)
@@ -239,6 +243,7 @@ class NonUniformL2(Objective):
     penalties: Array
 
     balanced = True  # at every stationary point: Bao et al. 2020, Theorem 1
+    recordable = True
     has_penalties = True
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
@@ -250,7 +255,7 @@ class NonUniformL2(Objective):
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return the gradient of the penalised loss with respect to encoder and decoder."""
         encoder, atoms = reconstruction_gradient(weights, products(weights, covariance))
-        twice = 2 * self._root(weights.encoder) ** 2
+        twice = 2 * like(self.penalties, encoder)[..., :, None]
         return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
@@ -364,6 +369,8 @@ class ExpectedNestedDropout(Objective):
 
     prior: Array
 
+    recordable = True
+
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the expected nested-dropout loss, one number per training run."""
         xp, data = namespace(weights.encoder), products(weights, covariance)
@@ -433,6 +440,7 @@ class LinearVAE(Objective):
     aligns = True  # the diagonal posterior breaks the rotational symmetry
     orders = False  # any permutation of the latents has the same ELBO
     tying = "refused"
+    recordable = True
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
         """Return the negative ELBO per row of data, one number per training run."""
@@ -539,8 +547,37 @@ class LinearVAE(Objective):
         return VariationalWeights(
             weights.encoder - best,
             noise * _positive_solve(spread, direction.atoms),
-            xp.clip(direction.log_variances / curvature, -1.0, 1.0),
-            xp.clip(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
+            clamped(direction.log_variances / curvature, -1.0, 1.0),
+            clamped(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
+        )
+
+    def preconditioned_direction(
+        self, weights: VariationalWeights, covariance: Covariance
+    ) -> VariationalWeights:
+        """Return `preconditioned` of the gradient, from one product with the second moment.
+
+        With the matrices A = WᵀW + s²I and B = D + VΣVᵀ of `preconditioned`, the gradient for Wᵀ is
+        (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are
+        1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for log s² with the expected squared error
+        tr Σ − 2 tr WVΣ + tr WᵀWB.
+        """
+        xp, data = namespace(weights.encoder), products(weights, covariance)
+        noise = xp.exp(self._log_noise(weights))
+        variances = xp.exp(weights.log_variances)
+        inner = add_diagonal(data.gram, noise[..., 0])
+        outer = add_diagonal(data.code_moment, variances[..., 0])
+        best = _positive_solve(
+            xp.stack([inner, outer], axis=-3), xp.stack([weights.atoms, data.encoded], axis=-3)
+        )
+        power = variances * diagonal(inner)[..., :, None]
+        cross = xp.sum(weights.atoms * data.encoded, axis=(-2, -1), keepdims=True)
+        square = xp.sum(data.gram * outer, axis=(-2, -1), keepdims=True)
+        misfit = (covariance.trace - 2 * cross + square) / (noise * weights.encoder.shape[-1])
+        return VariationalWeights(
+            weights.encoder - best[..., 0, :, :],
+            weights.atoms - best[..., 1, :, :],
+            clamped(1 - noise / power, -1.0, 1.0),
+            clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * misfit,
         )
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, like, normal, scalar, to_numpy
+from lucidae.arrays import Array, Steps, is_array, is_numpy, like, normal, scalar, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.data import (
@@ -334,30 +335,53 @@ def solve_gradient(
     """
     stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
-    rule = method.rule
+    method = _beside(method, start.encoder)
+    rule, objective = method.rule, method.objective
 
     def step(state: Any) -> Any:
-        direction = rule.direction(state.weights, covariance)
-        if training.preconditions:
-            direction = rule.preconditioned(direction, state.weights, covariance)
-        moved = optimizer.update(state, direction)
-        return moved._replace(weights=method.rule.retract(moved.weights))
+        toward = rule.preconditioned_direction if training.preconditions else rule.direction
+        moved = optimizer.update(state, toward(state.weights, covariance))
+        return moved._replace(weights=rule.retract(moved.weights))
 
+    def distance(state: Any) -> Array:
+        return relative_direction(rule, state.weights, covariance, stiff.scale)
+
+    first = optimizer.start(start)
+    steps = Steps(step, distance, first, stride=CHECK_EVERY, recorded=rule.recordable)
     solution = iterate(
-        step,
-        optimizer.start(start),
-        stop=Below(
-            lambda state: relative_direction(method.rule, state.weights, covariance, stiff.scale),
-            training.tol,
-        ),
+        steps,
+        steps.start(first),
+        stop=Below(lambda current: current.distance, training.tol),
         limit=training.max_iter,
         check_every=CHECK_EVERY,
-        record={"loss": lambda state: method.objective.value(state.weights, covariance)},
+        record={"loss": lambda current: objective.value(current.state.weights, covariance)},
         record_at=log_grid(training.max_iter),
         callbacks=training.callbacks,
+        copy=steps.keep,
         size=covariance.n_features,
     )
-    return _unwrap(solution)
+    return replace(solution, value=solution.value.state.weights)
+
+
+def _beside(method: Method, ref: Array) -> Method:
+    """Return the method with the arrays of its rule and objective on the device of `ref`.
+
+    A step that used arrays on the CPU would have to wait for a GPU.
+    """
+    if is_numpy(ref):
+        return method
+
+    def moved(part: Any) -> Any:
+        if not is_dataclass(part) or isinstance(part, type):
+            return part
+        values = {field.name: getattr(part, field.name) for field in fields(part)}
+        arrays = {name: like(value, ref) for name, value in values.items() if is_array(value)}
+        return replace(part, **arrays) if arrays else part
+
+    rule, objective = method.rule, moved(method.objective)
+    return replace(
+        method, rule=objective if rule is method.objective else moved(rule), objective=objective
+    )
 
 
 @saved_as("lucidae.linear.stream.steps/1", formerly="lucidae.linear.solvers:Stream")
@@ -500,7 +524,7 @@ def solve_stochastic(
         callbacks=training.callbacks,
         size=rows.n_features,
     )
-    return _unwrap(solution)
+    return replace(solution, value=solution.value.weights)
 
 
 def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
@@ -512,14 +536,3 @@ def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
         order = rng.permutation(n_rows)
         for start in range(0, n_rows, batch_size):
             yield np.sort(order[start : start + batch_size])
-
-
-def _unwrap(solution: Solution[Any]) -> Solution[Any]:
-    return Solution(
-        solution.value.weights,
-        solution.status,
-        solution.n_iter,
-        solution.distance,
-        solution.tolerance,
-        solution.history,
-    )
