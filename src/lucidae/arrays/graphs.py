@@ -148,6 +148,13 @@ class Replay:
         return _rebuilt(state, iter([copied(x) if i in self.written else x for i, x in arrays]))
 
 
+def recorder(example: Any) -> Recorder | None:
+    """Return the function that records work on arrays such as `example`; None on the CPU."""
+    if _on_cuda(example):
+        return _cuda_graph
+    return _cupy_graph if compat.is_cupy_array(example) else None
+
+
 class Measured(NamedTuple):
     """A state of an iteration and its distance to optimality, an array without axes."""
 
@@ -158,10 +165,10 @@ class Measured(NamedTuple):
 class Steps:
     """Repeats a step, and then measures the distance of the last state to optimality.
 
-    With torch arrays on CUDA three graphs are recorded: of `stride` steps, of one step, and of the
-    measurement. The computed states are the same as without graphs, and only the code that reads
-    the distance waits for the device. If a library cannot record one of its functions, the steps
-    are made without graphs.
+    With arrays of torch or CuPy on CUDA, three graphs are recorded: of `stride` steps, of one step,
+    and of the measurement. The computed states are the same as without graphs, and only the code
+    that reads the distance waits for the device. If a library cannot record one of its functions,
+    the steps are made without graphs.
 
     Parameters
     ----------
@@ -193,9 +200,10 @@ class Steps:
         recorded: bool = True,
     ) -> None:
         self.step, self.measure, self.stride = step, measure, stride
+        record = recorder(leaves(example)[0]) if recorded else None
         self.advance: Callable[..., Measured] = self._advance
-        if recorded:
-            self.advance = replayable(self._advance, example)
+        if record is not None:
+            self.advance = Replay(self._advance, record)
 
     def start(self, state: Any) -> Measured:
         """Return the first state together with its distance to optimality."""
@@ -329,3 +337,29 @@ def _capture(graph: Any, side: Any, work: Work) -> None:
         finally:
             graph.capture_end()
     torch.cuda.current_stream().wait_stream(side)
+
+
+def _cupy_graph(rehearsal: Work, work: Work) -> Work:
+    """Record `work` as a CUDA graph of CuPy; see `Recorder`.
+
+    The temporary arrays of a graph come from a memory pool of its own, which lives as long as the
+    graph, so that no other array gets the same memory.
+    """
+    import cupy
+
+    pool, side = cupy.cuda.MemoryPool(), cupy.cuda.Stream(non_blocking=True)
+    with _RECORDING:
+        cupy.cuda.get_current_stream().synchronize()
+        with cupy.cuda.using_allocator(pool.malloc), side:
+            rehearsal()
+            side.synchronize()
+            side.begin_capture()
+            try:
+                work()
+            finally:
+                graph = side.end_capture()
+
+    def replay(_pool: Any = pool) -> None:
+        graph.launch(cupy.cuda.get_current_stream())
+
+    return replay

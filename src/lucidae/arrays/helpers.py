@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 import array_api_compat as compat
@@ -74,11 +75,28 @@ def beside(x: Array, ref: Array) -> Array:
     return x if together else like(x, ref)
 
 
+def fields_beside(values: Any, ref: Array) -> Any:
+    """Return a dataclass with its arrays in the library, dtype and device of `ref`.
+
+    Fields that are not arrays stay as they are, and so does an object that is no dataclass.
+    """
+    if not is_dataclass(values) or isinstance(values, type):
+        return values
+    found = {field.name: getattr(values, field.name) for field in fields(values)}
+    moved = {name: like(value, ref) for name, value in found.items() if is_array(value)}
+    return replace(values, **moved) if moved else values
+
+
 def as_plain(x: Array) -> Array:
     """Return `x`; a torch tensor is detached from automatic differentiation.
 
-    A sparse torch tensor raises a ValueError.
+    A sparse torch tensor raises a ValueError, and so does an array of CuPy before version 14.
     """
+    if compat.is_cupy_array(x) and not hasattr(x, "mT"):
+        raise ValueError(
+            "an array of an old version of CuPy was given, expected CuPy 14 or later, whose arrays "
+            "have the attribute mT: update CuPy, or give a NumPy or torch array."
+        )
     if not compat.is_torch_array(x):
         return x
     if x.layout != namespace(x).strided:
@@ -272,8 +290,12 @@ def subtract_product_(C: Array, A: Array, B: Array) -> Array:
 
 def clamped(x: Array, low: float, high: float) -> Array:
     """Return `x` with entries below `low` raised to it, and entries above `high` lowered to it."""
-    # The namespace's clip selects entries by a mask, for which torch waits for a GPU.
-    return x.clamp(low, high) if compat.is_torch_array(x) else namespace(x).clip(x, low, high)
+    if compat.is_torch_array(x):
+        return x.clamp(low, high)
+    if is_numpy(x):
+        return namespace(x).clip(x, low, high)
+    # The clip of array_api_compat selects entries by a mask, for which a GPU is waited for.
+    return where_set(where_set(x, x < low, low), x > high, high)
 
 
 def squared_norms(A: Array, axis: int) -> Array:

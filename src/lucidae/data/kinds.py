@@ -24,7 +24,7 @@ from lucidae.data.blocks import (
     concatenated,
     refuse_bad_entries,
 )
-from lucidae.validation import check_number, check_weights, real_array
+from lucidae.validation import check_number, check_weights, is_sparse_cupy, real_array
 
 __all__ = [
     "AlignedBlocks",
@@ -53,7 +53,7 @@ def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
         return True
     if is_dask(X):
         return False
-    if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy"):
+    if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy") or is_sparse_cupy(X):
         return True
     if _has_row_slices(X):
         return False

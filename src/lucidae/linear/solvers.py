@@ -5,19 +5,30 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, Steps, is_array, is_numpy, like, normal, scalar, to_numpy
+from lucidae.arrays import (
+    Array,
+    Steps,
+    fields_beside,
+    is_numpy,
+    like,
+    normal,
+    on_host,
+    scalar,
+    to_numpy,
+)
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.data import (
     SOLVERS,
     Covariance,
     LinearSolver,
+    MomentSource,
     Source,
     StreamCovariance,
     ritz_spectrum,
@@ -45,6 +56,14 @@ ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
 
+HOST_FEATURES = 1024
+"""Largest number of features for which the closed form is computed on the CPU if the data are on a
+GPU. Up to about this size a CPU computes eigenpairs faster than a GPU."""
+
+HOST_PRODUCTS = 2**20
+"""Largest number of multiplications in the product of the weights (k × m) with the second moment
+(m × m), that is m²k, for which descent runs on the CPU if the data are on a GPU."""
+
 MARGIN = 1.1
 """Factor by which the bound on the curvature is raised, because it is computed from estimated
 eigenvalues (Ritz values), which are smaller than the true ones."""
@@ -69,7 +88,15 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
         The fitted model.
     spectrum : Spectrum or None
         The eigenpairs of the second moment that the solver needed; None if it needed none.
+
+    Notes
+    -----
+    Problems too small for a GPU (`HOST_FEATURES`, `HOST_PRODUCTS`) are solved on the CPU, from the
+    second moment that was computed on the GPU. The result is on the device of the data either way.
     """
+    if _too_small_for_device(options, source):
+        model, spectrum = solve(options, _on_host(source), previous)
+        return model.beside(source.mean), spectrum and spectrum.beside(source.mean)
     solver = SOLVERS[options.solver]
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
@@ -81,6 +108,21 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
     return build_model(outcome, source.mean, source.weight, source.covariance), spectrum
+
+
+def _too_small_for_device(options: Options, source: Source) -> bool:
+    """Tell whether the data are on a GPU, but are solved faster on the CPU."""
+    if not isinstance(source, MomentSource) or on_host(source.mean):
+        return False
+    m, k = source.moment.n_features, options.n_components
+    if SOLVERS[options.solver].closed_form:
+        return m <= HOST_FEATURES
+    return m * m * (k if isinstance(k, int) else m) <= HOST_PRODUCTS
+
+
+def _on_host(source: Source) -> MomentSource:
+    assert source.moment is not None, "only sources with a moment are moved"
+    return MomentSource(fields_beside(source.moment, np.empty(0)))
 
 
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
@@ -371,17 +413,10 @@ def _beside(method: Method, ref: Array) -> Method:
     if is_numpy(ref):
         return method
 
-    def moved(part: Any) -> Any:
-        if not is_dataclass(part) or isinstance(part, type):
-            return part
-        values = {field.name: getattr(part, field.name) for field in fields(part)}
-        arrays = {name: like(value, ref) for name, value in values.items() if is_array(value)}
-        return replace(part, **arrays) if arrays else part
-
-    rule, objective = method.rule, moved(method.objective)
-    return replace(
-        method, rule=objective if rule is method.objective else moved(rule), objective=objective
-    )
+    objective = fields_beside(method.objective, ref)
+    same = method.rule is method.objective
+    rule = objective if same else fields_beside(method.rule, ref)
+    return replace(method, rule=rule, objective=objective)
 
 
 @saved_as("lucidae.linear.stream.steps/1", formerly="lucidae.linear.solvers:Stream")
@@ -500,10 +535,12 @@ def solve_stochastic(
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     batches = _shuffled(n_rows, batch_size, rng)
-    direction = ReducedVariance(method, rows, whole=batch_size >= n_rows)
+    whole = rows.batch(np.arange(n_rows)) if batch_size >= n_rows else None
+    direction = ReducedVariance(method, rows, whole=whole is not None)
 
     def step(state: Stream) -> Stream:
-        batch = rows.batch(next(batches))
+        index = next(batches)
+        batch = rows.batch(index) if whole is None else whole
         if batch.total == 0.0:
             return state._replace(steps=state.steps + 1)
         corrected = direction(state.weights, batch)
@@ -530,9 +567,10 @@ def solve_stochastic(
 def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
     """Yield arrays of row indices without end, one per batch.
 
-    Each pass over the `n_rows` rows is a new random permutation, divided into batches.
+    Each pass over the `n_rows` rows is a new random permutation, divided into batches whose indices
+    ascend; a batch of all rows is the permutation itself.
     """
     while True:
         order = rng.permutation(n_rows)
         for start in range(0, n_rows, batch_size):
-            yield np.sort(order[start : start + batch_size])
+            yield np.sort(order[start : start + batch_size]) if batch_size < n_rows else order
