@@ -1,4 +1,4 @@
-"""Iteration steps that are recorded as CUDA graphs, so that one or many steps need one launch.
+"""Iteration steps that are recorded as CUDA graphs, so that a step needs one launch.
 
 A step on small arrays consists of many short CUDA kernels, whose launches take longer than their
 work. A CUDA graph records the kernels once, with the addresses of all arrays, and launches them
