@@ -3,7 +3,15 @@
 The other subpackages call these functions and need not know the array library of their data.
 """
 
-from lucidae.arrays.graphs import Measured, Steps, copied, keeper, leaves, own_stream, replayable
+from lucidae.arrays.graphs import (
+    MeasuredState,
+    Steps,
+    copied,
+    keeper,
+    leaves,
+    own_stream,
+    replayable,
+)
 from lucidae.arrays.helpers import (
     Array,
     Namespace,
@@ -48,7 +56,7 @@ from lucidae.arrays.triangular import cholesky, inverse_lower, solve_lower
 
 __all__ = [
     "Array",
-    "Measured",
+    "MeasuredState",
     "Namespace",
     "Steps",
     "add_diagonal",

@@ -155,7 +155,7 @@ def recorder(example: Any) -> Recorder | None:
     return _cupy_graph if compat.is_cupy_array(example) else None
 
 
-class Measured(NamedTuple):
+class MeasuredState(NamedTuple):
     """A state of an iteration and its distance to optimality, an array without axes."""
 
     state: Any
@@ -186,7 +186,7 @@ class Steps:
     Attributes
     ----------
     advance : callable
-        Called with a `Measured` state and ``times``. It makes this number of steps and leaves the
+        Called with a `MeasuredState` state and ``times``. It makes this number of steps and leaves the
         distance as it is; for 0 it computes the distance.
     """
 
@@ -201,15 +201,15 @@ class Steps:
     ) -> None:
         self.step, self.measure, self.stride = step, measure, stride
         record = recorder(leaves(example)[0]) if recorded else None
-        self.advance: Callable[..., Measured] = self._advance
+        self.advance: Callable[..., MeasuredState] = self._advance
         if record is not None:
             self.advance = Replay(self._advance, record)
 
-    def start(self, state: Any) -> Measured:
+    def start(self, state: Any) -> MeasuredState:
         """Return the first state together with its distance to optimality."""
-        return Measured(state, self.measure(state))
+        return MeasuredState(state, self.measure(state))
 
-    def repeat(self, current: Measured, times: int) -> Measured:
+    def repeat(self, current: MeasuredState, times: int) -> MeasuredState:
         """Return the state after `times` steps, and its distance to optimality."""
         if not times:
             return current
@@ -229,11 +229,11 @@ class Steps:
         """The function that copies states before they are overwritten; None if none is needed."""
         return keeper(self.advance)
 
-    def _advance(self, current: Measured, *, times: int) -> Measured:
+    def _advance(self, current: MeasuredState, *, times: int) -> MeasuredState:
         state = current.state
         for _ in range(times):
             state = self.step(state)
-        return Measured(state, current.distance if times else self.measure(state))
+        return MeasuredState(state, current.distance if times else self.measure(state))
 
 
 def _shapes(state: Any) -> list[tuple[int, ...]]:
