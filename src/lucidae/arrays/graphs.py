@@ -186,7 +186,7 @@ class Steps:
     Attributes
     ----------
     advance : callable
-        Called with a `MeasuredState` state and ``times``. It makes this number of steps and leaves the
+        Called with a `MeasuredState` and ``times``. It makes this number of steps and leaves the
         distance as it is; for 0 it computes the distance.
     """
 
