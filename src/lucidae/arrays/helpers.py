@@ -92,7 +92,8 @@ def as_plain(x: Array) -> Array:
 
     A sparse torch tensor raises a ValueError, and so does an array of CuPy before version 14.
     """
-    if compat.is_cupy_array(x) and not hasattr(x, "mT"):
+    # The attribute is looked up in the class: of an array with one axis, CuPy raises a ValueError.
+    if compat.is_cupy_array(x) and not hasattr(type(x), "mT"):
         raise ValueError(
             "an array of an old version of CuPy was given, expected CuPy 14 or later, whose arrays "
             "have the attribute mT: update CuPy, or give a NumPy or torch array."
