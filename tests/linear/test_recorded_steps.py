@@ -165,6 +165,12 @@ def test_what_is_too_small_for_a_device_is_solved_beside_it(name, solver, monkey
     assert fitted.n_iter_ == expected.n_iter_
     assert fitted.certificate_.holds == expected.certificate_.holds
     solved.clear()
+    with monkeypatch.context() as recording:
+        recording.setattr(graphs, "recorder", lambda _: Tape().record)
+        LinearAutoencoder(3, **arguments).fit(torch.asarray(X))
+    on_device = solver == "gradient"  # recorded steps are fast at every size
+    assert isinstance(solved[0].encoder, torch.Tensor) == on_device
+    solved.clear()
     monkeypatch.setattr(solvers, "HOST_FEATURES", 7)
     monkeypatch.setattr(solvers, "HOST_PRODUCTS", 8 * 8 * 3 - 1)
     LinearAutoencoder(3, **arguments).fit(torch.asarray(X))

@@ -10,6 +10,7 @@ from lucidae.arrays.graphs import (
     keeper,
     leaves,
     own_stream,
+    records,
     replayable,
 )
 from lucidae.arrays.helpers import (
@@ -90,6 +91,7 @@ __all__ = [
     "own_stream",
     "put",
     "rank_one_",
+    "records",
     "replayable",
     "scalar",
     "scaled_residual",

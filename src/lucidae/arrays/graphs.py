@@ -149,10 +149,17 @@ class Replay:
 
 
 def recorder(example: Any) -> Recorder | None:
-    """Return the function that records work on arrays such as `example`; None on the CPU."""
-    if _on_cuda(example):
-        return _cuda_graph
-    return _cupy_graph if compat.is_cupy_array(example) else None
+    """Return the function that records work on arrays such as `example`; None if there is none.
+
+    Only torch records its work on a GPU. CuPy can record no products of matrices: it raises an
+    error if a function of cuBLAS is called meanwhile.
+    """
+    return _cuda_graph if _on_cuda(example) else None
+
+
+def records(example: Any) -> bool:
+    """Tell whether steps on arrays such as `example` are recorded as CUDA graphs."""
+    return recorder(example) is not None
 
 
 class MeasuredState(NamedTuple):
@@ -165,10 +172,10 @@ class MeasuredState(NamedTuple):
 class Steps:
     """Repeats a step, and then measures the distance of the last state to optimality.
 
-    With arrays of torch or CuPy on CUDA, three graphs are recorded: of `stride` steps, of one step,
-    and of the measurement. The computed states are the same as without graphs, and only the code
-    that reads the distance waits for the device. If a library cannot record one of its functions,
-    the steps are made without graphs.
+    With torch arrays on CUDA, up to three graphs are recorded: of `stride` steps, of one step, and
+    of the measurement. The computed states are the same as without graphs, and only the code that
+    reads the distance waits for the device. If torch cannot record one of its functions, the steps
+    are made without graphs.
 
     Parameters
     ----------
@@ -337,29 +344,3 @@ def _capture(graph: Any, side: Any, work: Work) -> None:
         finally:
             graph.capture_end()
     torch.cuda.current_stream().wait_stream(side)
-
-
-def _cupy_graph(rehearsal: Work, work: Work) -> Work:
-    """Record `work` as a CUDA graph of CuPy; see `Recorder`.
-
-    The temporary arrays of a graph come from a memory pool of its own, which lives as long as the
-    graph, so that no other array gets the same memory.
-    """
-    import cupy
-
-    pool, side = cupy.cuda.MemoryPool(), cupy.cuda.Stream(non_blocking=True)
-    with _RECORDING:
-        cupy.cuda.get_current_stream().synchronize()
-        with cupy.cuda.using_allocator(pool.malloc), side:
-            rehearsal()
-            side.synchronize()
-            side.begin_capture()
-            try:
-                work()
-            finally:
-                graph = side.end_capture()
-
-    def replay(_pool: Any = pool) -> None:
-        graph.launch(cupy.cuda.get_current_stream())
-
-    return replay

@@ -410,6 +410,11 @@ class Options:
             return replace(solver, batches=True)
         return solver
 
+    @property
+    def recordable(self) -> bool:
+        """Whether the steps of the method's rule can be recorded (see `Rule.recordable`)."""
+        return _trial_method(self.method, self.tied).rule.recordable
+
     def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`.
 
