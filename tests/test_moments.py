@@ -474,3 +474,18 @@ def test_incomplete_damaged_and_absent_files_are_refused(tmp_path):
         SecondMoment.load(path)
     with pytest.raises(FileNotFoundError):
         SecondMoment.load(tmp_path / "absent.npz")
+
+
+@pytest.mark.parametrize("mean", [0.0, 50.0])
+def test_blocks_on_a_device_have_a_fixed_number_of_entries(mean, monkeypatch):
+    X = np.random.default_rng(0).standard_normal((40, 4)) + mean
+    sizes, gram = [], moments.add_gram_
+    monkeypatch.setattr(
+        moments, "add_gram_", lambda A, rows: sizes.append(rows.shape[0]) or gram(A, rows)
+    )
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(moments, "PLAIN_ROWS", 5)
+    monkeypatch.setattr(moments, "DEVICE_ENTRIES", 64)
+    monkeypatch.setattr(moments, "on_host", lambda _: False)
+    assert_allclose(SecondMoment.of(X).covariance, np.cov(X.T, bias=True), atol=1e-12)
+    assert sizes == [16, 16, 8]
