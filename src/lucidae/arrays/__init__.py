@@ -53,7 +53,7 @@ from lucidae.arrays.helpers import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.arrays.triangular import cholesky, inverse_lower, solve_lower
+from lucidae.arrays.triangular import cholesky, inverse_lower, solve_lower, solve_positive
 
 __all__ = [
     "Array",
@@ -96,6 +96,7 @@ __all__ = [
     "scalar",
     "scaled_residual",
     "solve_lower",
+    "solve_positive",
     "squared_norm",
     "squared_norms",
     "subtract_product_",

@@ -139,19 +139,20 @@ def arange_like(ref: Array, start: int = 0) -> Array:
     return xp.arange(start, start + ref.shape[-1], dtype=ref.dtype, device=device(ref))
 
 
-def add_diagonal(A: Array, values: Any) -> Array:
-    """Return the matrices `A` with `values` added to their diagonals; `A` is not changed.
+def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
+    """Return the matrices `A` with `values` added to their diagonals.
 
-    `values` is a number for all diagonal entries, or an array of shape (…, size).
+    `values` is a number for all diagonal entries, or an array of shape (…, size). `A` is not
+    changed, unless `overwrite` is true, which allows it.
     """
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
-        total = A.copy()
+        total = A if overwrite else A.copy()
         np.einsum("...ii->...i", total)[...] += values
         return total
     if compat.is_torch_array(A) and (not is_array(values) or values.ndim < A.ndim):
-        total = A.clone()
+        total = A if overwrite else A.clone()
         total.diagonal(dim1=-2, dim2=-1).add_(values)
         return total
     on_diagonal = eye_like(A.shape[-1], A) > 0
@@ -270,13 +271,13 @@ def add_scaled(
     return sums
 
 
-def scaled_residual(A: Array, B: Array, C: Array, scale: float) -> Array:
-    """Return scale · (A B − C) for matrices (…, n, k), (…, k, m) and (…, n, m)."""
+def scaled_residual(A: Array, B: Array, C: Array, scale: float, weight: float = 1.0) -> Array:
+    """Return scale · (A B − weight · C) for matrices (…, n, k), (…, k, m) and (…, n, m)."""
     if compat.is_torch_array(A) and A.ndim == 2:
-        return namespace(A).addmm(C, A, B, beta=-scale, alpha=scale)
+        return namespace(A).addmm(C, A, B, beta=-scale * weight, alpha=scale)
     # In place: at the sizes of a training step, a new array costs more than the arithmetic.
     residual = A @ B
-    residual -= C
+    residual -= C if weight == 1.0 else weight * C
     residual *= scale
     return residual
 

@@ -16,7 +16,6 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
-    cholesky,
     clamped,
     diagonal,
     eye_like,
@@ -24,7 +23,8 @@ from lucidae.arrays import (
     like,
     namespace,
     scalar,
-    solve_lower,
+    scaled_residual,
+    solve_positive,
     squared_norm,
     to_numpy,
     where_set,
@@ -414,12 +414,6 @@ class ExpectedNestedDropout(Objective):
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
-def _positive_solve(A: Array, B: Array) -> Array:
-    """Return A⁻¹B for a positive definite matrix A; NaN if A is not positive definite."""
-    factor, _ = cholesky(A)
-    return solve_lower(factor, solve_lower(factor, B), transpose=True)
-
-
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
@@ -481,8 +475,7 @@ class LinearVAE(Objective):
     def retract(self, weights: VariationalWeights) -> VariationalWeights:
         """Return the weights with a noise variance below `NOISE_FLOOR` raised to it."""
         floor = math.log(NOISE_FLOOR)
-        low = weights.log_noise < floor
-        return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
+        return weights._replace(log_noise=clamped(weights.log_noise, floor, math.inf))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
         """Return the weights of probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
@@ -539,14 +532,14 @@ class LinearVAE(Objective):
         variances = xp.exp(weights.log_variances)
         identity = eye_like(k, weights.encoder)
         gram = weights.atoms @ weights.atoms.mT
-        best = _positive_solve(gram + noise * identity, weights.atoms)
+        best = solve_positive(gram + noise * identity, weights.atoms)
         code_moment = covariance.apply(weights.encoder) @ weights.encoder.mT
         spread = code_moment + variances * identity
         curvature = variances * (1 + diagonal(gram)[..., :, None] / noise) / 2
         # Far from the minimum a Newton step in a logarithm is too long: it is limited to 1.
         return VariationalWeights(
             weights.encoder - best,
-            noise * _positive_solve(spread, direction.atoms),
+            noise * solve_positive(spread, direction.atoms),
             clamped(direction.log_variances / curvature, -1.0, 1.0),
             clamped(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
         )
@@ -559,23 +552,25 @@ class LinearVAE(Objective):
         With the matrices A = WᵀW + s²I and B = D + VΣVᵀ of `preconditioned`, the gradient for Wᵀ is
         (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are
         1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for log s² with the expected squared error
-        tr Σ − 2 tr WVΣ + tr WᵀWB.
+        tr Σ + tr W(BWᵀ − 2VΣ).
         """
-        xp, data = namespace(weights.encoder), products(weights, covariance)
-        noise = xp.exp(self._log_noise(weights))
-        variances = xp.exp(weights.log_variances)
-        inner = add_diagonal(data.gram, noise[..., 0])
-        outer = add_diagonal(data.code_moment, variances[..., 0])
-        best = _positive_solve(
-            xp.stack([inner, outer], axis=-3), xp.stack([weights.atoms, data.encoded], axis=-3)
-        )
+        # A and B are one array with axes (2, k, k), and s² and D likewise: fewer CUDA kernels.
+        xp, (encoder, atoms) = namespace(weights.encoder), weights[:2]
+        encoded = covariance.apply(encoder)
+        grams = xp.stack([atoms @ atoms.mT, encoded @ encoder.mT], axis=-3)
+        log_noise = xp.broadcast_to(self._log_noise(weights), weights.log_variances.shape)
+        spread = xp.exp(xp.stack([log_noise, weights.log_variances], axis=-3))
+        noise, variances = spread[..., 0, :1, :], spread[..., 1, :, :]
+        inner_outer = add_diagonal(grams, spread[..., 0], overwrite=True)
+        inner, outer = inner_outer[..., 0, :, :], inner_outer[..., 1, :, :]
+        best = solve_positive(inner_outer, xp.stack([atoms, encoded], axis=-3))
         power = variances * diagonal(inner)[..., :, None]
-        cross = xp.sum(weights.atoms * data.encoded, axis=(-2, -1), keepdims=True)
-        square = xp.sum(data.gram * outer, axis=(-2, -1), keepdims=True)
-        misfit = (covariance.trace - 2 * cross + square) / (noise * weights.encoder.shape[-1])
+        change = atoms * scaled_residual(outer, atoms, encoded, 1.0, weight=2.0)
+        total = covariance.trace + xp.sum(change, axis=(-2, -1), keepdims=True)
+        misfit = total / (noise * encoder.shape[-1])
         return VariationalWeights(
-            weights.encoder - best[..., 0, :, :],
-            weights.atoms - best[..., 1, :, :],
+            encoder - best[..., 0, :, :],
+            atoms - best[..., 1, :, :],
             clamped(1 - noise / power, -1.0, 1.0),
             clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * misfit,
         )
