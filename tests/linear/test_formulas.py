@@ -7,13 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from lucidae.linear import theory
-from lucidae.linear.objectives import (
-    NonUniformL2,
-    Objective,
-    Reconstruction,
-    geometric_prior,
-    uniform_prior,
-)
+from lucidae.linear.objectives import NonUniformL2, Objective, Reconstruction
+from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.spectrum import TINY, Spectrum
 
 

@@ -13,7 +13,8 @@ from lucidae.linear.hessian import (
     hessian_eigenvalues,
     scaling_blocks,
 )
-from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2, geometric_prior
+from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.weights import UntiedWeights
 
 seeds = st.integers(0, 2**32 - 1)

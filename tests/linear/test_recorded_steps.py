@@ -15,8 +15,9 @@ from lucidae.linear import solvers
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.model import build_model
-from lucidae.linear.objectives import LinearVAE, geometric_prior
+from lucidae.linear.objectives import LinearVAE
 from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.solvers import random_start, solve_gradient
 from tape import Tape
 

@@ -18,11 +18,10 @@ from lucidae.linear.objectives import (
     NonUniformL2,
     Objective,
     Reconstruction,
-    geometric_prior,
-    uniform_prior,
 )
 from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
 from lucidae.linear.penalties import nonuniform_penalties, uniform_penalties
+from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
