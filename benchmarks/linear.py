@@ -25,9 +25,9 @@ from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import MethodSettings, make_method
-from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.penalties import best_penalties
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.solvers import solve_gradient
 from lucidae.linear.spectrum import Spectrum

@@ -541,3 +541,18 @@ def test_a_moment_of_little_weight_can_be_loaded(tmp_path):
     moment = SecondMoment.of(np.eye(2), [0.25, 0.25])
     moment.save(tmp_path / "moment.npz")
     assert SecondMoment.load(tmp_path / "moment.npz").weight == 0.5
+
+
+@pytest.mark.parametrize("mean", [0.0, 50.0])
+def test_blocks_on_a_device_have_a_fixed_number_of_entries(mean, monkeypatch):
+    X = np.random.default_rng(0).standard_normal((40, 4)) + mean
+    sizes, gram = [], moments.add_gram_
+    monkeypatch.setattr(
+        moments, "add_gram_", lambda A, rows: sizes.append(rows.shape[0]) or gram(A, rows)
+    )
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(moments, "PLAIN_ROWS", 5)
+    monkeypatch.setattr(moments, "DEVICE_ENTRIES", 64)
+    monkeypatch.setattr(moments, "on_host", lambda _: False)
+    assert_allclose(SecondMoment.of(X).covariance, np.cov(X.T, bias=True), atol=1e-12)
+    assert sizes == [16, 16, 8]

@@ -78,10 +78,16 @@ def check_kind(values: Any, name: str) -> Any:
     """Return `values`, or raise a ValueError if they have masked entries, dates or durations.
 
     NumPy would ignore the mask, and would convert dates to numbers of days or nanoseconds. A masked
-    array without masked entries becomes a plain array. `name` is the argument's name in errors.
+    array without masked entries becomes a plain array. Sparse CuPy matrices raise a ValueError as
+    well. `name` is the argument's name in errors.
     """
     if type(values) is np.ndarray and values.dtype in _FLOATS:
         return values  # without the cost of the tests below, which counts in small fits
+    if is_sparse_cupy(values):
+        raise ValueError(
+            f"{name} is a sparse CuPy matrix, expected a dense CuPy array or a SciPy sparse "
+            f"matrix: give {name}.toarray(), or {name}.get() for the CPU."
+        )
     listed = isinstance(values, list | tuple)
     masked = sum(int(np.sum(np.ma.getmask(part))) for part in (values if listed else (values,)))
     if masked:
@@ -93,6 +99,12 @@ def check_kind(values: Any, name: str) -> Any:
         if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
             raise ValueError(f"{name} contains values of dtype {dtype}, expected real numbers.")
     return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def is_sparse_cupy(values: Any) -> bool:
+    """Tell whether `values` is a sparse matrix of CuPy; CuPy is not imported for this."""
+    sparse = sys.modules.get("cupyx.scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(values))
 
 
 def _as_array(values: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 
+import array_api_compat as compat
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -120,6 +121,22 @@ def test_plain_tensors_are_cut_off_from_gradients_and_dense():
     with pytest.raises(ValueError, match="to_dense"):
         as_plain(torch.ones(2, 2).to_sparse())
     assert as_plain(3.0) == 3.0
+
+
+def test_old_cupy_is_refused_and_new_cupy_accepted_whatever_the_number_of_axes(monkeypatch):
+    class Old:
+        pass
+
+    class WithOneAxis:
+        @property
+        def mT(self):
+            raise ValueError("matrix transpose with ndim < 2 is undefined")
+
+    monkeypatch.setattr(compat, "is_cupy_array", lambda x: isinstance(x, Old | WithOneAxis))
+    with pytest.raises(ValueError, match="CuPy 14 or later"):
+        as_plain(Old())
+    x = WithOneAxis()
+    assert as_plain(x) is x
 
 
 def test_as_float_keeps_floats_and_widens_the_rest(xp, dtype):

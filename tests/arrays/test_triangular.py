@@ -8,6 +8,7 @@ from lucidae.arrays import (
     cholesky,
     inverse_lower,
     solve_lower,
+    solve_positive,
     to_numpy,
 )
 
@@ -67,6 +68,16 @@ def test_only_the_failing_matrix_of_a_stack_is_marked(xp, dtype, bad):
     single, fine = cholesky(make(xp, bad, dtype))
     assert not bool(fine)
     assert np.isnan(to_numpy(single)).all()
+
+
+def test_positive_systems_are_solved_and_the_others_are_unknown(xp, dtype):
+    A, B = positive_definite((3, 4, 4)), RNG.standard_normal((3, 4, 2))
+    A[1] -= 100 * np.eye(4)
+    X = solve_positive(make(xp, A, dtype), make(xp, B, dtype))
+    assert X.dtype == getattr(xp, dtype)
+    found = to_numpy(X)
+    assert np.isnan(found[1]).all()
+    assert_allclose((A @ found)[[0, 2]], B[[0, 2]], atol=tolerance(dtype))
 
 
 def test_triangular_solve_spreads_one_factor_over_many_right_sides_and_takes_vectors(xp):

@@ -20,7 +20,7 @@ from lucidae import (
     certify,
 )
 from lucidae.certificate import at_least, at_most
-from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.prefixes import geometric_prior
 
 K = 2
 VALUES = np.array([4.0, 2.5, 1.0, 0.4, 0.1])

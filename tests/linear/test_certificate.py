@@ -20,8 +20,9 @@ from lucidae.linear.certificate import LinearFigures, certify_weights, claims, m
 from lucidae.linear.data import MomentSource
 from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS, Options
-from lucidae.linear.objectives import LinearVAE, NonUniformL2, geometric_prior
+from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.penalties import best_penalties
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.probe import Estimate
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.verified_spectrum import data_of

@@ -15,9 +15,8 @@ from lucidae.linear.objectives import (
     NonUniformL2,
     Objective,
     Reconstruction,
-    geometric_prior,
-    uniform_prior,
 )
+from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.spectrum import TINY, Spectrum
 
 

@@ -16,8 +16,8 @@ from lucidae.linear.hessian import (
     rotation_blocks,
     scaling_blocks,
 )
-from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2, geometric_prior
-from lucidae.linear.prefixes import keep_probabilities
+from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2
+from lucidae.linear.prefixes import geometric_prior, keep_probabilities
 from lucidae.linear.weights import UntiedWeights
 
 seeds = st.integers(0, 2**32 - 1)

@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose
 from linear.problems import covariance_from, orthogonal, spectrum_from
 from lucidae.linear.data import RowsCovariance
 from lucidae.linear.methods import MethodSettings, make_method
-from lucidae.linear.objectives import Reconstruction, geometric_prior
+from lucidae.linear.objectives import Reconstruction
 from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,

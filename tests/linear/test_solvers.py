@@ -10,9 +10,10 @@ from lucidae.iteration import Status
 from lucidae.linear import solvers
 from lucidae.linear.data import RowsSource
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
-from lucidae.linear.objectives import LinearVAE, geometric_prior
+from lucidae.linear.objectives import LinearVAE
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.penalties import best_penalties
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.solvers import ReducedVariance, random_start, solve_gradient, stiffness
 from lucidae.metrics import subspace_distance
 

@@ -3,7 +3,8 @@
 A step on small arrays consists of many short CUDA kernels, whose launches take longer than their
 work. A CUDA graph records the kernels once, with the addresses of all arrays, and launches them
 together. A replay of the graph therefore always reads and writes the same arrays. `Replay` copies
-states to these arrays and stores which of them are overwritten.
+states to these arrays and stores which of them are overwritten. `Steps` records several steps in
+one graph.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
@@ -145,6 +146,101 @@ class Replay:
         self.lent = True
         arrays = enumerate(leaves(state))
         return _rebuilt(state, iter([copied(x) if i in self.written else x for i, x in arrays]))
+
+
+def recorder(example: Any) -> Recorder | None:
+    """Return the function that records work on arrays such as `example`; None if there is none.
+
+    Only torch records its work on a GPU. CuPy can record no products of matrices: it raises an
+    error if a function of cuBLAS is called meanwhile.
+    """
+    return _cuda_graph if _on_cuda(example) else None
+
+
+def records(example: Any) -> bool:
+    """Tell whether steps on arrays such as `example` are recorded as CUDA graphs."""
+    return recorder(example) is not None
+
+
+class MeasuredState(NamedTuple):
+    """A state of an iteration and its distance to optimality, an array without axes."""
+
+    state: Any
+    distance: Any
+
+
+class Steps:
+    """Repeats a step, and then measures the distance of the last state to optimality.
+
+    With torch arrays on CUDA, up to three graphs are recorded: of `stride` steps, of one step, and
+    of the measurement. The computed states are the same as without graphs, and only the code that
+    reads the distance waits for the device. If torch cannot record one of its functions, the steps
+    are made without graphs.
+
+    Parameters
+    ----------
+    step : callable
+        The step from state to state, see `replayable`.
+    measure : callable
+        Takes a state and returns its distance to optimality as an array without axes.
+    example : nested tuples of arrays
+        A state, from which library and device are read.
+    stride : int
+        Number of steps per graph.
+    recorded : bool, default=True
+        Whether steps may be recorded; they must be made of array operations alone.
+
+    Attributes
+    ----------
+    advance : callable
+        Called with a `MeasuredState` and ``times``. It makes this number of steps and leaves the
+        distance as it is; for 0 it computes the distance.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any], Any],
+        measure: Callable[[Any], Any],
+        example: Any,
+        *,
+        stride: int,
+        recorded: bool = True,
+    ) -> None:
+        self.step, self.measure, self.stride = step, measure, stride
+        record = recorder(leaves(example)[0]) if recorded else None
+        self.advance: Callable[..., MeasuredState] = self._advance
+        if record is not None:
+            self.advance = Replay(self._advance, record)
+
+    def start(self, state: Any) -> MeasuredState:
+        """Return the first state together with its distance to optimality."""
+        return MeasuredState(state, self.measure(state))
+
+    def repeat(self, current: MeasuredState, times: int) -> MeasuredState:
+        """Return the state after `times` steps, and its distance to optimality."""
+        if not times:
+            return current
+        whole, rest = divmod(times, self.stride)
+        for size in (*[self.stride] * whole, *[1] * rest, 0):
+            try:
+                current = self.advance(current, times=size)
+            except RuntimeError:  # torch's class of errors while recording
+                if not isinstance(self.advance, Replay):
+                    raise
+                self.advance = self._advance
+                current = self.advance(current, times=size)
+        return current
+
+    @property
+    def keep(self) -> Callable[[Any], Any] | None:
+        """The function that copies states before they are overwritten; None if none is needed."""
+        return keeper(self.advance)
+
+    def _advance(self, current: MeasuredState, *, times: int) -> MeasuredState:
+        state = current.state
+        for _ in range(times):
+            state = self.step(state)
+        return MeasuredState(state, current.distance if times else self.measure(state))
 
 
 def _shapes(state: Any) -> list[tuple[int, ...]]:

@@ -7,6 +7,8 @@ a matrix also takes an array with leading axes, (…, rows, columns), as a batch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 import array_api_compat as compat
@@ -73,11 +75,29 @@ def beside(x: Array, ref: Array) -> Array:
     return x if together else like(x, ref)
 
 
+def fields_beside(values: Any, ref: Array) -> Any:
+    """Return a dataclass with its arrays in the library, dtype and device of `ref`.
+
+    Fields that are not arrays stay as they are, and so does an object that is no dataclass.
+    """
+    if not is_dataclass(values) or isinstance(values, type):
+        return values
+    found = {field.name: getattr(values, field.name) for field in fields(values)}
+    moved = {name: like(value, ref) for name, value in found.items() if is_array(value)}
+    return replace(values, **moved) if moved else values
+
+
 def as_plain(x: Array) -> Array:
     """Return `x`; a torch tensor is detached from automatic differentiation.
 
-    A sparse torch tensor raises a ValueError.
+    A sparse torch tensor raises a ValueError, and so does an array of CuPy before version 14.
     """
+    # The attribute is looked up in the class: of an array with one axis, CuPy raises a ValueError.
+    if compat.is_cupy_array(x) and not hasattr(type(x), "mT"):
+        raise ValueError(
+            "an array of an old version of CuPy was given, expected CuPy 14 or later, whose arrays "
+            "have the attribute mT: update CuPy, or give a NumPy or torch array."
+        )
     if not compat.is_torch_array(x):
         return x
     if x.layout != namespace(x).strided:
@@ -119,16 +139,21 @@ def arange_like(ref: Array, start: int = 0) -> Array:
     return xp.arange(start, start + ref.shape[-1], dtype=ref.dtype, device=device(ref))
 
 
-def add_diagonal(A: Array, values: Any) -> Array:
-    """Return the matrices `A` with `values` added to their diagonals; `A` is not changed.
+def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
+    """Return the matrices `A` with `values` added to their diagonals.
 
-    `values` is a number for all diagonal entries, or an array of shape (…, size).
+    `values` is a number for all diagonal entries, or an array of shape (…, size). `A` is not
+    changed, unless `overwrite` is true, which allows it.
     """
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
-        total = A.copy()
+        total = A if overwrite else A.copy()
         np.einsum("...ii->...i", total)[...] += values
+        return total
+    if compat.is_torch_array(A) and (not is_array(values) or values.ndim < A.ndim):
+        total = A if overwrite else A.clone()
+        total.diagonal(dim1=-2, dim2=-1).add_(values)
         return total
     on_diagonal = eye_like(A.shape[-1], A) > 0
     added = values[..., None, :] if is_array(values) and values.ndim else values
@@ -221,6 +246,58 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
         return A.addr_(x, y, alpha=scale)
     A += float(scale) * (x[:, None] * y[None, :])
     return A
+
+
+def add_scaled(
+    xs: Sequence[Array], ys: Sequence[Array], scale: Any, *, overwrite: bool = False
+) -> list[Array]:
+    """Return the sums x + scale · y of the arrays in two sequences of equal length.
+
+    With torch and a number `scale`, one CUDA kernel computes all of them. If `overwrite` is true,
+    the arrays `ys` may be overwritten, which saves memory.
+    """
+    if compat.is_torch_array(xs[0]) and not is_array(scale):
+        import torch
+
+        return list(torch._foreach_add(list(xs), list(ys), alpha=float(scale)))
+    sums = []
+    for x, y in zip(xs, ys, strict=True):
+        if overwrite:
+            y *= scale
+        else:
+            y = scale * y
+        y += x
+        sums.append(y)
+    return sums
+
+
+def scaled_residual(A: Array, B: Array, C: Array, scale: float, weight: float = 1.0) -> Array:
+    """Return scale · (A B − weight · C) for matrices (…, n, k), (…, k, m) and (…, n, m)."""
+    if compat.is_torch_array(A) and A.ndim == 2:
+        return namespace(A).addmm(C, A, B, beta=-scale * weight, alpha=scale)
+    # In place: at the sizes of a training step, a new array costs more than the arithmetic.
+    residual = A @ B
+    residual -= C if weight == 1.0 else weight * C
+    residual *= scale
+    return residual
+
+
+def subtract_product_(C: Array, A: Array, B: Array) -> Array:
+    """Subtract the product A B from `C` in place, and return it; shapes as in `scaled_residual`."""
+    if compat.is_torch_array(A) and A.ndim == 2:
+        return C.addmm_(A, B, alpha=-1)
+    C -= A @ B
+    return C
+
+
+def clamped(x: Array, low: float, high: float) -> Array:
+    """Return `x` with entries below `low` raised to it, and entries above `high` lowered to it."""
+    if compat.is_torch_array(x):
+        return x.clamp(low, high)
+    if is_numpy(x):
+        return namespace(x).clip(x, low, high)
+    # The clip of array_api_compat selects entries by a mask, for which a GPU is waited for.
+    return where_set(where_set(x, x < low, low), x > high, high)
 
 
 def squared_norms(A: Array, axis: int) -> Array:

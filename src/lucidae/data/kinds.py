@@ -27,7 +27,7 @@ from lucidae.data.blocks import (
     refuse_bad_entries,
     stored_bytes,
 )
-from lucidae.validation import check_number, check_weights, real_array
+from lucidae.validation import check_number, check_weights, is_sparse_cupy, real_array
 
 __all__ = [
     "AlignedBlocks",
@@ -56,7 +56,7 @@ def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
         return True
     if is_dask(X):
         return False
-    if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy"):
+    if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy") or is_sparse_cupy(X):
         return True
     if _has_row_slices(X) or _is_function(X):
         return False

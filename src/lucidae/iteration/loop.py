@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from lucidae.arrays import Array, device, namespace, scalar, to_numpy
+from lucidae.arrays import Array, Steps, device, namespace, scalar, to_numpy
 from lucidae.iteration.history import Recorder, Schedule
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below, Judge
@@ -57,7 +57,7 @@ class Progress:
 
 
 def iterate(
-    step: Callable[[State], State],
+    step: Callable[[State], State] | Steps,
     start: State,
     *,
     stop: Below,
@@ -78,6 +78,7 @@ def iterate(
     ----------
     step : callable
         Takes a state and returns the next one. It may overwrite its argument if `copy` is given.
+        A `lucidae.arrays.Steps` makes all steps up to the next check at once.
     start : object
         The first state.
     stop : Below
@@ -214,7 +215,9 @@ def iterate_batch(
     return ledger.solution(start, stop.tolerance)
 
 
-def _advance(step: Callable[[State], State], state: State, steps: int) -> State:
+def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> Any:
+    if isinstance(step, Steps):
+        return step.repeat(state, steps)
     for _ in range(steps):
         state = step(state)
     return state

@@ -17,8 +17,6 @@ from lucidae.linear.objectives import (
     NonUniformL2,
     Objective,
     Reconstruction,
-    geometric_prior,
-    uniform_prior,
 )
 from lucidae.linear.penalties import (
     best_penalties,
@@ -26,6 +24,7 @@ from lucidae.linear.penalties import (
     paper_penalties,
     uniform_penalties,
 )
+from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,

@@ -78,7 +78,7 @@ class Covariance(Protocol):
         """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DenseCovariance:
     """The second moment Σ stored as a matrix of shape (m, m).
 
@@ -87,7 +87,7 @@ class DenseCovariance:
 
     matrix: Array
 
-    @property
+    @cached_property
     def trace(self) -> Array:
         """Total variance of the data: the trace of the second moment."""
         return trace(self.matrix)

@@ -18,11 +18,10 @@ from lucidae.linear.objectives import (
     NonUniformL2,
     Objective,
     Reconstruction,
-    geometric_prior,
-    uniform_prior,
 )
 from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
 from lucidae.linear.penalties import nonuniform_penalties, uniform_penalties
+from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
@@ -411,6 +410,11 @@ class Options:
         if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:
             return replace(solver, batches=True)
         return solver
+
+    @property
+    def recordable(self) -> bool:
+        """Whether the steps of the method's rule can be recorded (see `Rule.recordable`)."""
+        return _trial_method(self.method, self.tied).rule.recordable
 
     def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`.

@@ -6,7 +6,7 @@ The Gaussian model is that of probabilistic PCA, from which likelihoods are comp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ from lucidae.arrays import (
     diagonal,
     eigh_descending,
     eye_like,
+    fields_beside,
     largest,
+    like,
     machine_epsilon,
     namespace,
     scalar,
@@ -32,7 +34,7 @@ from lucidae.iteration import History, Status
 from lucidae.linear.data import Covariance
 from lucidae.linear.methods import Method
 from lucidae.linear.spectrum import TINY, Spectrum
-from lucidae.linear.weights import orthonormal_rows
+from lucidae.linear.weights import map_fields, orthonormal_rows
 
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
@@ -121,6 +123,12 @@ class Model:
     def degrees(self) -> float:
         """Divisor of the variances: the total weight minus 1, but at least the machine epsilon."""
         return max(self.weight - 1.0, np.finfo(float).eps)
+
+    def beside(self, ref: Array) -> Model:
+        """Return the model in the library and on the device of the array `ref`."""
+        weights = map_fields(lambda rows: like(rows, ref), self.outcome.weights)
+        moved: Model = fields_beside(self, ref)
+        return replace(moved, outcome=replace(self.outcome, weights=weights))
 
     def precision(self) -> Array:
         """Return the inverse of the covariance of the Gaussian model, shape (m, m).

@@ -15,14 +15,16 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
-    cholesky,
+    add_diagonal,
+    clamped,
     diagonal,
     eye_like,
     largest,
     like,
     namespace,
     scalar,
-    solve_lower,
+    scaled_residual,
+    solve_positive,
     squared_norm,
     to_numpy,
     where_set,
@@ -36,7 +38,7 @@ from lucidae.linear.rules import Rule, reconstruction_gradient
 from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.theory import zero_latents
 from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
-from lucidae.validation import check_integer, check_number
+from lucidae.validation import check_number
 
 Vector = np.ndarray[Any, Any]
 
@@ -208,6 +210,8 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
 class Reconstruction(Objective):
     """Reconstruction loss without a penalty (Bao et al. 2020, eq. 1)."""
 
+    recordable = True
+
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the reconstruction loss, one number per training run."""
         return reconstruction(weights, products(weights, covariance), covariance.trace)
@@ -243,6 +247,7 @@ class NonUniformL2(Objective):
     penalties: Array
 
     balanced = True  # at every stationary point: Bao et al. 2020, Theorem 1
+    recordable = True
     has_penalties = True
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
@@ -254,7 +259,7 @@ class NonUniformL2(Objective):
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return the gradient of the penalised loss with respect to encoder and decoder."""
         encoder, atoms = reconstruction_gradient(weights, products(weights, covariance))
-        twice = 2 * self._root(weights.encoder) ** 2
+        twice = 2 * like(self.penalties, encoder)[..., :, None]
         return weights.gather(encoder + twice * weights.encoder, atoms + twice * weights.atoms)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
@@ -315,41 +320,6 @@ class NonUniformL2(Objective):
         return namespace(ref).sqrt(like(self.penalties, ref))[..., :, None]
 
 
-def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
-    """Return the probability of each number 1, …, k of latents that nested dropout keeps.
-
-    Number b < k has the probability ratio^(b−1) · (1 − ratio), and k has the remaining one.
-
-    Parameters
-    ----------
-    k : int
-        Number of latents.
-    ratio : float, default=0.9
-        Ratio of each probability to the previous one, between 0 and 1.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        The probabilities; their sum is 1.
-
-    Examples
-    --------
-    >>> geometric_prior(3, ratio=0.5)
-    array([0.5 , 0.25, 0.25])
-    """
-    k = check_integer(k, "k", low=1)
-    ratio = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True, open_high=True)
-    prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
-    prior[-1] = ratio ** (k - 1)
-    return prior
-
-
-def uniform_prior(k: int) -> Vector:
-    """Return the probability 1/k for each number 1, …, k of latents that nested dropout keeps."""
-    k = check_integer(k, "k", low=1)
-    return np.full(k, 1.0 / k)
-
-
 @saved_as(
     "lucidae.linear.expected_nested_dropout/1",
     formerly="lucidae.linear.objectives:ExpectedNestedDropout",
@@ -369,6 +339,8 @@ class ExpectedNestedDropout(Objective):
     """
 
     prior: Array
+
+    recordable = True
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the expected nested-dropout loss, one number per training run."""
@@ -418,12 +390,6 @@ class ExpectedNestedDropout(Objective):
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
-def _positive_solve(A: Array, B: Array) -> Array:
-    """Return A⁻¹B for a positive definite matrix A; NaN if A is not positive definite."""
-    factor, _ = cholesky(A)
-    return solve_lower(factor, solve_lower(factor, B), transpose=True)
-
-
 @saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
@@ -444,6 +410,7 @@ class LinearVAE(Objective):
     aligns = True  # the diagonal posterior breaks the rotational symmetry
     orders = False  # any permutation of the latents has the same ELBO
     tying = "refused"
+    recordable = True
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
         """Return the negative evidence lower bound (−ELBO) per row, one number per training run."""
@@ -484,8 +451,7 @@ class LinearVAE(Objective):
     def retract(self, weights: VariationalWeights) -> VariationalWeights:
         """Return the weights with a noise variance below `NOISE_FLOOR` raised to it."""
         floor = math.log(NOISE_FLOOR)
-        low = weights.log_noise < floor
-        return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
+        return weights._replace(log_noise=clamped(weights.log_noise, floor, math.inf))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
         """Return the weights of probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
@@ -547,16 +513,47 @@ class LinearVAE(Objective):
         variances = xp.exp(weights.log_variances)
         identity = eye_like(k, weights.encoder)
         gram = weights.atoms @ weights.atoms.mT
-        best = _positive_solve(gram + noise * identity, weights.atoms)
+        best = solve_positive(gram + noise * identity, weights.atoms)
         code_moment = covariance.apply(weights.encoder) @ weights.encoder.mT
         spread = code_moment + variances * identity
         curvature = variances * (1 + diagonal(gram)[..., :, None] / noise) / 2
         # Far from the minimum a Newton step in a logarithm is too long: it is limited to 1.
         return VariationalWeights(
             weights.encoder - best,
-            noise * _positive_solve(spread, direction.atoms),
-            xp.clip(direction.log_variances / curvature, -1.0, 1.0),
-            xp.clip(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
+            noise * solve_positive(spread, direction.atoms),
+            clamped(direction.log_variances / curvature, -1.0, 1.0),
+            clamped(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
+        )
+
+    def preconditioned_direction(
+        self, weights: VariationalWeights, covariance: Covariance
+    ) -> VariationalWeights:
+        """Return `preconditioned` of the gradient, from one product with the second moment.
+
+        With the matrices A = WᵀW + s²I and B = D + VΣVᵀ of `preconditioned`, the gradient for Wᵀ is
+        (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are
+        1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for log s² with the expected squared error
+        tr Σ + tr W(BWᵀ − 2VΣ).
+        """
+        # A and B are one array with axes (2, k, k), and s² and D likewise: fewer CUDA kernels.
+        xp, (encoder, atoms) = namespace(weights.encoder), weights[:2]
+        encoded = covariance.apply(encoder)
+        grams = xp.stack([atoms @ atoms.mT, encoded @ encoder.mT], axis=-3)
+        log_noise = xp.broadcast_to(self._log_noise(weights), weights.log_variances.shape)
+        spread = xp.exp(xp.stack([log_noise, weights.log_variances], axis=-3))
+        noise, variances = spread[..., 0, :1, :], spread[..., 1, :, :]
+        inner_outer = add_diagonal(grams, spread[..., 0], overwrite=True)
+        inner, outer = inner_outer[..., 0, :, :], inner_outer[..., 1, :, :]
+        best = solve_positive(inner_outer, xp.stack([atoms, encoded], axis=-3))
+        power = variances * diagonal(inner)[..., :, None]
+        change = atoms * scaled_residual(outer, atoms, encoded, 1.0, weight=2.0)
+        total = covariance.trace + xp.sum(change, axis=(-2, -1), keepdims=True)
+        misfit = total / (noise * encoder.shape[-1])
+        return VariationalWeights(
+            encoder - best[..., 0, :, :],
+            atoms - best[..., 1, :, :],
+            clamped(1 - noise / power, -1.0, 1.0),
+            clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * misfit,
         )
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from lucidae.arrays import namespace
+from lucidae.arrays import add_scaled, namespace
 from lucidae.io.models import saved_as
 from lucidae.iteration import Callback, ProgressBar
 from lucidae.linear.weights import map_fields
@@ -114,7 +114,7 @@ class GradientDescent(Optimizer):
     def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
         """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate = self.rate * scale
-        return DescentState(map_fields(lambda w, g: w - rate * g, state.weights, direction))
+        return DescentState(_plus(state.weights, direction, -rate))
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
@@ -137,16 +137,12 @@ class MomentumOptimizer(Optimizer):
         return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
 
     def _velocity(self, state: MomentumState, direction: Any) -> Any:
-        return map_fields(self._accumulate, state.velocity, direction)
+        return _plus(direction, state.velocity, self.momentum)
 
-    def _accumulate(self, velocity: Any, direction: Any) -> Any:
-        """Return momentum · velocity + direction.
 
-        One array is allocated; a second one would take longer than the addition.
-        """
-        total = self.momentum * velocity
-        total += direction
-        return total
+def _plus(weights: Any, direction: Any, scale: Any, *, overwrite: bool = False) -> Any:
+    """Return weights + scale · direction for every field; see `lucidae.arrays.add_scaled`."""
+    return type(weights)(*add_scaled(weights, direction, scale, overwrite=overwrite))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +155,7 @@ class HeavyBall(MomentumOptimizer):
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
         """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
-        moved = map_fields(lambda w, v: w - rate * v, state.weights, velocity)
-        return MomentumState(moved, velocity)
+        return MomentumState(_plus(state.weights, velocity, -rate), velocity)
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:
@@ -187,14 +182,9 @@ class Nesterov(MomentumOptimizer):
     def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
         """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
-
-        def move(w: Any, g: Any, v: Any) -> Any:
-            ahead = self._accumulate(v, g)
-            ahead *= -rate
-            ahead += w
-            return ahead
-
-        return MomentumState(map_fields(move, state.weights, direction, velocity), velocity)
+        ahead = _plus(direction, velocity, self.momentum)
+        # In place: one more array would take longer than the arithmetic.
+        return MomentumState(_plus(state.weights, ahead, -rate, overwrite=True), velocity)
 
     @staticmethod
     def largest_stable_product(momentum: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, to_numpy
+from lucidae.arrays import as_double, diagonal, like, to_numpy
 from lucidae.base import PROBED_ENTRIES
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
@@ -163,8 +163,8 @@ def _scale(moment: SecondMoment) -> Vector:
 
     A constant feature gets the absolute value of its mean instead, or 1 if that is zero too.
     """
-    squares = to_numpy(moment.squares)
-    variances = squares.diagonal() / moment.weight - to_numpy(moment.offset) ** 2
+    squares = to_numpy(diagonal(moment.squares))
+    variances = squares / moment.weight - to_numpy(moment.offset) ** 2
     deviations = np.sqrt(np.maximum(variances, 0.0))
     if not np.all(deviations > 0.0):
         sizes = np.abs(to_numpy(moment.mean))

@@ -20,6 +20,8 @@ from lucidae.arrays import (
     like,
     namespace,
     scalar,
+    scaled_residual,
+    subtract_product_,
     to_numpy,
     zeros_like_shape,
 )
@@ -66,6 +68,10 @@ class Rule(ABC):
         always tied; ``"refused"``: never tied, because the two differ at the optimum.
     refused_optimizers : mapping of str to str
         Names of the optimizers with which the rule does not work, each with the reason.
+    recordable : bool
+        Whether `direction`, `preconditioned_direction` and `retract` only operate on arrays: they
+        draw no random numbers, change no attributes and do not wait for a GPU. Steps with torch
+        arrays on a GPU are then recorded as CUDA graphs, which takes a fraction of the time.
     """
 
     __slots__ = ()
@@ -74,6 +80,7 @@ class Rule(ABC):
     needs_rows = False
     tying = "optional"
     refused_optimizers: ClassVar[Mapping[str, str]] = {}
+    recordable = False
 
     @abstractmethod
     def direction(self, weights: Any, covariance: Any) -> Any:
@@ -207,6 +214,18 @@ class Rule(ABC):
         """
         return direction
 
+    def preconditioned_direction(self, weights: Any, covariance: Any) -> Any:
+        """Return `preconditioned` of `direction`; a subclass may compute both at once.
+
+        Parameters
+        ----------
+        weights : weights
+            The current weights.
+        covariance : Covariance
+            Products with the second moment of the data.
+        """
+        return self.preconditioned(self.direction(weights, covariance), weights, covariance)
+
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:
         """Return a bound on the curvature of the loss after preconditioning.
 
@@ -281,13 +300,8 @@ def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array,
 
     Both have shape (…, k, m). `data` are the products of `weights` with the second moment.
     """
-    # In place: at these sizes a new array costs more than the arithmetic that fills it.
-    encoder = data.gram @ data.encoded
-    encoder -= data.decoded
-    encoder *= 2
-    atoms = data.code_moment @ weights.atoms
-    atoms -= data.encoded
-    atoms *= 2
+    encoder = scaled_residual(data.gram, data.encoded, data.decoded, 2.0)
+    atoms = scaled_residual(data.code_moment, weights.atoms, data.encoded, 2.0)
     return encoder, atoms
 
 
@@ -316,6 +330,7 @@ class RotationAugmentedRule(Rule):
     balanced = True
     tying = "default"
     refused_optimizers = NO_ADAM
+    recordable = True
 
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return the reconstruction gradient plus the rotation of the latents.
@@ -328,9 +343,10 @@ class RotationAugmentedRule(Rule):
         # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
         turn = rotation_generator(data.code_moment)
         encoder, atoms = reconstruction_gradient(weights, data)
-        encoder -= turn @ weights.encoder
-        atoms -= turn @ weights.atoms
-        return weights.gather(encoder, atoms)
+        return weights.gather(
+            subtract_product_(encoder, turn, weights.encoder),
+            subtract_product_(atoms, turn, weights.atoms),
+        )
 
     def alignment_rate(self, values: Vector, k: int) -> float:
         """Return the rate of alignment: half the smallest gap, or the gap after eigenvalue k.
@@ -355,6 +371,7 @@ class GeneralizedHebbianRule(Rule):
     balanced = True
     tying = "required"
     refused_optimizers = NO_ADAM
+    recordable = True
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return tril(WΣWᵀ)W − WΣ, the negative of the update of Sanger's rule.

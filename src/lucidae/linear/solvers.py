@@ -5,18 +5,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, like, normal, scalar, to_numpy
+from lucidae.arrays import (
+    Array,
+    Steps,
+    fields_beside,
+    is_numpy,
+    like,
+    normal,
+    on_host,
+    records,
+    scalar,
+    to_numpy,
+)
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.data import (
     SOLVERS,
     Covariance,
     LinearSolver,
+    MomentSource,
     Source,
     StreamCovariance,
     ritz_spectrum,
@@ -44,6 +57,21 @@ ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
 
+HOST_FEATURES = 64
+"""Largest number of features for which the closed form is computed on the CPU if the data are on a
+GPU. On 16 cores and an H200, 21 eigenpairs take 1.2 ms on the CPU and 1.4 ms on the GPU for 64
+features, and 6.8 ms against 2.6 ms for 256 (``benchmarks/device.py``)."""
+
+HOST_PRODUCTS = 2**22
+"""Largest number of multiplications in the product of the weights (k × m) with the second moment
+(m × m), that is m²k, for which descent runs on the CPU if the data are on a GPU and steps are not
+recorded as CUDA graphs.
+
+On the machine of `HOST_FEATURES`, a step takes 0.06, 0.17 and 0.39 ms on the CPU for 1e5, 1e6 and
+3.2e6 multiplications. On the GPU it takes 0.6 to 0.9 ms with CuPy, where the launches of its CUDA
+kernels take most of the time, and 0.03 to 0.07 ms if it is recorded, which is less at every size.
+"""
+
 MARGIN = 1.1
 """Factor by which the bound on the curvature is raised, because it is computed from estimated
 eigenvalues (Ritz values), which are smaller than the true ones."""
@@ -68,7 +96,16 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
         The fitted model.
     spectrum : Spectrum or None
         The eigenpairs of the second moment that the solver needed; None if it needed none.
+
+    Notes
+    -----
+    Problems too small for a GPU (`HOST_FEATURES`, `HOST_PRODUCTS`) are solved on the CPU, from the
+    second moment that was computed on the GPU. The result is on the device of the data either way.
+    Descent whose steps are recorded as CUDA graphs always runs on the GPU.
     """
+    if _too_small_for_device(options, source):
+        model, spectrum = solve(options, _on_host(source), previous)
+        return model.beside(source.mean), spectrum and spectrum.beside(source.mean)
     solver = SOLVERS[options.solver]
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
@@ -81,6 +118,23 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
     known = spectrum if solver.closed_form else None
     return build_model(outcome, source.mean, source.weight, source.covariance, known), spectrum
+
+
+def _too_small_for_device(options: Options, source: Source) -> bool:
+    """Tell whether the data are on a GPU, but are solved faster on the CPU."""
+    if not isinstance(source, MomentSource) or on_host(source.mean):
+        return False
+    m, k = source.moment.n_features, options.n_components
+    if SOLVERS[options.solver].closed_form:
+        return m <= HOST_FEATURES
+    if options.recordable and records(source.mean):
+        return False
+    return m * m * (k if isinstance(k, int) else m) <= HOST_PRODUCTS
+
+
+def _on_host(source: Source) -> MomentSource:
+    assert source.moment is not None, "only sources with a moment are moved"
+    return MomentSource(fields_beside(source.moment, np.empty(0)))
 
 
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
@@ -338,30 +392,46 @@ def solve_gradient(
     """
     stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
-    rule = method.rule
+    method = _beside(method, start.encoder)
+    rule, objective = method.rule, method.objective
 
     def step(state: Any) -> Any:
-        direction = rule.direction(state.weights, covariance)
-        if training.preconditions:
-            direction = rule.preconditioned(direction, state.weights, covariance)
-        moved = optimizer.update(state, direction)
-        return moved._replace(weights=method.rule.retract(moved.weights))
+        toward = rule.preconditioned_direction if training.preconditions else rule.direction
+        moved = optimizer.update(state, toward(state.weights, covariance))
+        return moved._replace(weights=rule.retract(moved.weights))
 
+    def distance(state: Any) -> Array:
+        return relative_direction(rule, state.weights, covariance, stiff.scale)
+
+    first = optimizer.start(start)
+    steps = Steps(step, distance, first, stride=CHECK_EVERY, recorded=rule.recordable)
     solution = iterate(
-        step,
-        optimizer.start(start),
-        stop=Below(
-            lambda state: relative_direction(method.rule, state.weights, covariance, stiff.scale),
-            training.tol,
-        ),
+        steps,
+        steps.start(first),
+        stop=Below(lambda current: current.distance, training.tol),
         limit=training.max_iter,
         check_every=CHECK_EVERY,
-        record={"loss": lambda state: method.objective.value(state.weights, covariance)},
+        record={"loss": lambda current: objective.value(current.state.weights, covariance)},
         record_at=log_grid(training.max_iter),
         callbacks=training.callbacks,
+        copy=steps.keep,
         size=covariance.n_features,
     )
-    return _unwrap(solution)
+    return replace(solution, value=solution.value.state.weights)
+
+
+def _beside(method: Method, ref: Array) -> Method:
+    """Return the method with the arrays of its rule and objective on the device of `ref`.
+
+    A step that used arrays on the CPU would have to wait for a GPU.
+    """
+    if is_numpy(ref):
+        return method
+
+    objective = fields_beside(method.objective, ref)
+    same = method.rule is method.objective
+    rule = objective if same else fields_beside(method.rule, ref)
+    return replace(method, rule=rule, objective=objective)
 
 
 @saved_as("lucidae.linear.stream.steps/1", formerly="lucidae.linear.solvers:Stream")
@@ -487,10 +557,12 @@ def solve_stochastic(
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     batches = _shuffled(n_rows, batch_size, rng)
-    direction = ReducedVariance(method, rows, whole=batch_size >= n_rows)
+    whole = rows.batch(np.arange(n_rows)) if batch_size >= n_rows else None
+    direction = ReducedVariance(method, rows, whole=whole is not None)
 
     def step(state: Stream) -> Stream:
-        batch = rows.batch(next(batches))
+        index = next(batches)
+        batch = rows.batch(index) if whole is None else whole
         if batch.total == 0.0:
             return state._replace(steps=state.steps + 1)
         corrected = direction(state.weights, batch)
@@ -511,26 +583,16 @@ def solve_stochastic(
         callbacks=training.callbacks,
         size=rows.n_features,
     )
-    return _unwrap(solution)
+    return replace(solution, value=solution.value.weights)
 
 
 def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
     """Yield arrays of row indices without end, one per batch.
 
-    Each pass over the `n_rows` rows is a new random permutation, divided into batches.
+    Each pass over the `n_rows` rows is a new random permutation, divided into batches whose indices
+    ascend; a batch of all rows is the permutation itself.
     """
     while True:
         order = rng.permutation(n_rows)
         for start in range(0, n_rows, batch_size):
-            yield np.sort(order[start : start + batch_size])
-
-
-def _unwrap(solution: Solution[Any]) -> Solution[Any]:
-    return Solution(
-        solution.value.weights,
-        solution.status,
-        solution.n_iter,
-        solution.distance,
-        solution.tolerance,
-        solution.history,
-    )
+            yield np.sort(order[start : start + batch_size]) if batch_size < n_rows else order

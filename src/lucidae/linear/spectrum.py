@@ -12,6 +12,7 @@ from lucidae.arrays import (
     Array,
     as_double,
     eigh_descending,
+    fields_beside,
     machine_epsilon,
     namespace,
     svd_thin,
@@ -52,6 +53,11 @@ class Spectrum:
     def leading(self, k: int) -> Spectrum:
         """Return the spectrum with its first `k` eigenvalues and eigenvectors alone."""
         return Spectrum(self.values[:k], self.vectors[:, :k], self.trace)
+
+    def beside(self, ref: Array) -> Spectrum:
+        """Return the spectrum in the library and on the device of the array `ref`."""
+        moved: Spectrum = fields_beside(self, ref)
+        return moved
 
     def noise(self, k: int) -> float:
         """Return the mean of all eigenvalues after the first `k`; 0 if there are none.

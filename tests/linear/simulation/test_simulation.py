@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from linear.problems import spectrum_from
 from lucidae.linear.methods import MethodSettings, make_method
-from lucidae.linear.objectives import geometric_prior
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.simulation import Plan, Run, epochs_to_alignment, simulate
 from lucidae.linear.theory import predicted_epochs
 

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from linear.problems import centred_rows
 from lucidae.linear.data import DenseCovariance, rows_covariance
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
-from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
+from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.rules import brockett_ranks
 from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.spectrum import Spectrum

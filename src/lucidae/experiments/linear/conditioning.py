@@ -27,7 +27,7 @@ from lucidae.experiments.declaration import (
 )
 from lucidae.experiments.verdicts import AtLeast, Outweighs
 from lucidae.linear.hessian import AlignedPoint, condition_number
-from lucidae.linear.objectives import geometric_prior, uniform_prior
+from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.theory import nested_condition_bound, nonuniform_condition_bound
 
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}

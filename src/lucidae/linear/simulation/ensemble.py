@@ -27,9 +27,8 @@ from lucidae.linear.data import (
     rows_covariance,
 )
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
-from lucidae.linear.objectives import geometric_prior
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.prefixes import PrefixNumbers
+from lucidae.linear.prefixes import PrefixNumbers, geometric_prior
 from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 from lucidae.metrics import imbalance, subspace_distance
 from lucidae.metrics._linear import alignment_of

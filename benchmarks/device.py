@@ -1,0 +1,540 @@
+"""Estimators on a GPU, with torch and CuPy: time per epoch, agreement with NumPy, time of a fit.
+
+    PYTHONPATH=src:.carry python benchmarks/device.py [--quick]
+
+It prints one Markdown table, and below it the error of every check that failed. The exit status is
+1 if there is one. Without a GPU the same checks run with torch on the CPU, at tiny sizes. The
+folder ``.carry`` may contain packages that the machine lacks, such as array_api_compat. The full
+run takes at most four minutes: what would begin later is left out, and named. Comparisons with
+NumPy come first, for all libraries. Only torch records its steps as CUDA graphs: the goal for the
+time per epoch does not apply to CuPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SecondMoment,
+    SparseVAE,
+    certify,
+)
+from lucidae.arrays import graphs, like, to_numpy
+from lucidae.arrays.eigen import leading_eigenpairs
+from lucidae.linear import solvers
+
+LIMIT_S = 200.0
+"""Seconds after which no further check begins."""
+
+METHODS = ("rag", "plain", "nonuniform_l2", "linear_vae", "uniform_l2", "nested_dropout")
+GOAL_MS = {"rag": 0.1, "plain": 0.1, "nonuniform_l2": 0.1, "linear_vae": 0.1}
+TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
+SEEDS = np.random.default_rng
+
+
+def penalties(method: str, k: int) -> Any:
+    """Return the argument `l2` for a method with k latents."""
+    return np.linspace(0.02, 0.1, k) if method == "nonuniform_l2" else 0.05
+
+
+Check = Callable[[], tuple[str, str, bool]]
+"""A check returns what was found, what it is compared with, and whether it is as it should be."""
+
+
+class Table:
+    """Runs checks, prints a row of the table for each, and collects errors."""
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.failures: list[str] = []
+        self.skipped: list[str] = []
+        self.seconds: dict[str, float] = {}
+        print("| what | found | compared with | |\n|---|---|---|---|", flush=True)
+
+    def row(self, name: str, check: Check) -> None:
+        """Run a check; an exception is a failure whose traceback is printed at the end."""
+        if time.perf_counter() - self.begun > LIMIT_S:
+            self.skipped.append(name)
+            return
+        try:
+            found, other, fine = check()
+        except Exception as error:
+            message = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+            found, other, fine = message[:160].replace("|", "/"), "", False
+            self.failures.append(
+                f"FAIL {name}\n" + "\n".join(traceback.format_exc(-6).splitlines())
+            )
+        else:
+            if not fine:
+                self.failures.append(f"FAIL {name}: {found}, compared with {other}")
+        print(f"| {name} | {found} | {other} | {'ok' if fine else 'FAIL'} |", flush=True)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Run a ``with`` block and store its time, which `close` prints."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - begin
+
+    def close(self) -> int:
+        """Print the failures, what was left out and the times; return the exit status."""
+        print()
+        for line in self.failures:
+            print(line, flush=True)
+        if self.skipped:
+            print(f"left out after {LIMIT_S:g} s: {', '.join(self.skipped)}")
+        print("seconds: " + ", ".join(f"{k} {v:.0f}" for k, v in self.seconds.items()))
+        taken = time.perf_counter() - self.begun
+        print(f"{len(self.failures)} failures in {taken:.0f} s", flush=True)
+        return int(bool(self.failures))
+
+
+class Library:
+    """An array library on a device: how to move arrays there, and how to wait for it."""
+
+    def __init__(self, name: str, reference: Any, wait: Callable[[], Any]) -> None:
+        self.name, self.reference, self.wait = name, reference, wait
+
+    def array(self, values: Any, dtype: str = "float64") -> Any:
+        """Return `values` in the library and on the device, with the given dtype."""
+        typed = like(np.zeros(1), self.reference)
+        module = importlib.import_module("torch" if "torch" in self.name else "cupy")
+        if "torch" in self.name:
+            return module.asarray(
+                np.asarray(values), dtype=getattr(module, dtype), device=typed.device
+            )
+        return module.asarray(values, dtype=dtype)
+
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded as CUDA graphs."""
+        return graphs.recorder(self.reference) is not None
+
+    def seconds(self, work: Callable[[], Any], repeats: int = 3) -> float:
+        """Return the median time of `work` after one run that is not counted."""
+        times = []
+        for _ in range(repeats + 1):
+            self.wait()
+            begin = time.perf_counter()
+            work()
+            self.wait()
+            times.append(time.perf_counter() - begin)
+        return median(times[1:])
+
+
+def libraries() -> list[Library]:
+    """Return the libraries with a GPU, or torch on the CPU if there is none."""
+    found = []
+    try:
+        import torch
+    except ImportError:
+        print("torch is not installed.")
+    else:
+        if torch.cuda.is_available():
+            print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+            found.append(
+                Library("torch-cuda", torch.zeros(1, device="cuda"), torch.cuda.synchronize)
+            )
+        else:
+            print(f"torch {torch.__version__}: there is no GPU, the checks run on the CPU.")
+            found.append(Library("torch-cpu", torch.zeros(1), lambda: None))
+    try:
+        import cupy
+
+        cupy.zeros(1).sum()
+    except Exception as error:  # CuPy without a driver raises errors of several classes
+        print(f"CuPy is left out: {type(error).__name__}.")
+    else:
+        print(f"CuPy {cupy.__version__}")
+        found.append(Library("cupy", cupy.zeros(1), cupy.cuda.Device().synchronize))
+    print()
+    return found
+
+
+@cache
+def rows(n: int, m: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return n rows with m features of decaying variance, in a random rotation, mean not zero."""
+    rng = SEEDS(seed)
+    spread = np.linspace(3.0, 1.0, m) * np.arange(1, m + 1.0) ** -0.6
+    latent = rng.standard_normal((n, m)) * spread
+    axes, _ = np.linalg.qr(rng.standard_normal((m, m)))
+    return latent @ axes + rng.standard_normal(m)
+
+
+@contextmanager
+def setting(module: Any, **values: Any) -> Iterator[None]:
+    """Run a ``with`` block in which names of a module have other values."""
+    before = {name: getattr(module, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def difference(found: Any, expected: Any) -> float:
+    """Return the largest difference of two arrays, divided by the largest entry of the second."""
+    found, expected = to_numpy(found), to_numpy(expected)
+    assert found.shape == expected.shape, f"shape {found.shape}, expected {expected.shape}"
+    return float(np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), 1e-300))
+
+
+def epoch_ms(library: Library, X: Any, method: str, k: int, counts: tuple[int, int]) -> float:
+    """Return the time per epoch inside a fit: the difference between two numbers of epochs."""
+
+    def fit(epochs: int) -> None:
+        LinearAutoencoder(
+            k,
+            method=method,
+            solver="gradient",
+            max_iter=epochs,
+            tol=0.0,
+            l2=penalties(method, k),
+            random_state=0,
+        ).fit(X)
+
+    few, many = counts
+    return (
+        1e3
+        * (library.seconds(lambda: fit(many)) - library.seconds(lambda: fit(few)))
+        / (many - few)
+    )
+
+
+def epochs(table: Table, library: Library, dtype: str, quick: bool, tiny: bool) -> None:
+    """Time an epoch of the gradient solver, with recorded steps and without."""
+    n, m, k = (200, 30, 4) if tiny else (10_000, 784, 20)
+    X = library.array(rows(n, m), dtype)
+    for method in METHODS if dtype == "float64" else GOAL_MS:
+        recorded = library.records and method != "nested_dropout"
+        counts = (400, 2400) if recorded and not quick else (200, 700)
+        if method == "nested_dropout" or tiny:
+            counts = (5, 25)
+
+        def check(method: str = method, recorded: bool = recorded, counts: Any = counts) -> Any:
+            with setting(solvers, HOST_PRODUCTS=0):
+                found = epoch_ms(library, X, method, k, counts)
+                if not recorded:
+                    return f"{found:.4f} ms", "steps are not recorded, no goal", True
+                with setting(graphs, recorder=lambda _: None):
+                    eager = epoch_ms(library, X, method, k, (100, 400))
+            goal = GOAL_MS.get(method)
+            aim = "" if goal is None else f", goal {goal} ms"
+            fine = goal is None or found <= goal
+            return f"{found:.4f} ms", f"{eager:.4f} ms without recording{aim}", fine
+
+        table.row(f"epoch, {library.name}, {dtype}, {method}, {n}x{m}, k={k}", check)
+
+
+def recording(table: Table, library: Library) -> None:
+    """Record the steps of every method once, and compare them with steps one by one."""
+    if not library.records:
+        reason = "CuPy cannot record cuBLAS" if library.name == "cupy" else "there is no GPU"
+        table.row(f"recorded steps, {library.name}", lambda: (f"not recorded: {reason}", "", True))
+        return
+    X = library.array(rows(100, 40))
+    for method in ("rag", "gha", "plain", "nonuniform_l2", "expected_nested_dropout", "linear_vae"):
+        for optimizer in ("nesterov", "adam") if method not in ("rag", "gha") else ("nesterov",):
+
+            def check(method: str = method, optimizer: str = optimizer) -> Any:
+                made: list[int] = []
+                errors: list[str] = []
+                original = graphs.recorder
+
+                def watched(example: Any) -> Any:
+                    record = original(example)
+                    if record is None:
+                        return None
+
+                    def recorded(rehearsal: Any, work: Any) -> Any:
+                        try:
+                            replay = record(rehearsal, work)
+                        except Exception as error:
+                            errors.append(f"{type(error).__name__}: {error}")
+                            raise
+                        made.append(1)
+                        return replay
+
+                    return recorded
+
+                arguments = {"method": method, "optimizer": optimizer, "l2": penalties(method, 5)}
+                fits = []
+                for record in (watched, lambda _: None):
+                    with setting(graphs, recorder=record), setting(solvers, HOST_PRODUCTS=0):
+                        fits.append(
+                            LinearAutoencoder(
+                                5,
+                                solver="gradient",
+                                max_iter=250,
+                                tol=0.0,  # steps come in strides of 20 only after the 200th
+                                random_state=0,
+                                **arguments,
+                            ).fit(X)
+                        )
+                apart = difference(fits[0].encoder_, fits[1].encoder_)
+                if errors:
+                    raise RuntimeError(errors[0])
+                fine = len(made) == 3 and apart <= 1e-12
+                text = f"{len(made)} graphs, difference {apart:.1e}"
+                return text, "3 graphs, steps one by one", fine
+
+            table.row(f"recorded steps, {library.name}, {method}, {optimizer}", check)
+
+
+@cache
+def numpy_fit(n: int, m: int, dtype: str, k: int) -> Any:
+    """Return the exact fit of NumPy to the rows with which `agreement` compares."""
+    return LinearAutoencoder(k).fit(rows(n, m, seed=1).astype(dtype))
+
+
+def agreement(table: Table, library: Library, tiny: bool) -> None:
+    """Compare exact fits with those of NumPy."""
+    shapes = {"tall": (5000, 200), "large tall": (3000, 1500), "wide": (200, 3000)}
+    shapes |= {"square": (1200, 1200), "small": (50, 6)}
+    if tiny:
+        shapes = {"tall": (80, 20), "wide": (20, 80), "square": (40, 40)}
+    for shape, (n, m) in shapes.items():
+        data = rows(n, m, seed=1)
+        k = min(5, m - 1)
+        for dtype, tolerance in TOLERANCES.items():
+
+            def check(
+                data: Any = data, k: int = k, dtype: str = dtype, tol: float = tolerance
+            ) -> Any:
+                host = data.astype(dtype)
+                ours = numpy_fit(*data.shape, dtype, k)
+                X = library.array(host, dtype)
+                theirs = LinearAutoencoder(k).fit(X)
+                assert type(theirs.components_) is type(X)
+                apart = difference(theirs.components_, ours.components_)
+                codes = theirs.transform(X)
+                assert codes.dtype == X.dtype
+                codes_apart = difference(codes, ours.transform(host))
+                back = difference(
+                    theirs.inverse_transform(codes), ours.inverse_transform(ours.transform(host))
+                )
+                scores = difference(theirs.score_samples(X), ours.score_samples(host))
+                same = on_rows = True
+                if host.shape[1] <= 500:
+                    same = theirs.certificate_.holds == ours.certificate_.holds
+                    on_rows = certify(theirs, X).holds == certify(ours, host).holds
+                fine = apart <= tol and max(codes_apart, back) <= 10 * tol and scores <= 100 * tol
+                text = f"components {apart:.1e}, codes {codes_apart:.1e}, "
+                text += f"rows {back:.1e}, scores {scores:.1e}"
+                verdicts = "same certificates" if same and on_rows else "CERTIFICATES DIFFER"
+                return f"{text}, {verdicts}", f"NumPy, at most {tol:g}", fine and same and on_rows
+
+            table.row(f"exact, {library.name}, {shape} {n}x{m}, {dtype}", check)
+
+
+def families(table: Table, library: Library) -> None:
+    """Compare the other estimators and training methods with NumPy."""
+    data = rows(300, 12, seed=2)
+    target = data[:, :2] @ np.ones((2, 2)) + 0.1 * SEEDS(3).standard_normal((300, 2))
+
+    def compared(make: Callable[[], Any], names: tuple[str, ...], *given: Any) -> Check:
+        def check() -> tuple[str, str, bool]:
+            ours = make().fit(*given)
+            arrays = [library.array(values) for values in given]
+            theirs = make().fit(*arrays)
+            parts = []
+            for name in names:
+                mine, other = getattr(ours, name), getattr(theirs, name)
+                pair = (other(arrays[0]), mine(given[0])) if callable(mine) else (other, mine)
+                parts.append(difference(*pair))
+            same = theirs.certificate_.holds == ours.certificate_.holds
+            certify(theirs, *arrays)
+            text = ", ".join(f"{name} {part:.1e}" for name, part in zip(names, parts, strict=True))
+            return text, "NumPy, at most 1e-8", max(parts) <= 1e-8 and same
+
+        return check
+
+    regressor, autoencoder = ("coef_", "predict"), ("transform", "mean_", "singular_values_")
+    cases = {
+        "DropoutRegressor": compared(lambda: DropoutRegressor(2), regressor, data, target),
+        "DropoutRegressor, one target": compared(
+            lambda: DropoutRegressor(), regressor, data, target[:, 0]
+        ),
+        "DropoutRegressor, cross-validated": compared(
+            lambda: DropoutRegressor(2, dropout="cv"), regressor, data, target
+        ),
+        "DropoutAutoencoder": compared(
+            lambda: DropoutAutoencoder(3, dropout=0.1), autoencoder, data
+        ),
+        "SparseVAE": compared(
+            lambda: SparseVAE(noise_variance=0.05), ("coef_", "predict"), data, target[:, 0]
+        ),
+    }
+    for method in ("rag", "gha", "brockett", "nonuniform_l2", "linear_vae", "nested_dropout"):
+
+        def make(method: str = method) -> Any:
+            return LinearAutoencoder(
+                3,
+                method=method,
+                solver="gradient",
+                max_iter=60,
+                l2=penalties(method, 3),
+                random_state=0,
+            )
+
+        same = compared(make, ("encoder_", "transform"), data)
+
+        def on_host(check: Check = same) -> Any:
+            with setting(solvers, records=lambda _: False):
+                return check()
+
+        def on_device(check: Check = same) -> Any:
+            with setting(solvers, HOST_PRODUCTS=0):
+                return check()
+
+        cases[f"{method} by descent on the CPU"] = on_host
+        cases[f"{method} by descent"] = on_device
+
+    def streamed() -> tuple[str, str, bool]:
+        X = library.array(data)
+        ours = LinearAutoencoder(3).fit(data)
+        theirs = LinearAutoencoder(3).partial_fit(X[:100, :]).partial_fit(X[100:, :])
+        apart = difference(theirs.components_, ours.components_)
+        moment = SecondMoment.of(X, library.array(np.ones(300)))
+        apart = max(apart, difference(moment.covariance, SecondMoment.of(data).covariance))
+        return f"components {apart:.1e}", "NumPy, at most 1e-10", apart <= 1e-10
+
+    cases["partial_fit and SecondMoment"] = streamed
+    for name, check in cases.items():
+        table.row(f"{name}, {library.name}", check)
+
+
+def refused_sparse(table: Table) -> None:
+    """Give a sparse CuPy matrix, for which the error has to say what to do."""
+
+    def check() -> tuple[str, str, bool]:
+        import cupyx.scipy.sparse
+
+        X = cupyx.scipy.sparse.random(50, 10, density=0.3, format="csr")
+        try:
+            LinearAutoencoder(2).fit(X)
+        except (TypeError, ValueError) as error:
+            return str(error)[:150], "an error that says what to do", "toarray" in str(error)
+        return "accepted", "an error", False
+
+    table.row("sparse CuPy matrix", check)
+
+
+def small_problems(table: Table, library: Library, tiny: bool) -> None:
+    """Show the sizes up to which the CPU is faster, for the constants of `linear.solvers`."""
+    for m in (20,) if tiny else (64, 256, 512, 784, 1024, 1536, 2048):
+        matrix = library.array(np.cov(rows(2 * m, m).T))
+
+        def check(matrix: Any = matrix, m: int = m) -> Any:
+            with_copy = library.seconds(
+                lambda: [like(x, matrix) for x in leading_eigenpairs(to_numpy(matrix), min(21, m))]
+            )
+            there = library.seconds(lambda: leading_eigenpairs(matrix, min(21, m)))
+            return f"CPU {1e3 * with_copy:.1f} ms", f"device {1e3 * there:.1f} ms", True
+
+        table.row(f"21 eigenpairs, {library.name}, m={m}", check)
+    for m, k in ((20, 3),) if tiny else ((20, 3), (100, 10), (220, 20), (400, 20)):
+        X = library.array(rows(2 * m, m))
+
+        def epoch(X: Any = X, k: int = k) -> Any:
+            times = []
+            for work in (2**62, 0):
+                with setting(solvers, HOST_PRODUCTS=work, records=lambda _: False):
+                    times.append(epoch_ms(library, X, "rag", k, (200, 700)))
+            return f"CPU {times[0]:.4f} ms", f"device {times[1]:.4f} ms", True
+
+        table.row(f"epoch of rag, {library.name}, m={m}, k={k}, m²k={m * m * k:,}", epoch)
+
+
+def fits(table: Table, library: Library, tiny: bool) -> None:
+    """Time the exact fit against PCA of other libraries on the same device."""
+    n, m = (300, 20) if tiny else (60_000, 784)
+    data = rows(n, m, seed=4)
+    for dtype in TOLERANCES:
+        X = library.array(data, dtype)
+
+        def check(X: Any = X) -> Any:
+            ours = library.seconds(lambda: LinearAutoencoder(min(20, m - 1)).fit(X))
+            moment = library.seconds(lambda: SecondMoment.of(X))
+            covariance = SecondMoment.of(X).covariance
+            pairs = library.seconds(lambda: leading_eigenpairs(covariance, min(21, m)))
+            with setting(solvers, HOST_FEATURES=2**62):
+                beside = library.seconds(lambda: LinearAutoencoder(min(20, m - 1)).fit(X))
+            others = [
+                f"{name} {1e3 * library.seconds(work):.1f} ms" for name, work in peers(library, X)
+            ]
+            parts = f"moment {1e3 * moment:.1f}, eigenpairs {1e3 * pairs:.1f}"
+            parts += f"; eigenpairs on the CPU {1e3 * beside:.1f}"
+            fine = tiny or ours < beside
+            return f"{1e3 * ours:.1f} ms ({parts})", ", ".join(others), fine
+
+        table.row(f"fit {n}x{m}, k=20, {library.name}, {dtype}", check)
+
+
+def peers(library: Library, X: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield other ways to 20 principal components of X on the same device, by name."""
+    k = min(20, X.shape[1] - 1)
+    if "torch" in library.name:
+        import torch
+
+        yield "torch.pca_lowrank (niter=2)", lambda: torch.pca_lowrank(X, q=k)
+        yield "torch.pca_lowrank (niter=8)", lambda: torch.pca_lowrank(X, q=k, niter=8)
+        yield "torch.cov and eigh", lambda: torch.linalg.eigh(torch.cov(X.T))
+    else:
+        import cupy
+
+        yield "cupy.cov and eigh", lambda: cupy.linalg.eigh(cupy.cov(X, rowvar=False))
+        try:
+            from cuml.decomposition import PCA
+        except ImportError:
+            yield "cuML is not installed", lambda: None
+        else:
+            yield "cuml.PCA", lambda: PCA(n_components=k).fit(X)
+
+
+def main() -> int:
+    """Run all checks and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="float64 alone, and fewer epochs")
+    quick = parser.parse_args().quick
+    warnings.simplefilter("ignore")
+    found = libraries()
+    tiny = all("cpu" in library.name for library in found)
+    table = Table()
+    parts: dict[str, Callable[[Library], None]] = {
+        "recorded steps": lambda library: recording(table, library),
+        "estimators": lambda library: families(table, library),
+        "exact fits": lambda library: agreement(table, library, tiny),
+        "time of a fit": lambda library: fits(table, library, tiny),
+        "time of an epoch": lambda library: epochs(table, library, "float64", quick, tiny),
+        "small problems": lambda library: small_problems(table, library, tiny),
+    }
+    if not quick:
+        parts["float32"] = lambda library: epochs(table, library, "float32", quick, tiny)
+    for name, part in parts.items():
+        for library in found:
+            with table.part(f"{name} {library.name}"):
+                part(library)
+            if name == "estimators" and library.name == "cupy":
+                refused_sparse(table)
+    return table.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
