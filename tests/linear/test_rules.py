@@ -268,3 +268,10 @@ def test_a_rule_is_summarised_by_the_first_line_of_its_class():
 
 def test_the_generator_of_an_old_file_gets_its_present_name():
     assert _renamed_generator({"random": 1, "prior": 2}) == {"rng": 1, "prior": 2}
+
+
+def test_huge_first_weights_are_infinitely_steep():
+    weights = UntiedWeights(np.full((1, 2), 1e300), np.full((1, 2), 1e300))
+    assert GeneralizedHebbianRule().steepening(weights) == np.inf
+    ones = UntiedWeights(np.eye(1, 2), np.eye(1, 2))
+    assert GeneralizedHebbianRule().steepening(ones) == 1.0

@@ -1,5 +1,7 @@
 """Theory of a spectrum: residual bounds, condition bounds, zero latents, identifiability."""
 
+import math
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.theory import (
     nested_condition_bound,
     nonuniform_condition_bound,
+    predicted_epochs,
     smallest_gap,
     zero_latents,
 )
@@ -52,3 +55,7 @@ def test_a_penalty_equal_to_its_eigenvalue_kills():
 def test_gaps():
     assert smallest_gap([3.0, 2.5, 1.0], 1) == 0.5
     assert smallest_gap([3.0], 1) == 3.0
+
+
+def test_a_speed_that_underflows_takes_forever():
+    assert predicted_epochs(0.1, 5e-324, 0.0, 1e-3) == math.inf

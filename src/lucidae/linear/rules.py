@@ -276,7 +276,7 @@ class Rule(ABC):
         """
         norm = namespace(start.encoder).linalg.matrix_norm
         size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
-        return max(1.0, 4.0 * size**2 - 3.0)
+        return max(1.0, 4.0 * size * size - 3.0)  # infinite for huge weights, where ** would raise
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
         """Return the rate at which the latents align with the principal axes close to the optimum.

@@ -90,4 +90,6 @@ def predicted_epochs(
     if rate <= 0.0:
         return math.inf
     speed = 2 * rate * learning_rate / (1 - momentum)
+    if speed <= 0.0:  # a product that underflows
+        return math.inf
     return max(0.0, math.log(start / target) / speed)

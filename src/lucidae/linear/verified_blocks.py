@@ -7,7 +7,7 @@ follow from earlier ones by linearity are not computed again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,11 @@ import scipy.sparse
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes
-from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.linear.verified_spectrum import Data, KnownProducts, data_of
 
 __all__ = ["data_of_any", "data_of_passes"]
 
 Vector = np.ndarray[Any, Any]
-
-KNOWN = 1e-14
-"""A vector is in the span of earlier ones if its relative distance from it is at most this."""
-
-INDEPENDENT = 1e-3
-"""Smallest singular value of earlier unit vectors, relative to the largest, whose direction is
-used: smaller ones would enlarge the rounding errors of the products."""
 
 
 def data_of_any(X: Any, weights: Any = None, *, verbose: bool = False) -> Data:
@@ -73,47 +66,10 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
         left = left / weight
         return np.asarray(found / weight - np.outer(rows @ left, left))
 
-    memory = _Memory(product)
-    memory.learn(vectors, images / weight - np.outer(vectors @ rest, rest))
-    return Data(center, float(np.sum(variances)), memory, variances, weight=weight)
-
-
-@dataclass
-class _Memory:
-    """A product with Σ that does not repeat what follows from the first vectors by linearity.
-
-    `basis` are orthonormal rows whose products with Σ are `images`.
-    """
-
-    product: Any
-    basis: Vector | None = None
-    images: Vector = field(default_factory=lambda: np.empty((0, 0)))
-
-    def learn(self, rows: Vector, images: Vector) -> None:
-        """Remember the products of some rows, unless others are remembered already."""
-        lengths = np.linalg.norm(rows, axis=1)
-        used = (lengths > 0.0) & np.isfinite(lengths)
-        if self.basis is not None or not used.any():
-            return
-        units, images = rows[used] / lengths[used, None], images[used] / lengths[used, None]
-        left, sizes, right = np.linalg.svd(units, full_matrices=False)
-        kept = sizes > INDEPENDENT * sizes[0]
-        self.basis = right[kept]
-        self.images = (left[:, kept] / sizes[kept]).T @ images
-
-    def __call__(self, rows: Vector) -> Vector:
-        """Return the product of `rows`, of shape (q, m), with the second moment."""
-        if self.basis is None:
-            found = self.product(rows)
-            self.learn(rows, found)
-            return np.asarray(found)
-        inside = rows @ self.basis.T
-        apart = np.linalg.norm(rows - inside @ self.basis, axis=1)
-        new = ~(apart <= KNOWN * np.linalg.norm(rows, axis=1))
-        found = inside @ self.images
-        if new.any():
-            found[new] = self.product(rows[new])
-        return np.asarray(found)
+    known = KnownProducts(product, len(center))
+    known.learn(vectors, images / weight - np.outer(vectors @ rest, rest))
+    total = float(np.sum(variances))
+    return Data(center, total, product, variances, weight=weight, remembered=known)
 
 
 class _Totals(ColumnLeaf):

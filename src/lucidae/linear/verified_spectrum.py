@@ -32,7 +32,10 @@ DENSE_FEATURES = 1024
 """Largest number of features for which all eigenvalues are computed; otherwise they are bounded."""
 
 BLOCK_ROWS = 2048
-"""Number of rows that are centred and multiplied at a time."""
+"""Largest number of rows that are centred and multiplied at a time."""
+
+BLOCK_ENTRIES = 2**24
+"""Largest number of entries of these rows: 128 mebibytes."""
 
 SHIFT_ROWS = 64
 """Number of rows that are shifted and squared at a time, so that they stay in the cache."""
@@ -41,6 +44,10 @@ SHORTEST = 1e-290
 """A decoder column whose largest absolute entry is at most this counts as zero.
 
 Its entries are so close to the smallest float64 numbers that its direction has lost digits."""
+
+INDEPENDENT = 1e-3
+"""Smallest singular value of unit rows, relative to the largest, of which products are remembered;
+directions of smaller ones would enlarge the rounding errors of the products."""
 
 IDENTIFIABLE = 100.0
 """A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error.
@@ -116,9 +123,9 @@ class Data:
         A certificate needs the products of decoder, encoder and components with Σ in several
         places. These have the same few directions, so one pass over the data serves for all.
         """
-        if self.matrix is not None:
+        if self.matrix is not None or self.remembered is not None:
             return self
-        return replace(self, remembered=Products(self.product, self.n_features))
+        return replace(self, remembered=KnownProducts(self.product, self.n_features))
 
     def in_units(self, unit: float) -> Data:
         """Return the second moment of the same rows after their division by `unit`."""
@@ -135,7 +142,7 @@ class Data:
         )
 
 
-class Products:
+class KnownProducts:
     """Products of rows with a matrix Σ, computed from those of earlier rows where these suffice.
 
     Parameters
@@ -168,6 +175,17 @@ class Products:
         if np.any(new := self._new(units)):  # nearly equal rows, of which one direction was lost
             images[new] = self.product(rows[new])
         return np.asarray(images)
+
+    def learn(self, rows: Vector, images: Vector) -> None:
+        """Remember products of `rows` that were computed elsewhere, before any others are known."""
+        lengths = np.array([norm(row) for row in rows])
+        used = (lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)
+        if not used.any():
+            return
+        left, sizes, right = np.linalg.svd(rows[used] / lengths[used, None], full_matrices=False)
+        kept = sizes > INDEPENDENT * sizes[0]
+        self.basis = right[kept]
+        self.images = (left[:, kept] / sizes[kept]).T @ (images[used] / lengths[used, None])
 
     def _new(self, units: Vector) -> Vector:
         """Return which rows of unit length have new directions, as a mask."""
@@ -292,12 +310,13 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
 
 
 def _centred_products(X: Any, shares: Vector, mean: Vector, rows: Vector) -> Iterator[Vector]:
-    """Yield Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, over `BLOCK_ROWS` rows x of X at a time.
+    """Yield Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, over some rows x of X at a time.
 
     `shares` are the weights p, and `mean` is μ.
     """
-    for start in range(0, X.shape[0], BLOCK_ROWS):
-        chosen = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
+    size = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // X.shape[1]))
+    for start in range(0, X.shape[0], size):
+        chosen = slice(start, min(start + size, X.shape[0]))
         part = X[chosen, :]
         block = part.toarray() if scipy.sparse.issparse(part) else part
         block = as_double(block) - like(mean, as_double(block))
