@@ -126,8 +126,6 @@ EXPLAINED = {
             ("_highest_floor", "8 * inside[-1]"),
             ("_highest_floor", "inside[+1]"),
             ("_highest_floor", "inside[-2]"),
-            ("_bracket", "excess(low) <= 0"),
-            ("_bracket", "excess(high) >= 0"),
         ],
         "the loop that follows lowers the floor until it is reached, by a few times the accuracy": [
             ("_highest_floor", "1 + margin"),
@@ -146,6 +144,28 @@ EXPLAINED = {
         "equal penalties have a flat direction: the excess is negative, up to rounding": [
             ("_next_penalty", "excess(last) > 0.0"),
             ("_next_penalty", "excess(last) >= 1.0"),
+        ],
+        "an interval that contains the root is found from any start": [
+            ("_bracket", "excess(low) <= 0"),
+            ("_bracket", "excess(high) >= 0"),
+            ("_bracket", "low, high = (+2.0, 2.0)"),
+            ("_bracket", "low, high = (-3.0, 2.0)"),
+            ("_bracket", "low, high = (-4.0, 2.0)"),
+            ("_bracket", "low, high = (-2.0, 3.0)"),
+            ("_bracket", "low, high = (-2.0, 4.0)"),
+            ("_bracket", "low -= 5.0"),
+            ("_bracket", "low -= 8.0"),
+            ("_bracket", "high += 5.0"),
+            ("_bracket", "high += 8.0"),
+        ],
+        "the digits of numbers in an error": [
+            ("_shortened", "np.array2string(values, threshold=7, precision=3)"),
+            ("_shortened", "np.array2string(values, threshold=12, precision=3)"),
+            ("_shortened", "np.array2string(values, threshold=6, precision=4)"),
+            ("_shortened", "np.array2string(values, threshold=6, precision=6)"),
+        ],
+        "where this loop is needed, the last two penalties agree up to a part in 1e8": [
+            ("_highest_floor", "chosen[-2]"),
         ],
         "any finite number takes the place of infinity": [
             (

@@ -346,8 +346,9 @@ def test_nearly_equal_eigenvalues_count_as_one():
     inside = best_penalties([3.0, 2.0, 2.0 * near, 1.0], 3)
     assert inside[2] == math.nextafter(inside[1], 3.0)
     # An eigenvalue that is close but different makes the first penalty almost as large.
-    close = best_penalties([3.0, 2.0, 1.0, 0.999, 0.5], 3)
-    assert 0.9 < close[0] < close[2] < 1.0
+    close = best_penalties([3.0, 2.0, 1.0, 1 - 1e-6, 0.5], 3)
+    assert 0.99 < close[0] < close[2] < 1.0
+    assert 0.99 < best_penalties([1.0, 1 - 1e-6, 0.5], 1)[0] < 1.0
 
 
 def test_penalties_above_the_rank_by_hand():
