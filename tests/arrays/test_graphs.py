@@ -1,5 +1,6 @@
 """The order in which CUDA graphs are recorded, on stand-ins for the functions of `torch.cuda`."""
 
+import gc
 import threading
 from contextlib import contextmanager
 
@@ -135,3 +136,17 @@ def test_steps_are_recorded_on_the_device_alone(device, monkeypatch):
     monkeypatch.undo()
     assert graphs.replayable(step, (torch.ones(1),)) is step
     assert graphs.keeper(step) is None
+
+
+def test_nothing_is_collected_while_a_graph_is_recorded():
+    assert gc.isenabled()
+    with graphs._without_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with graphs._without_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

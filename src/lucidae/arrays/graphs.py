@@ -9,6 +9,7 @@ one graph.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -320,13 +321,29 @@ def _cuda_graph(rehearsal: Work, work: Work) -> Work:
             rehearsal()
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        if own is None:
-            _capture(graph, side, work)
-        else:  # torch records on a stream that no thread uses
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                work()
+        with _without_collection():
+            if own is None:
+                _capture(graph, side, work)
+            else:  # torch records on a stream that no thread uses
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    work()
     replay: Work = graph.replay
     return replay
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Switch Python's garbage collector off for a ``with`` block.
+
+    If it deleted an earlier graph meanwhile, the recording would end with an error.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _capture(graph: Any, side: Any, work: Work) -> None:
