@@ -302,7 +302,7 @@ def test_bytes_after_an_array_are_refused(tmp_path):
     plain = BytesIO()
     np.save(plain, np.zeros(3))
     path = archive_with(tmp_path / "long.npz", "a.npy", plain.getvalue() + b"0")
-    with pytest.raises(ValueError, match=r"a\.npy contains more than its array"):
+    with pytest.raises(ValueError, match=r"a\.npy contains further bytes after its array"):
         load_arrays(path, "a test")
 
 

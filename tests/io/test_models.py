@@ -447,7 +447,7 @@ def test_a_file_that_states_too_many_features_is_refused(data, tmp_path):
     header = json.loads(str(stored["header"]))
     header["estimator"]["fields"]["n_features_in_"] = 10**9
     np.savez(path, **stored | {"header": np.array(json.dumps(header))})
-    with pytest.raises(ValueError, match="n_features_in_ is 1000000000, but no array is that"):
+    with pytest.raises(ValueError, match="n_features_in_ is 1000000000, but no array of the file"):
         lucidae.load(path)
 
 

@@ -146,6 +146,7 @@ class Complement:
         self.product, self.span, self.rounding = product, span, rounding
         self.left = span.shape[0] - span.shape[1]
         self.bound, self.found, self.steps = math.inf, 0.0, 0
+        self.slacks: list[tuple[int, float]] = []
         self.basis = np.empty((0, span.shape[0]))
         self.images = np.empty((0, span.shape[0]))
         self.block = orthonormal(starts, (span.T,))
@@ -182,12 +183,16 @@ class Complement:
         """Return a prediction of the difference between `bound` and `found` after all steps.
 
         After q steps the difference of the two is roughly proportional to (2q − 1)^(−5/2) for a
-        flat spectrum, and smaller for others. The result is 0 before `FEWEST_STEPS` steps.
+        flat spectrum. If it has decreased twice as fast since the last bound, the same factor per
+        step is assumed for the steps that are left. The result is 0 before `FEWEST_STEPS` steps.
         """
-        if self.steps < FEWEST_STEPS:
+        if self.steps < FEWEST_STEPS or len(self.slacks) < 2:
             return 0.0
-        left = (2 * self.steps - 1) / (2 * STEPS[-1] - 1)
-        return float((self.bound - self.found) * left**2.5)
+        (before, earlier), (now, slack) = self.slacks[-2:]
+        flat = [(2 * now - 1) / (2 * q - 1) for q in (before, STEPS[-1])]
+        if slack * flat[0] ** 2.5 > earlier / 2:
+            return float(slack * flat[1] ** 2.5)
+        return float(slack * (slack / earlier) ** ((STEPS[-1] - now) / (now - before)))
 
     def _update(self) -> None:
         inner = self.basis @ self.images.T
@@ -199,6 +204,7 @@ class Complement:
             rest = self.images - inner @ self.basis
             bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
         self.bound = min(self.bound, bound + self.rounding)
+        self.slacks.append((self.steps, max(self.bound - self.found, self.rounding)))
 
     def _affordable(self) -> bool:
         grown = len(self.basis) + len(self.block)

@@ -36,6 +36,11 @@ from lucidae.linear.methods import Method
 from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.weights import map_fields, orthonormal_rows
 
+WELL_RESOLVED = 1e-4
+"""Smallest ratio of an eigenvalue to the largest one for which it is used as the variance along its
+eigenvector. The error of an eigenvalue is relative to the largest one; the variance of the data
+along a given direction is more accurate if it is small."""
+
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
 is at most this number. The product is the same if a factor is moved from one layer to the other."""
@@ -323,9 +328,14 @@ def _measured(
 
 
 def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
-    """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order."""
+    """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
+
+    Also False if an eigenvalue is too small, compared with the largest one, to be accurate.
+    """
     k = components.shape[0]
-    if spectrum.vectors.shape[1] < k:
+    if spectrum.vectors.shape[1] < k or not bool(
+        spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0]
+    ):
         return False
     # Components were scaled to unit length, which may have changed their last digit.
     apart = largest(components - spectrum.vectors[:, :k].mT)

@@ -116,7 +116,8 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
         outcome = _exact_outcome(method, spectrum, k)
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
-    known = spectrum if solver.closed_form else None
+    # With a stored moment, a product is cheap.
+    known = spectrum if solver.closed_form and source.moment is None else None
     return build_model(outcome, source.mean, source.weight, source.covariance, known), spectrum
 
 

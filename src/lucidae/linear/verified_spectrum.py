@@ -266,11 +266,15 @@ def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
 def _shifted_sums(X: Any, shares: Vector, shift: Vector) -> tuple[Vector, Vector]:
     """Return Σ p (x − s) and Σ p (x − s)² for each column x of X, shifted by s, with weights p."""
     if scipy.sparse.issparse(X):
-        stored = X.astype(np.float64)
+        moved = X.tocsr().astype(np.float64, copy=True)
+        moved.sum_duplicates()
         # Entries that are not stored are zero: they contribute −s and s².
-        moved = stored.copy()
-        moved.data = moved.data - shift[stored.tocoo().coords[1]]
-        absent = 1.0 - np.asarray(shares @ _pattern(stored)).ravel()
+        counts = np.bincount(moved.indices, minlength=X.shape[1])
+        present = np.bincount(
+            moved.indices, np.repeat(shares, np.diff(moved.indptr)), minlength=X.shape[1]
+        )
+        absent = np.where(counts == X.shape[0], 0.0, 1.0 - present)
+        moved.data = moved.data - shift[moved.indices]
         first = np.asarray(shares @ moved).ravel() - absent * shift
         moved.data = moved.data**2
         return first, np.asarray(shares @ moved).ravel() + absent * shift**2
@@ -284,13 +288,6 @@ def _shifted_sums(X: Any, shares: Vector, shift: Vector) -> tuple[Vector, Vector
         block *= block
         second += to_numpy(share @ block)
     return first, second
-
-
-def _pattern(X: Any) -> Any:
-    """Return a sparse matrix that is 1 where an entry of X is stored."""
-    ones = X.copy()
-    ones.data = np.ones_like(ones.data)
-    return ones
 
 
 def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
