@@ -16,6 +16,7 @@ import scipy.sparse
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes
+from lucidae.linear.probe import drawn_after
 from lucidae.linear.verified_spectrum import Data, KnownProducts, data_of
 
 __all__ = ["data_of_any", "data_of_passes"]
@@ -55,7 +56,9 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
     mean, weight = totals[1] / totals[0], float(totals[0])
     full = totals[3] == totals[2]
     vectors = np.zeros((0, len(mean))) if vectors is None else vectors
-    _, rest, squares, images = passes.total(_Deviations(mean, full, vectors))
+    asked = np.concatenate([vectors, drawn_after(1, mean)])
+    _, rest, squares, images = passes.total(_Deviations(mean, full, asked))
+    fingerprint, images = images[-1], images[:-1]
     # The mean of the deviations from a first mean corrects its rounding error.
     rest = rest / weight
     variances = np.maximum(squares / weight - rest**2, 0.0)
@@ -69,7 +72,15 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
     known = KnownProducts(product, len(center))
     known.learn(vectors, images / weight - np.outer(vectors @ rest, rest))
     total = float(np.sum(variances))
-    return Data(center, total, product, variances, weight=weight, remembered=known)
+    return Data(
+        center,
+        total,
+        product,
+        variances,
+        weight=weight,
+        fingerprint=fingerprint,
+        remembered=known,
+    )
 
 
 class _Totals(ColumnLeaf):

@@ -45,6 +45,10 @@ SHORTEST = 1e-290
 
 Its entries are so close to the smallest float64 numbers that its direction has lost digits."""
 
+TIED = 1e-9
+"""Relative difference of eigenvalues up to which no further Krylov steps are made to decide which
+of them is the larger one."""
+
 INDEPENDENT = 1e-3
 """Smallest singular value of unit rows, relative to the largest, of which products are remembered;
 directions of smaller ones would enlarge the rounding errors of the products."""
@@ -84,6 +88,8 @@ class Data:
         Difference of the stored moment to that of the rows, see `Probe.difference`.
     weight : float, optional
         Number of rows, or the sum of their weights; None if Σ is not a covariance.
+    fingerprint : ndarray, optional
+        Numbers that depend on all entries of the data, with which random starts are seeded.
     remembered : callable, optional
         Function that returns the same as `product` and remembers its results, see `remembering`.
     """
@@ -95,6 +101,7 @@ class Data:
     matrix: Vector | None = None
     difference: Estimate | None = None
     weight: float | None = None
+    fingerprint: Vector | None = None
     remembered: Callable[[Vector], Vector] | None = None
 
     @property
@@ -235,14 +242,28 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     shares = shares / weight
     mean, own = _mean_and_variances(X, shares)
     total = float(np.sum(own))
+    codes = _codes(X, drawn_after(1, own, mean)[0])
     double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
     if double and float(mean @ mean) <= LARGE_MEAN * total:
-        return Data(mean, total, _uncentred(X, shares, mean), own, weight=weight)
+        product = _uncentred(X, shares, mean)
+        return Data(mean, total, product, own, weight=weight, fingerprint=codes)
 
-    def product(rows: Vector) -> Vector:
+    def centred(rows: Vector) -> Vector:
         return sum((part for part in _centred_products(X, shares, mean, rows)), 0.0 * rows)
 
-    return Data(mean, total, product, own, weight=weight)
+    return Data(mean, total, centred, own, weight=weight, fingerprint=codes)
+
+
+def _codes(X: Any, direction: Vector) -> Vector:
+    """Return the products of the rows of X with one vector."""
+    if scipy.sparse.issparse(X):
+        return np.asarray(X @ direction)
+    size = max(1, BLOCK_ENTRIES // X.shape[1])
+    parts = []
+    for start in range(0, X.shape[0], size):
+        block = as_double(X[start : min(start + size, X.shape[0]), :])
+        parts.append(to_numpy(block @ like(direction, block)))
+    return np.concatenate(parts)
 
 
 def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
@@ -513,9 +534,11 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
     rounding = data.n_features * EPS * data.trace
-    starts = drawn_after(
-        min(STARTS, data.n_features - span.shape[1]), data.variances, data.mean, span
-    )
+    seen = data.fingerprint
+    if seen is None:
+        seen = data.apply(drawn_after(1, data.variances, span))
+    left = min(STARTS, data.n_features - span.shape[1])
+    starts = drawn_after(left, data.variances, data.mean, span, seen)
     rest = Complement(data.product, span, rounding, starts)
     # One pass over the data serves for the decoder's span and for the first Krylov step.
     images = data.apply(np.concatenate([span.T, rest.block]))
@@ -529,10 +552,13 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     # No eigenvalue outside is larger than the trace there.
     rest.bound = max(data.trace - float(np.sum(inside)), 0.0) + 4 * rounding
     for steps in STEPS:
-        # More steps help as long as the bound on the complement decides, and not its Ritz value.
+        # More steps help as long as the bound on the complement decides, and not its Ritz value,
+        # and if the decoder misses a larger eigenvalue, which they determine more accurately.
         gap, best = float(inside[-1]) - rest.bound, float(inside[-1]) - rest.found
-        decided = best <= 0.0 or size < 1e-3 * gap or (gap > best / 2 and rest.found > 0.0)
-        if decided or rest.final_slack() > best or not rest.extend(steps):
+        tied = abs(best) <= TIED * float(inside[-1])
+        decided = size < 1e-3 * gap or (gap > best / 2 > 0.0 and rest.found > 0.0)
+        hopeless = best > 0.0 and rest.final_slack() > best
+        if tied or decided or hopeless or not rest.extend(steps):
             break
     # Residuals that are nearly zero do not raise the Ritz values of the span.
     tiny = size**2 <= rounding * float(inside[0])
