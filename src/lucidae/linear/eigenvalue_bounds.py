@@ -198,9 +198,8 @@ class Complement:
         inner = self.basis @ self.images.T
         inner = (inner + inner.T) / 2
         self.found = float(np.linalg.eigvalsh(inner)[-1])
-        # An invariant space of a random start contains an eigenvector of every eigenvalue.
         bound = self.found
-        if not self.exhausted:
+        if len(self.basis) < self.left:  # otherwise the space is the whole complement
             rest = self.images - inner @ self.basis
             bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
         self.bound = min(self.bound, bound + self.rounding)
