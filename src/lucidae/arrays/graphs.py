@@ -214,7 +214,7 @@ class Steps:
             self.advance = Replay(self._advance, record)
 
     def start(self, state: Any) -> MeasuredState:
-        """Return the first state together with its distance to optimality."""
+        """Return the initial `state` together with its distance to optimality."""
         return MeasuredState(state, self.measure(state))
 
     def repeat(self, current: MeasuredState, times: int) -> MeasuredState:

@@ -67,9 +67,10 @@ class Slope(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Frobenius norm of E[yxᵀ] for outputs y and inputs x: the typical size of the Hessian.
+        """Typical size of the Hessian of the loss: the Frobenius norm of E[yxᵀ].
 
-        It is 1 if the norm is zero.
+        The outputs are y and the inputs x. The value is 1 if this norm is zero, so that one can
+        divide by it.
         """
         return float(np.linalg.norm(self.cross)) or 1.0
 

@@ -181,9 +181,9 @@ def is_small(problem: Problem) -> bool:
 
 
 def em_steps(problem: Problem) -> int:
-    """Return how many steps of expectation–maximisation "auto" takes for one or two responses.
+    """Return how many steps of expectation–maximisation ``solver="auto"`` makes.
 
-    The number is from 30 to 100.
+    It makes them if there are one or two responses. The number is from 30 to 100.
     """
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 

@@ -109,7 +109,7 @@ class TrainedNetwork(NamedTuple):
 
 
 def exact_network(optimum: ExactSolution) -> TrainedNetwork:
-    """Return an optimum that was computed in closed form as a trained network of one step."""
+    """Return a closed-form optimum as a `TrainedNetwork` that converged after one step."""
     return TrainedNetwork(
         optimum.weights, optimum, 1, Status.CONVERGED, History(np.empty(0, dtype=int))
     )

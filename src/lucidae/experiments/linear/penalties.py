@@ -41,7 +41,9 @@ RATE = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Settings: three choices of penalties, their condition numbers, and training with each.
+    """Settings: three choices of the ℓ₂ penalties of the latents, and training with each.
+
+    For each choice the condition number of the Hessian at the optimum is computed.
 
     Parameters
     ----------
