@@ -228,7 +228,7 @@ def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) 
 AXES = "distance of the decoder's columns to the principal axes"
 SEARCHED = "penalty that the general-purpose optimizer finds"
 BEST = "of the penalties that minimise the condition number"
-SHARE = "divided by the k-th eigenvalue"
+EIGENVALUE = "to the k-th eigenvalue"
 
 STATEMENTS = {
     "slow": Statement(
@@ -260,7 +260,7 @@ def expect(gap: float) -> dict[str, Any]:
     """Return, for each statement of the experiment, the comparisons by which it is judged.
 
     `gap` is the smallest accepted difference of two distances to the principal axes at epoch
-    `LATE`: with equally spaced penalties, minus with those of Bao et al. 2020, eq. 16.
+    `LATE`: equally spaced penalties minus those of Bao et al. 2020, eq. 16.
     """
     return {
         "slow": (
@@ -268,8 +268,8 @@ def expect(gap: float) -> dict[str, Any]:
                 "slowdown",
                 0.05,
                 at="everywhere",
-                says=f"{AXES} at epoch {EARLY}, with the penalties of Bao et al. 2020, eq. 16 "
-                "minus with equally spaced penalties, for each learning rate",
+                says=f"increase of the {AXES} at epoch {EARLY} if the penalties of Bao et al. "
+                "2020, eq. 16, replace equally spaced ones, for each learning rate",
             ),
         ),
         "exact": (
@@ -277,26 +277,27 @@ def expect(gap: float) -> dict[str, Any]:
                 "eq16/search",
                 "eq16/paper",
                 1 - 1e-6,
-                says="bound of Bao et al. 2020, eq. 16 at the penalties that a general-purpose "
-                "optimizer finds, divided by the bound at the penalties that are used here",
+                says="ratio of the bound of Bao et al. 2020, eq. 16, at the penalties that a "
+                "general-purpose optimizer finds to the bound at the penalties that are used here",
             ),
-            AtMost("smallest/search", 1e-3, says=f"smallest {SEARCHED}, {SHARE}"),
-            AtLeast("largest/search", 1 - 1e-3, says=f"largest {SEARCHED}, {SHARE}"),
+            AtMost("smallest/search", 1e-3, says=f"ratio of the smallest {SEARCHED} {EIGENVALUE}"),
+            AtLeast(
+                "largest/search", 1 - 1e-3, says=f"ratio of the largest {SEARCHED} {EIGENVALUE}"
+            ),
         ),
         "later": (
             Ordered(
                 (f"alignment/spaced/{RATE:g}", f"alignment/paper/{RATE:g}"),
                 at=LATE,
                 margin=gap,
-                says=f"{AXES}, with equally spaced penalties minus with those of Bao et al. 2020, "
-                "eq. 16",
+                says=f"{AXES}: equally spaced penalties minus those of Bao et al. 2020, eq. 16",
             ),
         ),
         "singular": (
             AtMost(
                 "flatness/paper",
                 1e-9,
-                says="smallest eigenvalue of the Hessian divided by the largest, with the "
+                says="ratio of the smallest eigenvalue of the Hessian to the largest, with the "
                 "penalties of Bao et al. 2020, eq. 16",
             ),
         ),
@@ -305,11 +306,11 @@ def expect(gap: float) -> dict[str, Any]:
                 "condition/moved",
                 "condition/best",
                 1.0,
-                says="smallest condition number with scaled and shifted penalties of Bao et al. "
-                "2020, eq. 16, divided by the smallest condition number",
+                says="ratio of the smallest condition number with scaled and shifted penalties of "
+                "Bao et al. 2020, eq. 16, to the smallest with any penalties",
             ),
-            AtLeast("smallest/best", 1e-6, says=f"smallest {BEST}, {SHARE}"),
-            AtMost("largest/best", 1 - 1e-4, says=f"largest {BEST}, {SHARE}"),
+            AtLeast("smallest/best", 1e-6, says=f"ratio of the smallest {BEST} {EIGENVALUE}"),
+            AtMost("largest/best", 1 - 1e-4, says=f"ratio of the largest {BEST} {EIGENVALUE}"),
         ),
     }
 

@@ -174,7 +174,7 @@ def above(first: str, second: str, at: Where, margin: float) -> Ordered:
 
     `at` is a number r of active (nonzero) rows of the code, an interval of them, or ``"mean"``.
     """
-    words = f"{rate(first)} minus that of the {NAMES[second]}"
+    words = f"success rate at recovering r nonzero rows: {NAMES[first]} minus {NAMES[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
 
 
