@@ -351,7 +351,7 @@ class BlocksCovariance:
         return np.reshape(found.with_covariance(vectors), rows.shape) / self._unit**2
 
     def in_units(self, unit: float) -> BlocksCovariance:
-        """Return the second moment of the data after these are divided by the number `unit`."""
+        """Return the second moment of the data divided by the number `unit`."""
         scaled = copy.copy(self)
         scaled._unit, scaled.trace = self._unit * unit, self.trace / unit**2
         return scaled
@@ -390,7 +390,10 @@ class BlocksSource:
         return self.covariance.mean
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the `k` leading eigenpairs of the second moment; None if all are asked for."""
+        """Return the `k` leading eigenpairs of the second moment; None if `k` is None.
+
+        None stands for all eigenpairs, which are not computed from blocks.
+        """
         if k is None:
             return None
         pairs = krylov_eigenpairs(self.covariance.apply, k, self.mean)
