@@ -133,7 +133,7 @@ class RowBlocks(ABC):
 
     @property
     def rows_per_block(self) -> int:
-        """Number of rows in `BLOCK_BYTES`."""
+        """Number of rows that fit into `BLOCK_BYTES` bytes, at least 1."""
         return max(1, BLOCK_BYTES // (self.n_features * self.item_bytes))
 
     @property
@@ -309,7 +309,7 @@ class ArrayBlocks(RowBlocks):
         return not scipy.sparse.issparse(self.array)
 
     def read(self) -> Iterator[Any]:
-        """Yield slices of rows whose ends are also ends of the chunks in which they are stored."""
+        """Yield slices of rows that end, where possible, where a stored chunk of the array ends."""
         assert self.n_rows is not None, "an array has a shape"
         step = self._step()
         for start in _starts(self.first_row, self.n_rows, step):

@@ -295,5 +295,5 @@ def _signs(vectors: Array) -> Array:
 
 
 def _value_after(values: Array, width: int) -> float:
-    """Return the singular value that follows the first `width` ones; 0 if there is none."""
+    """Return the singular value after the first `width` values; 0 if there is none."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

@@ -117,7 +117,7 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
 
 
 def mean_of(source: RowsSource) -> RowMean:
-    """Return the mean of the rows of a source; its deviations are not computed."""
+    """Return the `RowMean` of a source, with zeros instead of the standard deviations."""
     zeros = 0.0 * source.mean
     return RowMean(source.weight, source.mean, zeros, zeros)
 

@@ -286,7 +286,7 @@ class Ledger:
         self.drop(everything)
 
     def drop(self, finished: Array) -> None:
-        """Remove the problems where the mask `finished` is true from the running ones."""
+        """Remove the problems where the mask `finished` is true from the running problems."""
         self.running = self.running[~finished]
 
     def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:

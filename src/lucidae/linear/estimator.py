@@ -317,13 +317,13 @@ class LinearAutoencoder(
         return self
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        """Fit to data of which only the second moment is given, as `fit` does to rows."""
         self._fit_source(options, MomentSource(moment), reference)
 
     def _fit_source(
         self, options: Options, source: MomentSource | BlocksSource, reference: Array
     ) -> None:
-        """Fit to data that are not in memory, as `fit` does with rows."""
+        """Fit to data that are not in memory, as `fit` does to rows in memory."""
         _check_weight(source.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):

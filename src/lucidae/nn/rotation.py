@@ -303,7 +303,7 @@ class RotationAugmented(torch.optim.Optimizer):
 def _rebuild(
     optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
 ) -> RotationAugmented:
-    """Return a new `RotationAugmented` for the parts of a copied or unpickled one."""
+    """Return a new `RotationAugmented` from the parts of a copied or unpickled object."""
     return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 

@@ -138,7 +138,7 @@ class SgdSettings:
 
     @classmethod
     def of(cls, estimator: Any) -> SgdSettings:
-        """Return the SGD settings of an estimator; an invalid one is an error."""
+        """Return the SGD settings of an estimator; an invalid setting is an error."""
         checked_rate(estimator.learning_rate)
         return cls(
             estimator.learning_rate,

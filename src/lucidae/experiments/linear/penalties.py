@@ -99,7 +99,7 @@ class Penalties:
         return [*chosen, Cell(search, shared, 2.0), *self.runs.cells()]
 
     def curves(self, results: Results) -> Curves:
-        """Return the penalties of each rule, their condition numbers, and the training curves."""
+        """Return penalties, condition number of the Hessian and training curves of each rule."""
         latents = np.arange(1, self.baseline.k + 1)
         curves: dict[str, Curve] = {}
         for name, cell in zip(RULES, results, strict=False):
