@@ -247,7 +247,7 @@ def summarised_table(file: Path, options: ReadOptions) -> Table | None:
 
 
 def standardized(table: Table) -> Table:
-    """Return a table whose columns have mean zero and variance one; constant ones stay as are."""
+    """Return a table whose columns have mean zero and variance one; constant columns are zero."""
     if table.moment is None:
         return replace(table, values=StandardScaler().fit_transform(table.values))
     moment = table.moment

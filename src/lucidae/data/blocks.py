@@ -43,8 +43,8 @@ class RowBlock(NamedTuple):
     first_row : int
         Number of the block's first row in the whole data, from 0.
     ends : tuple of int
-        Where the block was joined from several small ones, the number of its rows up to the end of
-        each of them.
+        If the block was joined from several small blocks, the number of rows up to the end of each
+        small block.
     first_column : int
         Number of the block's first column, where it has only some of the columns.
     """
@@ -358,7 +358,7 @@ def column_names(array: Any) -> tuple[str, ...] | None:
 
 
 def stored_bytes(rows: Any) -> int:
-    """Return the number of bytes of some rows, of which sparse ones store only some entries."""
+    """Return the number of bytes in which rows are stored, dense or sparse."""
     if scipy.sparse.issparse(rows):
         rows = rows.tocsr()
         return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)

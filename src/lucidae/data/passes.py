@@ -157,7 +157,7 @@ def _after(
 
 
 def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
-    """Return the summary of a block, computed by `leaf`; an error in it names the block.
+    """Return the summary of a block, computed by `leaf`; an error message names the block.
 
     The result is None if all weights of the block are zero.
     """
@@ -318,7 +318,10 @@ def _progress_line(
 
 
 def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:
-    """Return the moment to which an estimator is fitted without rows, and store its features."""
+    """Return the moment `start`, to which an estimator is fitted without rows.
+
+    The number of its features is stored in the estimator.
+    """
     if start is None:
         raise ValueError(
             "batches is None, but start is None too: give rows, or the moment of all rows as start."

@@ -21,7 +21,7 @@ of its triangular factorisation exceeds the rounding errors by this factor."""
 def worst_attribute(
     reported: ReportedAttributes | None, value: float, value_error: float, case: Case
 ) -> tuple[float, float] | None:
-    """Return the relative error of the least accurate fitted attribute, and its own uncertainty.
+    """Return the relative error of the least accurate fitted attribute, and its rounding error.
 
     Every reported attribute is compared with the value computed from the weights and the data. An
     attribute whose difference certainly exceeds its rounding error takes precedence over one whose

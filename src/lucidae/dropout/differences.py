@@ -177,7 +177,7 @@ def smallest_curvature(
 
 
 def _lanczos(slope: Slope) -> float:
-    """Return the smallest eigenvalue of the Hessian by Lanczos iteration; NaN if it fails.
+    """Return the Hessian's smallest eigenvalue by Lanczos iteration; NaN if that fails.
 
     The Hessian is shifted by twice its typical size, so that the relative tolerance of the
     iteration refers to that size. Without the shift the eigenvalues zero, which belong to rotations

@@ -8,7 +8,7 @@ So nothing changes if the problem is projected on an orthonormal basis W of thes
 leading right singular vectors, except that the variance outside of W, tr C − ‖AW‖², becomes a
 constant (`LinearProblem.rest`). The same holds for a matrix M that is factorised: its rows are
 projected on V, MᵀU and the leading right singular vectors, its columns on U, MV and the leading
-left ones.
+left singular vectors.
 
 The verifier shares no code with the solvers: it computes singular vectors by ARPACK's implicitly
 restarted Lanczos iteration, or from a Gram matrix by LAPACK's driver "evr".

@@ -277,7 +277,7 @@ class Case(NamedTuple):
 
     @property
     def explainable(self) -> float:
-        """The part of E‖y‖² that least squares explains, y being the outputs; E‖y‖² if it is zero.
+        """The part of E‖y‖² that least squares explains, for outputs y; E‖y‖² if this part is zero.
 
         Losses minus their minimum are relative to it: no weights change the rest of the loss,
         however large it is.

@@ -57,7 +57,7 @@ def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
-    """Weights at a global minimum of the expected dropout loss, and its value.
+    """Weights at a global minimum of the expected dropout loss, and the value of the loss.
 
     r is the number of hidden units, d1 and d2 are the numbers of outputs and inputs.
 

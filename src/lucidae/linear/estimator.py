@@ -333,7 +333,7 @@ class LinearAutoencoder(
         self._state = state
 
     def _options(self) -> Options:
-        """Return the constructor's arguments after checking them; wrong ones raise a ValueError."""
+        """Return the constructor's arguments after checking them; wrong values are an error."""
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
@@ -373,7 +373,7 @@ class LinearAutoencoder(
         Parameters
         ----------
         X : array-like of shape (n, k)
-            Codes as `transform` returns them: whitened ones if ``whiten=True``.
+            Codes as `transform` returns them: whitened codes if ``whiten=True``.
 
         Returns
         -------

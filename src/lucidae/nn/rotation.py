@@ -241,7 +241,7 @@ class RotationAugmented(torch.optim.Optimizer):
         return self.optimizer
 
     def _share(self) -> None:
-        """Use the parameter groups and state of the wrapped optimizer as those of this one.
+        """Use the parameter groups and state of the wrapped optimizer as those of this object.
 
         Learning-rate schedulers and gradient scalers then see the same objects.
         """
