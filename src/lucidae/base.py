@@ -264,7 +264,7 @@ def validated_rows(
     accept_sparse: bool = True,
     finite: bool = True,
 ) -> Array:
-    """Return the rows `X` given to an estimator after validating them; wrong ones raise an error.
+    """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
 
     NumPy arrays, data frames and sparse matrices are validated by scikit-learn; arrays of other
     libraries stay in their library and on their device.
@@ -277,7 +277,7 @@ def validated_rows(
         The rows.
     reset : bool
         Whether to store the number and names of the features in the estimator, as in `fit`. If
-        false, they are compared with the stored ones, as in `transform`.
+        false, they are compared with those that are stored, as in `transform`.
     least : int
         Smallest accepted number of rows.
     accept_sparse : bool

@@ -325,8 +325,8 @@ class SecondMoment:
         Returns
         -------
         eigenvalues : array of shape (k,)
-            The eigenvalues in descending order. Negative ones, which are rounding errors, are
-            replaced by zero.
+            The eigenvalues in descending order. Negative eigenvalues, which are rounding errors,
+            are replaced by zero.
         eigenvectors : array of shape (m, k)
             The eigenvectors as orthonormal columns in the same order. The entry of largest
             magnitude of each column is positive.

@@ -30,7 +30,7 @@ value 1/2 corresponds to an angle of 45 degrees."""
 def component_sampling_error(
     eigenvalues: NDArray[np.float64], n_rows: float
 ) -> NDArray[np.float64]:
-    r"""Estimate the squared sine of the angle between each sample component and its population one.
+    r"""Estimate the squared sine of the angle between each sample and population component.
 
     For n independent Gaussian rows whose covariance has the distinct eigenvalues λ, the squared
     sine of the angle between component i of the sample and of the population has the asymptotic

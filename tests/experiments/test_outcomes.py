@@ -133,7 +133,7 @@ def page_of(outcomes, tmp_path):
 def test_the_page_of_a_refuted_run_says_so(tmp_path):
     text = page_of([outcome(0.7)], tmp_path)
     assert "1 of 2" in text
-    assert "Claims of the papers that were not seen at this scale" in text
+    assert "Claims of the papers that our runs do not confirm at this scale" in text
     assert "✗ given: The model has a low error." in text
     assert "Not seen here: error of the model: at most 0.5 at epoch 2 (measured 0.7)." in text
     assert "<td>not seen</td>" in text

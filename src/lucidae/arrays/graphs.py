@@ -214,11 +214,11 @@ class Steps:
             self.advance = Replay(self._advance, record)
 
     def start(self, state: Any) -> MeasuredState:
-        """Return the first state together with its distance to optimality."""
+        """Return the initial `state` together with its distance to optimality."""
         return MeasuredState(state, self.measure(state))
 
     def repeat(self, current: MeasuredState, times: int) -> MeasuredState:
-        """Return the state after `times` steps, and its distance to optimality."""
+        """Return the state `times` steps after `current`, with its distance to optimality."""
         if not times:
             return current
         whole, rest = divmod(times, self.stride)
@@ -234,7 +234,7 @@ class Steps:
 
     @property
     def keep(self) -> Callable[[Any], Any] | None:
-        """The function that copies states before they are overwritten; None if none is needed."""
+        """Function that copies states before a step overwrites them; None if no step does."""
         return keeper(self.advance)
 
     def _advance(self, current: MeasuredState, *, times: int) -> MeasuredState:
@@ -265,7 +265,7 @@ def _different(mine: Any, given: Any) -> set[int]:
 def _overwrite(mine: Any, given: Any) -> set[int]:
     """Copy the contents of the arrays of `given` into the arrays of `mine`.
 
-    Arrays that are the same object in both are skipped. Return the positions of the copied ones.
+    Arrays that are the same object in both are skipped. Return the positions of the copied arrays.
     """
     targets, sources, positions = leaves(mine), leaves(given), _different(mine, given)
     for i in positions:

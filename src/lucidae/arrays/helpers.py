@@ -195,7 +195,7 @@ def svd_thin(A: Array) -> tuple[Array, Array, Array]:
 
 
 def add_gram_(A: Array | None, rows: Array) -> Array:
-    """Add ``rows.T @ rows`` to `A` in place, and return it; only its lower triangle is defined.
+    """Add ``rows.T @ rows`` to `A` in place, and return `A`; only the lower triangle is defined.
 
     `rows` has shape (n, m) and `A` shape (m, m); None stands for a matrix of zeros. For NumPy
     arrays BLAS's dsyrk is used, which computes one triangle (half the operations of a product) and
@@ -225,7 +225,7 @@ def weighted_sum(weights: Array | None, rows: Array) -> Array:
 
 
 def mirrored(A: Array) -> Array:
-    """Return the symmetric matrix whose lower triangle is that of `A`; its upper one is ignored."""
+    """Return the symmetric matrix with the lower triangle of `A`; the rest of `A` is ignored."""
     xp = namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).mT
 
@@ -283,7 +283,7 @@ def scaled_residual(A: Array, B: Array, C: Array, scale: float, weight: float = 
 
 
 def subtract_product_(C: Array, A: Array, B: Array) -> Array:
-    """Subtract the product A B from `C` in place, and return it; shapes as in `scaled_residual`."""
+    """Subtract the product A B from `C` in place; return `C`; shapes as in `scaled_residual`."""
     if compat.is_torch_array(A) and A.ndim == 2:
         return C.addmm_(A, B, alpha=-1)
     C -= A @ B
@@ -291,7 +291,7 @@ def subtract_product_(C: Array, A: Array, B: Array) -> Array:
 
 
 def clamped(x: Array, low: float, high: float) -> Array:
-    """Return `x` with entries below `low` raised to it, and entries above `high` lowered to it."""
+    """Return `x` with all entries limited to the interval from `low` to `high`."""
     if compat.is_torch_array(x):
         return x.clamp(low, high)
     if is_numpy(x):
@@ -309,7 +309,7 @@ def squared_norms(A: Array, axis: int) -> Array:
 
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
-    """Return a copy of `A` with `value` in all entries where `mask` is true; keep its dtype."""
+    """Return a copy of `A`, in the same dtype, with `value` in all entries where `mask` is true."""
     return namespace(A).where(mask, _unpromoting(value, A), A)
 
 

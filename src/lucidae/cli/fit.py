@@ -288,7 +288,7 @@ class Job:
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
     def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Table:
-        """Return the table with its responses; a large one is read in blocks.
+        """Return the table with its responses; a large table is read in blocks.
 
         If the rows themselves are needed (`rows_needed`), the table is loaded.
         """

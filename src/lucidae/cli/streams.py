@@ -96,7 +96,7 @@ class SplitRows:
             yield named_rows(rows[:, self.features], self.names), vector
 
     def rows(self) -> Iterator[Any]:
-        """Yield the features alone."""
+        """Yield the features of each batch, without the targets."""
         return (rows for rows, _ in self)
 
 
@@ -183,7 +183,7 @@ def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, A
 
 
 def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
-    """Return a table with the targets of a second file, which are read in blocks too."""
+    """Return a table with the targets of a second file; both files are read in blocks."""
     if second.suffix.lower() in FILES:
         options = replace(options, columns=(), targets=())
         data: Any = blocks_of_file(second, flat=True, options=options)
@@ -199,14 +199,17 @@ SAMPLED_BYTES = 2**25
 
 
 class _Sample:
-    """Evenly spaced rows of data of unknown length: every second one is dropped when it is full."""
+    """Evenly spaced rows of data of unknown length.
+
+    If there are more than `most` rows, every second row is dropped.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.step, self.seen = most, 1, 0
         self.rows: Any = None
 
     def add(self, rows: Any) -> None:
-        """Add those rows of a block whose number is a multiple of the step."""
+        """Add the rows, among the next `rows` of the data, whose number is a multiple of `step`."""
         fresh = rows[-self.seen % self.step :: self.step]
         self.seen += len(rows)
         self.rows = fresh.copy() if self.rows is None else np.concatenate([self.rows, fresh])
@@ -244,7 +247,7 @@ def summarised_table(file: Path, options: ReadOptions) -> Table | None:
 
 
 def standardized(table: Table) -> Table:
-    """Return a table whose columns have mean zero and variance one; constant ones stay as are."""
+    """Return a table whose columns have mean zero and variance one; constant columns are zero."""
     if table.moment is None:
         return replace(table, values=StandardScaler().fit_transform(table.values))
     moment = table.moment

@@ -102,7 +102,7 @@ class BatchBlocks(RowBlocks):
         return self._used_up(self._rest)
 
     def _opened(self, batches: Iterator[Any], name: str) -> Iterator[Any]:
-        """Yield the batches, and the blocks of a file instead of its path."""
+        """Yield the batches; the path of a file is replaced by the blocks of this file."""
         for batch in batches:
             if not isinstance(batch, str | os.PathLike):
                 yield batch

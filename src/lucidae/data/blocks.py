@@ -43,8 +43,8 @@ class RowBlock(NamedTuple):
     first_row : int
         Number of the block's first row in the whole data, from 0.
     ends : tuple of int
-        Where the block was joined from several small ones, the number of its rows up to the end of
-        each of them.
+        If the block was joined from several small blocks, the number of rows up to the end of each
+        small block.
     first_column : int
         Number of the block's first column, where it has only some of the columns.
     """
@@ -133,7 +133,7 @@ class RowBlocks(ABC):
 
     @property
     def rows_per_block(self) -> int:
-        """Number of rows in `BLOCK_BYTES`."""
+        """Number of rows that fit into `BLOCK_BYTES` bytes, at least 1."""
         return max(1, BLOCK_BYTES // (self.n_features * self.item_bytes))
 
     @property
@@ -309,7 +309,7 @@ class ArrayBlocks(RowBlocks):
         return not scipy.sparse.issparse(self.array)
 
     def read(self) -> Iterator[Any]:
-        """Yield slices of rows whose ends are also ends of the chunks in which they are stored."""
+        """Yield slices of rows that end, where possible, where a stored chunk of the array ends."""
         assert self.n_rows is not None, "an array has a shape"
         step = self._step()
         for start in _starts(self.first_row, self.n_rows, step):
@@ -358,7 +358,7 @@ def column_names(array: Any) -> tuple[str, ...] | None:
 
 
 def stored_bytes(rows: Any) -> int:
-    """Return the number of bytes of some rows, of which sparse ones store only some entries."""
+    """Return the number of bytes in which rows are stored, dense or sparse."""
     if scipy.sparse.issparse(rows):
         rows = rows.tocsr()
         return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)

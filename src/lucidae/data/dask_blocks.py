@@ -107,7 +107,7 @@ class DaskBlocks(RowBlocks):
         return 1 if is_frame(divided) or divided.ndim == 1 else int(divided.numblocks[1])
 
     def read(self) -> Iterator[Any]:
-        """Compute one chunk after the other; all at once if they are smaller than a block."""
+        """Yield the computed chunks; all are computed at once if together they fit into a block."""
         parts = self.parts()
         if self.n_rows is not None and self.n_rows <= max(self.rows_per_block, self.n_features):
             return iter(dask.compute(*parts))
@@ -241,7 +241,7 @@ class DaskAligned(AlignedBlocks):
             yield x, y, w, index, starts[index], self.rows.n_features
 
     def _reads_beside(self) -> bool:
-        """Whether targets or weights are read in this process, block by block."""
+        """Whether targets or weights are read block by block in this process, not by Dask."""
         return any(
             isinstance(other, RowBlocks)
             and not isinstance(other, DaskBlocks)
@@ -250,7 +250,7 @@ class DaskAligned(AlignedBlocks):
         )
 
     def _beside(self, other: RowBlocks | float | None) -> Iterator[Any]:
-        """Yield the parts of targets or weights that belong to each chunk of X."""
+        """Yield, for each chunk of X, its rows of the targets or weights `other`."""
         parts = self.rows.parts()
         if not isinstance(other, RowBlocks):
             return repeat(other, len(parts))
@@ -285,7 +285,10 @@ class DaskAligned(AlignedBlocks):
 
 
 def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
-    """Yield targets or weights, as many rows at a time as the chunks of X have."""
+    """Yield consecutive rows of the targets or weights `other`.
+
+    `lengths` are the numbers of rows to yield at a time, those of the chunks of X.
+    """
     queue = RowQueue(other)
     for length in lengths:
         rows = to_numpy(queue.take(length)) if length else np.empty((0, other.n_features))
@@ -294,7 +297,7 @@ def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
 
 
 def _measured(parts: list[Any]) -> list[tuple[int, int]]:
-    """Return the numbers of rows and of bytes of each delayed part, which computes the parts."""
+    """Compute each delayed part; return its number of rows and its number of bytes."""
     size = dask.delayed(_rows_and_bytes, pure=False)
     return list(dask.compute(*[size(part) for part in parts]))
 
@@ -304,7 +307,10 @@ def _rows_and_bytes(part: Any) -> tuple[int, int]:
 
 
 def _tree(parts: list[Any], combine: Any) -> Any:
-    """Return the delayed summary of several summaries, joined in a tree."""
+    """Return one delayed summary of all rows from the delayed summaries `parts`.
+
+    In each round groups of `FAN_IN` summaries are joined by `combine`, until one is left.
+    """
     join = dask.delayed(partial(_joined, combine), pure=False)
     while len(parts) > 1:
         parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
@@ -312,9 +318,10 @@ def _tree(parts: list[Any], combine: Any) -> Any:
 
 
 def _computed(parts: list[Any]) -> list[Any]:
-    """Compute delayed values; the vectors of a product are part of the graph, and may be large.
+    """Return the computed values of delayed values, without Dask's warning about large graphs.
 
-    As a part of the graph they are not lost with a worker, as scattered data would be.
+    The vectors of a product are part of the graph, and may be large. As a part of the graph they
+    are not lost with a worker, as scattered data would be.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         return list(dask.compute(*parts))
@@ -332,7 +339,10 @@ def _summary(
     first_row: int | None,
     n_features: int,
 ) -> Any:
-    """Return the summary of one chunk, on the worker that has it; None if it has no weight."""
+    """Return the summary of one chunk of rows, on the worker that has the chunk.
+
+    The result is None if the chunk has no rows, or if all their weights are zero.
+    """
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
     if rows is None:
         return None
@@ -349,7 +359,10 @@ def _summary(
 def _checked_chunk(
     raw: Any, name: str, dtype: Any, index: int, first_row: int | None, n_features: int
 ) -> Any:
-    """Return the rows of a chunk, None if it has none; an error if its columns or dtype differ."""
+    """Return the rows of a chunk; None if there are none.
+
+    Another number of columns than `n_features`, or another dtype than `dtype`, is an error.
+    """
     rows = floating_rows(raw, name, index, first_row or 0)
     if rows is None:
         return None
@@ -369,7 +382,10 @@ def _checked_weights(weights: Any, block: RowBlock) -> Any:
 
 
 def _called(name: str, first_row: int | None) -> str:
-    """Return what messages call a chunk, whose place in the data may not be known."""
+    """Return what messages call the data `name` if a row of a chunk is wrong.
+
+    `first_row` is the number of the first row of the chunk in the data; None if it is not known.
+    """
     return name if first_row is not None else IN_CHUNK.format(name)
 
 
@@ -382,7 +398,10 @@ def _checked_part(
     first_row: int | None,
     place: slice,
 ) -> tuple[Any, Any] | None:
-    """Return some columns of a chunk of rows and its weights; None if it has no weight."""
+    """Return the columns `place` of a chunk of rows, and the weights of the rows.
+
+    The result is None if the chunk has no rows, or if all their weights are zero.
+    """
     rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
     if rows is None:
         return None
@@ -411,7 +430,11 @@ def _part_sums(
     first_column: int,
     topic: str | None,
 ) -> Any:
-    """Return the summary of some columns of a chunk of rows."""
+    """Return the summary of some columns of a chunk of rows; None if `part` is None.
+
+    `part` are these columns and the weights of the rows, and `codes` are sums over all columns, see
+    `ColumnLeaf`.
+    """
     if part is None:
         return None
     block = RowBlock(part[0], None, part[1], index, first_row or 0, (), first_column)
@@ -438,7 +461,7 @@ def _joined(combine: Any, parts: list[Any]) -> Any:
 
 
 def _report(topic: str | None, index: int, n_rows: int) -> None:
-    """Tell the client that a chunk has been summarised."""
+    """Tell the process that shows the progress that chunk `index` has been summarised."""
     if topic is None:
         return
     if topic in _REPORTS:  # the schedulers of this process
@@ -563,7 +586,7 @@ def _frame_of_text(data: Any) -> Any:
 
 
 def _numbers_of_text(data: Any, cells: Any) -> Any:
-    """Return the columns of numbers of one part of a text file, on a worker."""
+    """Return the columns of numbers of one part of a text file; runs on a worker."""
     import pandas as pd
 
     from lucidae.io.text import parse_text
@@ -573,7 +596,7 @@ def _numbers_of_text(data: Any, cells: Any) -> Any:
 
 
 def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
-    """Return some rows of a file, on a worker."""
+    """Return `count` rows of a file from row `start` on; runs on a worker."""
     held: list[Any] = []
     for rows in blocks_of_file(path, first_row=start, options=options):
         held.append(rows)

@@ -54,7 +54,7 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
 
 
 def _is_too_wide(X: Any) -> bool:
-    """Tell whether columns are in several chunks that do not fit into one place together."""
+    """Tell whether X has several chunks of columns that are too large for one worker together."""
     lengths = row_lengths(X)
     if X.ndim != 2 or X.numblocks[1] == 1 or lengths is None or math.isnan(X.shape[1]):
         return False
@@ -106,7 +106,11 @@ def _part_codes(
     n_columns: int,
     at_zero: Any,
 ) -> Any:
-    """Return t(xⱼ) − t(0) for some columns of a chunk of rows."""
+    """Return t(xⱼ) − t(0), where t(x) are the codes of rows x.
+
+    xⱼ are the rows of a chunk with zeros in all columns except those of the chunk, and `at_zero` is
+    t(0).
+    """
     rows = floating_rows(raw, "X", index, first_row)
     if not scipy.sparse.issparse(rows):
         rows = scipy.sparse.csr_array(to_numpy(rows))
@@ -126,7 +130,10 @@ def _total_codes(parts: list[Any], at_zero: Any, dtype: Any) -> Any:
 
 
 def _example_rows(X: Any) -> Any:
-    """Return one row of zeros of the kind of the chunks, to find shape and dtype of the results."""
+    """Return one row of zeros in the array library and dtype of the chunks of X.
+
+    The result of a method for this row has the number of columns and the dtype of all results.
+    """
     if math.isnan(X.shape[1]):
         raise ValueError("X has an unknown number of columns: call compute_chunk_sizes.")
     meta, shape = X._meta, (1, int(X.shape[1]))
@@ -140,7 +147,7 @@ def _applied_chunk(method: str, rows: Any, estimator: Any, block_id: Any = None)
 
 
 def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
-    """Return the result of one chunk; an error names the chunk and the row in it."""
+    """Return the result of `method` for one chunk of rows; an error names the chunk and the row."""
     try:
         found = getattr(estimator, method)(rows)
     except ValueError as error:
@@ -150,7 +157,7 @@ def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
 
 
 def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results as a data frame or a series with the index of X."""
+    """Return the results of `method` as a data frame or a series with the index of X."""
     import pandas as pd
 
     zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))
@@ -163,7 +170,10 @@ def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
 
 
 def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
-    """Return the names of the results' columns: of the codes, of the features, or numbers."""
+    """Return the names of the columns of the results of `method`.
+
+    They are the names of the codes or of the features, or numbers if there are no names.
+    """
     if method == "transform":
         return [str(name) for name in estimator.get_feature_names_out()]
     names = getattr(estimator, "feature_names_in_", None)

@@ -325,7 +325,7 @@ def aligned_blocks(
     sample_weight : data of any kind or float, optional
         Weights of the rows. They may also be the last part of the batches.
     with_targets : bool, default=False
-        Whether targets are needed.
+        Whether the estimator requires targets.
 
     Returns
     -------
@@ -334,7 +334,9 @@ def aligned_blocks(
     in_batches = with_targets and y is None
     rows = _opened(X, "X", with_targets=in_batches, batches=True)
     if in_batches and not isinstance(rows, BatchBlocks):
-        raise ValueError("y is None, but targets are needed: requires y to be passed.")
+        raise ValueError(
+            "y is None, but this estimator requires y: pass the targets as y, or in batches (X, y)."
+        )
     targets = None if y is None else _opened(y, "y", flat=True)
     weights = sample_weight
     if isinstance(weights, Real):

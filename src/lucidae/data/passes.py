@@ -145,7 +145,10 @@ def _after(
     leaf: Leaf,
     combine: Callable[[Any, Any], Any],
 ) -> tuple[Any, int]:
-    """Return the summary of all rows read so far, and their number, after one more block."""
+    """Return the summary of all rows read so far, and the number of these rows.
+
+    `done` are these two before `block` was read.
+    """
     total, count = done
     part = leaf_of(block, name, leaf)
     if part is not None:
@@ -154,7 +157,7 @@ def _after(
 
 
 def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
-    """Return the summary of a block, computed by `leaf`; an error in it names the block.
+    """Return the summary of a block, computed by `leaf`; an error message names the block.
 
     The result is None if all weights of the block are zero.
     """
@@ -197,7 +200,7 @@ class Shown:
 
     @contextmanager
     def rows(self, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-        """Yield a function that shows how many of `total` rows were read in a pass."""
+        """Yield a function that shows how many of `total` rows one pass over the data has read."""
         began, description = time.monotonic(), self.description.format(unit)
 
         def show(count: int) -> None:
@@ -221,7 +224,11 @@ class Shown:
 
 
 class ColumnLeaf(ABC):
-    """Summary of a block of rows, as a tuple, whose columns may be divided into parts."""
+    """Function that summarises a block of rows, as a tuple, also from groups of its columns.
+
+    If the columns are divided into parts, `codes` of all parts are added first, and `sums` gives
+    the summary of each part; `joined` makes one summary of these.
+    """
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
         """Return the summary of a block with all columns."""
@@ -229,30 +236,36 @@ class ColumnLeaf(ABC):
 
     @abstractmethod
     def columns(self, part: slice) -> ColumnLeaf:
-        """Return the same summary for some of the columns."""
+        """Return an object that computes the same summary for the columns `part` only."""
 
     def codes(self, rows: Any) -> Any:  # noqa: ARG002
-        """Return what the columns of a part add to a sum over all columns of each row, if any."""
+        """Return what the given columns add to a sum over all columns of each row.
+
+        None means that the summary needs no such sum.
+        """
         return None
 
     @abstractmethod
     def sums(self, rows: Any, codes: Any, weights: Any) -> Any:
-        """Return the summary of a part, given the sum of the codes of all parts."""
+        """Return the summary of some columns of `rows`; `codes` are the sums over all columns."""
 
     @staticmethod
     @abstractmethod
     def merge(one: Any, other: Any) -> Any:
-        """Return the summary of the rows of both."""
+        """Return the summary of the rows of both `one` and `other`."""
 
     @classmethod
     def merge_into(cls, one: Any, other: Any) -> Any:
-        """Return the summary of the rows of both, for which the arrays of `one` may be used."""
+        """Return the summary of the rows of both `one` and `other`.
+
+        The result may be stored in the arrays of `one`.
+        """
         return cls.merge(one, other)
 
     @staticmethod
     @abstractmethod
     def joined(parts: list[Any]) -> Any:
-        """Return the summary of all columns from those of their parts."""
+        """Return the summary of all columns, from the summaries of groups of columns (`parts`)."""
 
 
 class Passes(Shown):
@@ -305,7 +318,10 @@ def _progress_line(
 
 
 def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:
-    """Return the moment to which an estimator is fitted without rows, and store its features."""
+    """Return the moment `start`, to which an estimator is fitted without rows.
+
+    The number of its features is stored in the estimator.
+    """
     if start is None:
         raise ValueError(
             "batches is None, but start is None too: give rows, or the moment of all rows as start."
@@ -357,7 +373,7 @@ def by_blocks(method: Method) -> Method:
 
 
 def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
-    """Return the results of a method for all blocks, one after the other."""
+    """Return the results of a method (`apply`) for the rows of X, computed block by block."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:

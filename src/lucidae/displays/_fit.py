@@ -127,7 +127,7 @@ class RecoveryDisplay(Display):
         if self.truth is not None and self.truth.shape != self.strengths.shape:
             raise ValueError(
                 f"truth has shape {self.truth.shape}, expected {self.strengths.shape}: one norm "
-                "per column."
+                "per column, that of its true coefficients."
             )
 
     @classmethod

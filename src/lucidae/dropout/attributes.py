@@ -21,7 +21,7 @@ of its triangular factorisation exceeds the rounding errors by this factor."""
 def worst_attribute(
     reported: ReportedAttributes | None, value: float, value_error: float, case: Case
 ) -> tuple[float, float] | None:
-    """Return the relative error of the least accurate fitted attribute, and its own uncertainty.
+    """Return the relative error of the least accurate fitted attribute, and its rounding error.
 
     Every reported attribute is compared with the value computed from the weights and the data. An
     attribute whose difference certainly exceeds its rounding error takes precedence over one whose
@@ -117,13 +117,13 @@ def deviations_away(shift: Matrix, deviations: Matrix) -> float:
 def _coefficient_differences(
     given: ReportedAttributes, case: Case, deviations: Matrix
 ) -> list[tuple[float, float]]:
-    """Return two relative errors of ``coef_``, which should be UVᵀ, with rounding-error bounds.
+    """Return two relative errors of ``coef_``, each with a bound on its rounding error.
 
-    U and V are the weights ``left_`` and ``right_``. The rounding of the dtype of ``coef_`` is
-    subtracted. The first difference is that of the coefficients. The second is that of the
-    predictions, because a large coefficient of a feature of small scale may have no effect, and a
-    small one of a feature of large scale a large effect. `deviations` are the standard deviations
-    of the features.
+    ``coef_`` should be UVᵀ, with the weights U = ``left_`` and V = ``right_``. What the dtype of
+    ``coef_`` rounds off does not count as an error. The first error is relative to the norm of UVᵀ.
+    The second weights each coefficient by the standard deviation of its feature (`deviations`), and
+    so measures the effect on the predictions: an error in the coefficient of a feature of small
+    scale may not matter, one of a feature of large scale may matter much.
     """
     product = case.left @ case.right.T
     wrong = np.abs(host(given.coef).reshape(product.shape) - product)

@@ -71,7 +71,7 @@ def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: A
 
 
 def _stacked_root(first: Array, second: Array) -> Array:
-    """Return the factor R of a QR factorisation of two triangular factors, one above the other."""
+    """Return the factor R of a QR factorisation of `first` stacked on `second`."""
     xp = namespace(first)
     _, triangle = xp.linalg.qr(xp.concat([first, second], axis=0))
     return triangle

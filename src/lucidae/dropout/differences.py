@@ -67,9 +67,10 @@ class Slope(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Frobenius norm of E[yxᵀ] for outputs y and inputs x: the typical size of the Hessian.
+        """Typical size of the Hessian of the loss: the Frobenius norm of E[yxᵀ].
 
-        It is 1 if the norm is zero.
+        The outputs are y and the inputs x. The value is 1 if this norm is zero, so that one can
+        divide by it.
         """
         return float(np.linalg.norm(self.cross)) or 1.0
 
@@ -176,7 +177,7 @@ def smallest_curvature(
 
 
 def _lanczos(slope: Slope) -> float:
-    """Return the smallest eigenvalue of the Hessian by Lanczos iteration; NaN if it fails.
+    """Return the Hessian's smallest eigenvalue by Lanczos iteration; NaN if that fails.
 
     The Hessian is shifted by twice its typical size, so that the relative tolerance of the
     iteration refers to that size. Without the shift the eigenvalues zero, which belong to rotations

@@ -147,8 +147,8 @@ class DropoutFigures:
         Smallest and largest rank that the optimal product may have, given rounding errors and the
         constant `lucidae.dropout.verifier.BAND`; (None, None) if the optimum is not known.
     product_distance : float or None
-        Distance of the product U V'ᵀ from the optimal one, divided by the norm of the latter; None
-        if the optimal product is not known or not unique.
+        Distance of the product U V'ᵀ from the optimal product, divided by the norm of the optimal
+        product; None if the optimal product is not known or not unique.
     subgradient : float or None
         Amount by which the product U V'ᵀ violates the first-order optimality conditions, divided by
         ‖M‖; None if the optimum is not known.

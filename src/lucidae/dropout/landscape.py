@@ -452,7 +452,7 @@ def smallest_curvature(
 
 
 def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
-    """Return the Hessian of the loss at `weights` as a linear operator on flattened weights."""
+    """Return the Hessian of `objective` at `weights` as a linear operator on flat vectors."""
     size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
 
     def product(vector: Matrix) -> Matrix:

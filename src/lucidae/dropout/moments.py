@@ -110,7 +110,7 @@ def checked_columns(X: Any, Y: Any) -> Array:
 
 
 def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
-    """Raise an error if a column varies, but its squares are too small for double precision.
+    """Raise an error if a column is not constant, but the squares of its entries underflow.
 
     `SecondMoment` itself tests only the sum over all columns, in which one column may be
     negligible.

@@ -270,7 +270,7 @@ def cross_validate_rows(
 def _row_fold_errors(
     training: FoldRows, held_out: FoldRows, width: int, centered: bool, strengths: Vector
 ) -> tuple[Vector, float]:
-    """Return the mean squared errors on held-out rows, as `_fold_errors`, and their weight.
+    """Return the mean squared errors on held-out rows, as `_fold_errors`, and the rows' weight.
 
     The error of x ↦ P diag(ŝ) Q'ᵀx is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the
     columns pᵢ of P, which are orthonormal, and q'ᵢ of Q'. x and y are centred at the means of the

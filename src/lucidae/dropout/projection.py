@@ -8,7 +8,7 @@ So nothing changes if the problem is projected on an orthonormal basis W of thes
 leading right singular vectors, except that the variance outside of W, tr C − ‖AW‖², becomes a
 constant (`LinearProblem.rest`). The same holds for a matrix M that is factorised: its rows are
 projected on V, MᵀU and the leading right singular vectors, its columns on U, MV and the leading
-left ones.
+left singular vectors.
 
 The verifier shares no code with the solvers: it computes singular vectors by ARPACK's implicitly
 restarted Lanczos iteration, or from a Gram matrix by LAPACK's driver "evr".
@@ -53,7 +53,7 @@ class UnprojectedError(ValueError):
 
 
 class Projection(NamedTuple):
-    """A problem and weights in the coordinates of a few directions.
+    """A problem and the weights of a network in the coordinates of a few directions.
 
     `deviations` are the standard deviations of all features; None for a matrix.
     """
@@ -72,21 +72,25 @@ class _Operator(NamedTuple):
 
 
 def is_large(shape: tuple[int, ...], width: int) -> bool:
-    """Tell whether a matrix of this shape is projected to judge r hidden units (`width`)."""
+    """Tell whether a matrix of this shape is projected to judge `width` hidden units."""
     return min(shape) > SMALL and FEW * (width + 1) <= min(shape)
 
 
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
 
-    Otherwise their second moment is small, or almost as large as what is computed from it.
+    If not, the second moment of the rows has few entries, or not many more than the projection.
     """
     n, m = shape
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
 def projected_matrix(matrix: Any, weights: Weights) -> Projection:
-    """Return the problem of factorising a matrix M in the coordinates that the weights need."""
+    """Return the problem of factorising a matrix in a few coordinates.
+
+    They are those of the leading singular vectors of the matrix, and of the weights (`weights`) and
+    their products with the matrix.
+    """
     given = np.asarray(to_numpy(matrix), dtype=np.float64)
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
     energy = float((given**2).sum())
@@ -226,7 +230,10 @@ def _eigenvectors(
 
 
 def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
-    """Return an orthonormal basis of the span of orthonormal columns `first` and of all others."""
+    """Return an orthonormal basis of the span of the columns of `first` and of all `others`.
+
+    The columns of `first` are orthonormal and are the first columns of the basis.
+    """
     columns = np.concatenate([_unit_columns(other) for other in others], axis=1)
     if not first.size and not columns.size:
         return np.eye(len(first), 1)  # zero data, where every direction is as good
@@ -248,11 +255,14 @@ def _unit_columns(columns: Matrix) -> Matrix:
 
 
 def _unit(energy: float) -> float:
-    """Return the power of two that is nearest to the square root of a positive number; else 1."""
+    """Return the power of two nearest to the square root of `energy`; 1 if `energy` is zero."""
     return 2.0 ** round(math.log2(energy) / 2) if energy > 0 else 1.0
 
 
 def _remainder(energy: float, inside: float) -> float:
-    """Return the part of a sum of squares that is outside of a basis; rounding errors become 0."""
+    """Return `energy` minus `inside`, or 0 if the difference is a rounding error.
+
+    `energy` is the sum of squares of a matrix, and `inside` that of its coordinates in a basis.
+    """
     rest = energy - inside
     return rest if math.isfinite(rest) and rest > 1e3 * EPSILON * energy else 0.0

@@ -51,7 +51,10 @@ class DataUnits(NamedTuple):
 
     @classmethod
     def of(cls, data: Moments) -> DataUnits:
-        """Return units of the size of the largest standard deviation of x, and of √E‖y‖²."""
+        """Return units close to the largest standard deviation of the inputs, and to √E‖y‖².
+
+        y are the outputs.
+        """
         deviation = float(data.deviations.max(initial=0.0))
         return cls(_power_of_four(deviation), _power_of_four(math.sqrt(data.energy)))
 
@@ -195,10 +198,10 @@ class Reduced(NamedTuple):
 
 
 class Product(NamedTuple):
-    """The singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the product.
+    """The decomposition U V'ᵀ = left · diag(values) · rightᵀ of the product of the weights.
 
-    U are the outgoing weights and V' the incoming weights for white inputs (of identity second
-    moment).
+    It is the singular value decomposition. U are the outgoing weights and V' the incoming weights
+    for white inputs (of identity second moment).
     """
 
     left: Matrix
@@ -274,7 +277,7 @@ class Case(NamedTuple):
 
     @property
     def explainable(self) -> float:
-        """The part of E‖y‖² that least squares explains, y being the outputs; E‖y‖² if it is zero.
+        """The part of E‖y‖² that least squares explains, for outputs y; E‖y‖² if this part is zero.
 
         Losses minus their minimum are relative to it: no weights change the rest of the loss,
         however large it is.

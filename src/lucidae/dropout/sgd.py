@@ -202,7 +202,7 @@ def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float)
 
 
 def _tied_runs(runs: Runs) -> Runs:
-    """Return networks (runs) whose incoming weights are their outgoing ones.
+    """Return networks (runs) whose incoming weights equal their outgoing weights.
 
     Unequal shapes are an error.
     """

@@ -57,7 +57,7 @@ def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
-    """Weights at a global minimum of the expected dropout loss, and its value.
+    """Weights at a global minimum of the expected dropout loss, and the value of the loss.
 
     r is the number of hidden units, d1 and d2 are the numbers of outputs and inputs.
 
@@ -295,5 +295,5 @@ def _signs(vectors: Array) -> Array:
 
 
 def _value_after(values: Array, width: int) -> float:
-    """Return the singular value that follows the first `width` ones; 0 if there is none."""
+    """Return the singular value after the first `width` values; 0 if there is none."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

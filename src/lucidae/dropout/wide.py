@@ -71,11 +71,11 @@ class RowMean:
 
     @property
     def n_features(self) -> int:
-        """Number m of entries of a row."""
+        """Number m of features, the entries of a row."""
         return int(self.center.shape[0])
 
     def merge(self, other: Any) -> Any:
-        """Raise an error: the mean alone cannot be continued with other rows."""
+        """Raise an error: without the second moment the fit cannot continue with other rows."""
         del other
         raise ValueError(
             f"fit does not store the second moment of {self.n_features} features, so partial_fit "
@@ -117,7 +117,7 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
 
 
 def mean_of(source: RowsSource) -> RowMean:
-    """Return the mean of the rows of a source; its deviations are not computed."""
+    """Return the `RowMean` of a source, with zeros instead of the standard deviations."""
     zeros = 0.0 * source.mean
     return RowMean(source.weight, source.mean, zeros, zeros)
 
@@ -188,7 +188,11 @@ def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tupl
 
 
 def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
-    """Raise an error if a column varies, but its squares are too small for double precision."""
+    """Raise an error if a column is not constant, but the squares of its entries underflow.
+
+    `rows` are scaled by the square roots of their weights, `squares` are the sums of squares of
+    their columns, and `center` is the mean.
+    """
     for column in np.flatnonzero(to_numpy(squares) < SMALLEST_ENERGY):
         size = largest(rows[:, int(column)])
         if size > 1e-15 * abs(scalar(center[int(column)])):

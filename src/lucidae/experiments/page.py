@@ -29,7 +29,7 @@ LEGEND = (
 )
 COLOURS = {True: "green", False: "orange", None: "muted"}
 REFUTED = {
-    VerdictKind.PAPER: "Claims of the papers that were not seen at this scale",
+    VerdictKind.PAPER: "Claims of the papers that our runs do not confirm at this scale",
     VerdictKind.OWN: "Findings of our own that do not hold at this scale",
 }
 HEADINGS = {

@@ -135,7 +135,7 @@ class Store:
         ]
 
     def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
-        """Return path and result of a run that `version` of its function stored, or None."""
+        """Return path and result of a run, if stored by this `version` of its function, or None."""
         for description in _descriptions(cell, version):
             path = self._path(description)
             try:

@@ -451,7 +451,7 @@ def _known(registered: Mapping[str, Any], name: str) -> Any:
 
 
 def _value(array: Any) -> Any:
-    """Return `array`, or a NumPy scalar if the array has no axes, since it was saved from one."""
+    """Return `array`; a NumPy scalar if it has no axes, since then a scalar was saved."""
     return array[()] if array.ndim == 0 else array
 
 

@@ -392,7 +392,7 @@ def _read_parquet(file: Path, options: ReadOptions) -> Table:
 
 
 def _limit(file: Path) -> int:
-    """Return the largest content, in bytes, that a compressed file of this size may state."""
+    """Return the largest uncompressed size, in bytes, that is accepted for a compressed file."""
     return max(SMALL, EXPANSION * file.stat().st_size)
 
 

@@ -70,7 +70,7 @@ def iterate(
     size: int | None = None,
     first: int = 0,
 ) -> Solution[State]:
-    """Repeat `step` until the stopping rule is met, and return the last state and how it ended.
+    """Repeat `step` until the stopping rule is met; return the last state and the reason to stop.
 
     The iteration also ends if it diverges, if a callback asks for it, or after `limit` steps.
 
@@ -152,7 +152,7 @@ def iterate_batch(
     copy: Callable[[Any], Any] | None = None,
     size: int | None = None,
 ) -> BatchSolution[Any]:
-    """Iterate many problems at once, and return the last state of each and how it ended.
+    """Iterate many problems at once; return the last state and the reason to stop of each problem.
 
     The states of all problems are stacked along the leading axis of arrays. A problem that has
     converged or diverged is removed from these arrays, and the others go on.
@@ -160,8 +160,8 @@ def iterate_batch(
     Parameters
     ----------
     step : callable
-        Takes the states of some of the problems and returns the next ones. It must not change its
-        argument unless `copy` is given.
+        Takes the states of some of the problems and returns their next states. It must not
+        change its argument unless `copy` is given.
     start : NamedTuple of arrays
         The first states. The leading axis of every field has one entry per problem. Data that
         differ between the problems must be fields too, so that they are removed with their problem.
@@ -286,7 +286,7 @@ class Ledger:
         self.drop(everything)
 
     def drop(self, finished: Array) -> None:
-        """Remove the problems where the mask `finished` is true from the running ones."""
+        """Remove the problems where the mask `finished` is true from the running problems."""
         self.running = self.running[~finished]
 
     def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:

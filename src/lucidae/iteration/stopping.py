@@ -108,6 +108,6 @@ class Judge:
         return verdicts
 
     def drop(self, finished: Array) -> None:
-        """Remove the problems where the mask `finished` is true from the running ones."""
+        """Remove the problems where the mask `finished` is true from the running problems."""
         for name in ("best", "waited", "latest", "ceiling"):
             setattr(self, name, getattr(self, name)[~finished])

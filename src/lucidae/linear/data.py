@@ -102,7 +102,7 @@ class DenseCovariance:
         return rows @ self.matrix
 
     def in_units(self, unit: float) -> DenseCovariance:
-        """Return the second moment of the data after these are divided by the number `unit`."""
+        """Return the second moment of the data divided by the number `unit`."""
         return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
 
 
@@ -260,7 +260,7 @@ class StreamCovariance:
         return total
 
     def in_units(self, unit: float) -> StreamCovariance:
-        """Return the second moment of the data after these are divided by the number `unit`."""
+        """Return the second moment of the data divided by the number `unit`."""
         if unit == 1.0:
             return self
         variance = None if self.variance is None else self.variance / unit**2
@@ -450,7 +450,7 @@ class RowsSource:
 
     @property
     def _products(self) -> tuple[Any, Array]:
-        """Rows and mean whose products with vectors lose few digits."""
+        """The centred copy of the rows and its mean, `centred`; without one, rows and mean."""
         return self.centred or (self.rows, self.mean)
 
     @property

@@ -157,11 +157,11 @@ class Complement:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the space contains the product of each of its elements with the matrix."""
+        """Whether the space is invariant, so that products with the second moment add nothing."""
         return not len(self.block) or len(self.basis) >= self.left
 
     def add(self, image: Vector) -> None:
-        """Make one step; `image` is the product of `block` with the second moment."""
+        """Add `block` to the space; `image` is the product of `block` with the second moment."""
         image = image - (image @ self.span) @ self.span.T
         self.basis = np.concatenate([self.basis, self.block])
         self.images = np.concatenate([self.images, image])
@@ -171,7 +171,7 @@ class Complement:
     def extend(self, steps: int) -> bool:
         """Extend the space to `steps` block steps, and update `bound` and `found`.
 
-        Returns whether the space has at least as many steps and is not larger than allowed.
+        Return whether the space has at least `steps` steps and is not larger than allowed.
         """
         while not self.exhausted and self.steps < steps and self._affordable():
             self.add(self.product(self.block))

@@ -317,13 +317,13 @@ class LinearAutoencoder(
         return self
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the moment is left, as `fit` does with rows."""
+        """Fit to data of which only the second moment is given, as `fit` does to rows."""
         self._fit_source(options, MomentSource(moment), reference)
 
     def _fit_source(
         self, options: Options, source: MomentSource | BlocksSource, reference: Array
     ) -> None:
-        """Fit to data that are not in memory, as `fit` does with rows."""
+        """Fit to data that are not in memory, as `fit` does to rows in memory."""
         _check_weight(source.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
@@ -333,7 +333,7 @@ class LinearAutoencoder(
         self._state = state
 
     def _options(self) -> Options:
-        """Return the constructor's arguments after checking them; wrong ones raise a ValueError."""
+        """Return the constructor's arguments after checking them; wrong values are an error."""
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
@@ -373,7 +373,7 @@ class LinearAutoencoder(
         Parameters
         ----------
         X : array-like of shape (n, k)
-            Codes as `transform` returns them: whitened ones if ``whiten=True``.
+            Codes as `transform` returns them: whitened codes if ``whiten=True``.
 
         Returns
         -------

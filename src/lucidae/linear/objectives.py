@@ -313,7 +313,10 @@ class NonUniformL2(Objective):
         return hessian_eigenvalues(AlignedPoint.nonuniform(values, to_numpy(self.penalties)))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature: 4 (largest eigenvalue + largest penalty)."""
+        """Return 4(σ₁² + λ), a bound on the curvature of the loss.
+
+        σ₁² is the largest eigenvalue of the second moment, and λ the largest penalty.
+        """
         return 4 * scalar(spectrum.values[0]) + 4 * largest(self.penalties)
 
     def _root(self, ref: Array) -> Array:

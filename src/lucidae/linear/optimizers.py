@@ -67,7 +67,7 @@ class Optimizer(ABC):
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size, for a given bound on the curvature."""
+        """Return half of the largest stable step size; `curvature` bounds that of the loss."""
         return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
@@ -297,11 +297,11 @@ class DescentSettings:
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the given step size; for ``"auto"`` it follows from a bound on the curvature."""
+        """Return the given step size; ``"auto"`` uses a bound on the loss's curvature."""
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
 
     def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer; an automatic step size follows from a bound on the curvature."""
+        """Return the optimizer; an automatic step size uses a bound on the loss's curvature."""
         return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)

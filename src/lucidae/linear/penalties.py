@@ -358,7 +358,7 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
     ----------
     l2 : "auto", float or array-like
         The penalty, or ``"auto"`` for half of the k-th eigenvalue. An array must have one entry, or
-        k equal ones.
+        k equal entries.
     values : ndarray of shape (q,) or None
         Eigenvalues of the second moment, descending; used only for ``"auto"``.
     k : int

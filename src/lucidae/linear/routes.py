@@ -11,7 +11,7 @@ features. Their costs in floating-point operations are:
 
 The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
 first if twelve products cost less than the cheaper of the other two algorithms. It is given up as
-soon as its convergence rate predicts that it will cost more than that one.
+soon as its convergence rate predicts that it will cost more than the cheaper algorithm.
 
 The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 """

@@ -141,8 +141,8 @@ def _on_host(source: Source) -> MomentSource:
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
     """Return the eigenpairs of the second moment that are needed before the solver starts.
 
-    The closed form needs the leading ones, ``l2="auto"`` needs them for the penalties, and an
-    `n_components` that is not an integer needs all of them. The result is None if none is needed.
+    The closed form needs the leading eigenpairs, ``l2="auto"`` needs them for the penalties, and an
+    `n_components` that is not an integer needs all eigenpairs. None means that none is needed.
     """
     wanted = options.n_components
     if solver.closed_form:

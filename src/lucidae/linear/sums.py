@@ -64,7 +64,7 @@ class RowsPass(ColumnLeaf):
 
     @staticmethod
     def merge(one: RowSums, other: RowSums) -> RowSums:
-        """Return the sums of the rows of both together (Chan et al. 1983)."""
+        """Return the sums over the rows of both `one` and `other` (Chan et al. 1983)."""
         weight = one.weight + other.weight
         shift = (other.center - one.center) + (other.offset - one.offset)
         between = shift * shift * (one.weight * (other.weight / weight))
@@ -79,7 +79,7 @@ class RowsPass(ColumnLeaf):
 
     @staticmethod
     def joined(parts: list[RowSums]) -> RowSums:
-        """Return the sums of rows whose columns are divided into several parts."""
+        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
         return RowSums(
             parts[0].weight,
             np.concatenate([part.center for part in parts]),
@@ -90,11 +90,11 @@ class RowsPass(ColumnLeaf):
         )
 
     def columns(self, part: slice) -> RowsPass:  # noqa: ARG002
-        """Return the pass over some of the columns, which is the same."""
+        """Return the object itself: it computes the sums of any columns that it is given."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:
-        """Return the sums of some rows and columns."""
+        """Return the mean and the sums of squares of the columns of a block of rows."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = (_sparse if scipy.sparse.issparse(rows) else _dense)(rows, weights)
         if not np.isfinite(np.sum(found.squares)):
@@ -129,7 +129,8 @@ def _sparse(rows: Any, weights: Any) -> RowSums:
 def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vector, Vector]:
     """Return the mean, the sums of squares about it, and which columns have no zeros.
 
-    The mean is the sum of the first two of four vectors (m,): it as float64, and its correction.
+    These are four vectors (m,). The mean is the sum of the first two: its value in float64, and a
+    correction of the rounding error of this value.
 
     Deviations are computed for the stored entries; the zeros of a column, whose weights sum to z,
     add −zμ to the deviations from the mean μ and zμ² to their squares.
@@ -210,31 +211,31 @@ class ProductPass(ColumnLeaf):
 
     @staticmethod
     def merge(one: ProductSums, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both."""
+        """Return the sums over the rows of both `one` and `other`."""
         weight = one.weight + other.weight
         return ProductSums(weight, one.products + other.products, one.rest + other.rest)
 
     @classmethod
     def merge_into(cls, one: ProductSums, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both, in the arrays of the first."""
+        """Return the sums over the rows of both `one` and `other`, in the arrays of `one`."""
         np.add(one.products, other.products, out=one.products)
         np.add(one.rest, other.rest, out=one.rest)
         return one._replace(weight=one.weight + other.weight)
 
     @staticmethod
     def joined(parts: list[ProductSums]) -> ProductSums:
-        """Return the sums of rows whose columns are divided into several parts."""
+        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
         products = np.concatenate([part.products for part in parts], axis=-1)
         rest = np.concatenate([part.rest for part in parts])
         return ProductSums(parts[0].weight, products, rest)
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> ProductSums:
-        """Return the sums of a block."""
+        """Return the `ProductSums` of a block of rows with all columns."""
         centred, left = self._centred(rows)
         return self._sums(centred, left, self._codes(centred, left), weights)
 
     def columns(self, part: slice) -> ProductPass:
-        """Return the pass over some of the columns."""
+        """Return an object that computes the same sums for the columns `part` only."""
         return replace(
             self,
             vectors=self.vectors[:, part],
@@ -243,17 +244,28 @@ class ProductPass(ColumnLeaf):
         )
 
     def codes(self, rows: Any) -> Array:
-        """Return ⟨v, x − c⟩ for each row x and each vector v, as far as these columns go."""
+        """Return the inner product ⟨v, x − c⟩ of each row x and each vector v, with the centre c.
+
+        `rows` may have some of the columns only: then the sum is over these.
+        """
         return to_numpy(self._codes(*self._centred(rows)))
 
     def sums(self, rows: Any, codes: Any, weights: Any) -> ProductSums:
-        """Return the sums of some rows and columns, given ⟨v, x − c⟩ over all columns."""
+        """Return the `ProductSums` of some columns of a block of rows.
+
+        `codes` are the inner products ⟨v, x − c⟩, over all columns, of each row x and each of the
+        vectors v, with the centre c.
+        """
         centred, left = self._centred(rows)
         codes = codes if scipy.sparse.issparse(centred) else like(codes, centred)
         return self._sums(centred, left, codes, weights)
 
     def _centred(self, rows: Any) -> tuple[Any, Any]:
-        """Return the rows, as far as they are centred, and what is left to subtract."""
+        """Return the rows minus the centre, and the part of the centre that is not subtracted.
+
+        Dense rows are centred completely, and the second value is None. Sparse rows are centred in
+        the columns without zeros, so that they remain sparse.
+        """
         if not scipy.sparse.issparse(rows):
             rows = as_double(rows)
             return rows - like(self.center, rows), None
@@ -339,7 +351,7 @@ class BlocksCovariance:
         return np.reshape(found.with_covariance(vectors), rows.shape) / self._unit**2
 
     def in_units(self, unit: float) -> BlocksCovariance:
-        """Return the second moment of the data after these are divided by the number `unit`."""
+        """Return the second moment of the data divided by the number `unit`."""
         scaled = copy.copy(self)
         scaled._unit, scaled.trace = self._unit * unit, self.trace / unit**2
         return scaled
@@ -378,7 +390,10 @@ class BlocksSource:
         return self.covariance.mean
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the `k` leading eigenpairs of the second moment; None if all are asked for."""
+        """Return the `k` leading eigenpairs of the second moment; None if `k` is None.
+
+        None stands for all eigenpairs, which are not computed from blocks.
+        """
         if k is None:
             return None
         pairs = krylov_eigenpairs(self.covariance.apply, k, self.mean)

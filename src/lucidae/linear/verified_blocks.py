@@ -84,14 +84,18 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
 
 
 class _Totals(ColumnLeaf):
-    """Sums of w x, numbers of rows, and numbers of stored entries of each column."""
+    """Sums over rows x with weights w: Σ w, Σ w x, and numbers of rows and of stored entries."""
 
     def columns(self, part: slice) -> _Totals:  # noqa: ARG002
-        """Return the same sums of some columns."""
+        """Return the object itself: it computes the sums of any columns that it is given."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
-        """Return weight, Σ w x, the number of rows, and the stored entries per column."""
+        """Return four sums over rows x with weights w.
+
+        They are Σ w, Σ w x, the number of rows, and the number of stored entries of each column
+        (all entries if the rows are dense).
+        """
         n, m = rows.shape
         shares = np.ones(n) if weights is None else to_numpy(weights)
         if scipy.sparse.issparse(rows):
@@ -105,12 +109,12 @@ class _Totals(ColumnLeaf):
 
     @staticmethod
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the sums over the rows of both."""
+        """Return the sums over the rows of both `one` and `other`."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Return the sums of all columns."""
+        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
         weight, _, n, _ = parts[0]
         return (
             weight,
@@ -122,7 +126,10 @@ class _Totals(ColumnLeaf):
 
 @dataclass(frozen=True)
 class _Deviations(ColumnLeaf):
-    """Sums over the deviations d = x − μ of rows: Σ w d, Σ w d² per column, and Σ w ⟨v, d⟩ d.
+    """Sums over the deviations d = x − μ of rows x: Σ w, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d.
+
+    The rows have weights w, the centre μ (`center`) is close to their mean, and each row v of
+    `vectors` gives one sum of the last kind. Squares are those of the entries.
 
     A sparse block is S + M, where S has the deviations of the stored entries, and M has −μ at all
     other places: M = −1μᵀ + P diag(μ) with the pattern P of ones at the stored entries. In a column
@@ -134,13 +141,13 @@ class _Deviations(ColumnLeaf):
     vectors: Vector
 
     def columns(self, part: slice) -> _Deviations:
-        """Return the same sums of some columns."""
+        """Return an object that computes the same sums for the columns `part` only."""
         return replace(
             self, center=self.center[part], full=self.full[part], vectors=self.vectors[:, part]
         )
 
     def codes(self, rows: Any) -> Vector:
-        """Return ⟨v, d⟩ for each row and each vector."""
+        """Return ⟨v, d⟩ for the deviation d of each row from the centre, and for each vector v."""
         if not scipy.sparse.issparse(rows):
             block = as_double(rows)
             deviations = block - like(self.center, block)
@@ -150,7 +157,11 @@ class _Deviations(ColumnLeaf):
         return np.asarray(stored @ self.vectors.T + elsewhere)
 
     def sums(self, rows: Any, codes: Vector, weights: Any) -> tuple[Any, ...]:
-        """Return weight, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d over some rows and columns."""
+        """Return Σ w, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d.
+
+        The sums are over rows with weights w and deviations d from the centre; the last one is
+        computed for each vector v. `codes` are the inner products ⟨v, d⟩ over all columns.
+        """
         shares = np.ones(rows.shape[0]) if weights is None else to_numpy(weights)
         weight, codes = float(shares.sum()), shares[:, None] * codes
         if not scipy.sparse.issparse(rows):
@@ -169,7 +180,10 @@ class _Deviations(ColumnLeaf):
         return weight, rest, squares, np.asarray(stored.T @ codes - mu[:, None] * absent).T
 
     def _parts(self, rows: Any) -> tuple[Any, Any, Vector]:
-        """Return S, P and μ, with 0 for the columns without zeros."""
+        """Return the stored deviations S, the pattern P, and the centre μ of columns with zeros.
+
+        μ is replaced by 0 in the columns without zeros; see the class for the three symbols.
+        """
         stored = rows.tocsr().astype(np.float64, copy=True)
         stored.sum_duplicates()
         stored.data = stored.data - self.center[stored.indices]
@@ -179,10 +193,10 @@ class _Deviations(ColumnLeaf):
 
     @staticmethod
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the sums over the rows of both."""
+        """Return the sums over the rows of both `one` and `other`."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Return the sums of all columns."""
+        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
         return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))

@@ -37,7 +37,7 @@ class LossTerms:
 
     @classmethod
     def of(cls, encoder: Vector, atoms: Vector, data: Data) -> LossTerms:
-        """Return the terms for an encoder and the decoder's columns, both of shape (k, m)."""
+        """Return the terms of the loss for encoder and decoder columns (`atoms`), both (k, m)."""
         both = data.apply(np.concatenate([encoder, atoms]))
         return cls(both[: len(encoder)], both[len(encoder) :], encoder, atoms)
 

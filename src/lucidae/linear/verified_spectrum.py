@@ -106,18 +106,18 @@ class Data:
 
     @property
     def n_features(self) -> int:
-        """Number of features m."""
+        """Number m of features of the data."""
         return len(self.mean)
 
     @property
     def rounding(self) -> float:
-        """Variance that constant rows would seem to have, due to rounding errors of the mean."""
+        """Total variance that constant rows seem to have because of rounding errors of the mean."""
         size = FEWEST_ROUNDINGS * EPS * norm(self.mean)
         return size * size  # infinite for a huge mean, where ** would raise an error
 
     @property
     def varies(self) -> bool:
-        """Whether the total variance is more than the rounding errors of the mean explain."""
+        """Whether the total variance exceeds `rounding`, so that the rows are not constant."""
         return self.trace > self.rounding
 
     def apply(self, rows: Vector) -> Vector:
@@ -135,7 +135,7 @@ class Data:
         return replace(self, remembered=KnownProducts(self.product, self.n_features))
 
     def in_units(self, unit: float) -> Data:
-        """Return the second moment of the same rows after their division by `unit`."""
+        """Return the second moment of the same rows divided by the number `unit`."""
         matrix = None if self.matrix is None else self.matrix / unit**2
         known = self.remembered
         return replace(
@@ -165,10 +165,10 @@ class KnownProducts:
         self.basis, self.images = np.empty((0, n_features)), np.empty((0, n_features))
 
     def __call__(self, rows: Vector) -> Vector:
-        """Return the product of `rows` with Σ; Σ itself is used for new directions only.
+        """Return the product of `rows` with Σ; `product` is called for new directions only.
 
-        A row is no new direction if all but rounding errors of it, m·ε/2 of its length, lies in the
-        span of earlier rows.
+        A row has no new direction if it lies in the span of earlier rows, up to rounding errors of
+        m·ε/2 times its length, with the machine epsilon ε.
         """
         lengths = np.array([norm(row) for row in rows])
         if not np.all((lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)):
@@ -184,7 +184,10 @@ class KnownProducts:
         return np.asarray(images)
 
     def learn(self, rows: Vector, images: Vector) -> None:
-        """Remember products of `rows` that were computed elsewhere, before any others are known."""
+        """Store `images`, products of `rows` with the matrix Σ that were computed elsewhere.
+
+        This replaces all products that were stored before.
+        """
         lengths = np.array([norm(row) for row in rows])
         used = (lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)
         if not used.any():
@@ -195,7 +198,11 @@ class KnownProducts:
         self.images = (left[:, kept] / sizes[kept]).T @ (images[used] / lengths[used, None])
 
     def _new(self, units: Vector) -> Vector:
-        """Return which rows of unit length have new directions, as a mask."""
+        """Return a mask of the rows whose products do not follow from the stored products.
+
+        `units` are rows of unit length. The product of a row follows if the row lies in the span of
+        earlier rows, up to rounding errors.
+        """
         rest = units - (units @ self.basis.T) @ self.basis
         return np.asarray(np.sqrt(np.sum(rest * rest, axis=1)) > units.shape[1] * EPS / 2)
 
@@ -285,7 +292,11 @@ def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
 
 
 def _shifted_sums(X: Any, shares: Vector, shift: Vector) -> tuple[Vector, Vector]:
-    """Return Σ p (x − s) and Σ p (x − s)² for each column x of X, shifted by s, with weights p."""
+    """Return Σ p (x − s) and Σ p (x − s)² for each column of X.
+
+    The sums are over the entries x of the column, with the weights p of the rows (`shares`); s is
+    the entry of `shift` for this column.
+    """
     if scipy.sparse.issparse(X):
         moved = X.tocsr().astype(np.float64, copy=True)
         moved.sum_duplicates()
@@ -385,13 +396,13 @@ class Leading:
     unaligned: float = 0.0
 
     def gaps(self, k: int) -> Vector:
-        """Return the distance of each of the first k eigenvalues to the nearest other one."""
+        """Return the eigengaps of the first k eigenvalues: distances to the nearest other one."""
         return _gaps(np.append(self.values[:k], self.outside))
 
     def resolution(self) -> float:
         """Return the eigengap above which rounding errors do not hide a principal axis.
 
-        The eigengap is the distance of an eigenvalue to the nearest other one.
+        The eigengap of an eigenvalue is its distance to the nearest other eigenvalue.
         """
         return max(IDENTIFIABLE * self.error, _TINY)
 
@@ -403,7 +414,7 @@ class Leading:
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
     def times(self, factor: float) -> Leading:
-        """Return the same values and distances for the second moment multiplied by `factor`."""
+        """Return the eigenvalues and distances for the second moment multiplied by `factor`."""
         return replace(
             self,
             values=factor * self.values,
@@ -414,10 +425,9 @@ class Leading:
         )
 
     def determined(self, k: int) -> bool:
-        """Tell whether eigenvalue k exceeds the next one by more than rounding errors.
+        """Tell whether eigenvalue k exceeds eigenvalue k + 1 by more than `resolution()`.
 
-        They are those that `resolution` returns; otherwise the principal subspace is not
-        determined.
+        Otherwise rounding errors hide the principal subspace.
         """
         return bool(self.values[k - 1] - self.outside > self.resolution())
 

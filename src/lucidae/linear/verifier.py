@@ -251,7 +251,7 @@ def _figures(
 
 
 class _Problem(NamedTuple):
-    """A method, its weights, the data, and the leading eigenvalues of their second moment."""
+    """A method, its weights, the data, and the leading eigenvalues of the data's second moment."""
 
     method: Method
     weights: Any

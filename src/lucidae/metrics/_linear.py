@@ -304,6 +304,4 @@ def path_norm(U: Any, V: Any) -> Any:
 
 def _require_same_matrices(decoder: Any, U: Any) -> None:
     same = tuple(decoder.shape[-2:]) == tuple(U.shape[-2:])
-    require(
-        same, decoder, U, "a decoder (..., m, k) and U (..., m, k) with equal numbers of columns"
-    )
+    require(same, decoder, U, "a decoder and U of the same shape (..., m, k)")

@@ -88,7 +88,7 @@ CRITERIA: dict[str, Callable[[Array, Array, float], Array]] = {
 def exact_recovery(
     coef: Any, true_coef: Any, rtol: float = 1e-3, *, criterion: str = "frobenius"
 ) -> Any:
-    """Tell whether the coefficients equal the true ones up to a relative error.
+    """Tell whether the coefficients equal the true coefficients up to a relative error.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def exact_recovery(
     criterion : {"frobenius", "rows"}, default="frobenius"
         ``"frobenius"``: the Frobenius norm of the error of all coefficients is at most `rtol` times
         that of the true coefficients. ``"rows"``: the norm of the error of each feature's
-        coefficients is at most `rtol` times the norm of its true ones; for features whose true
-        coefficients are zero, at most `rtol` times the smallest norm of the others. The second
+        coefficients is at most `rtol` times the norm of its true coefficients; for features whose
+        true coefficients are zero, at most `rtol` times the smallest norm of the others. The second
         criterion also detects errors in features with small coefficients.
 
     Returns

@@ -113,7 +113,7 @@ class NestedDropout(nn.Module):
     def _truncate(self, codes: Tensor, lengths: Any) -> Tensor:
         # Latent i (from 0) belongs to a prefix of length b when i < b; the mask broadcasts one
         # length per sample over all other axes.
-        """Return the codes with all latents after the first `lengths` ones set to zero."""
+        """Return the codes with all latents after the first `lengths` latents set to zero."""
         shape = [1] * codes.ndim
         shape[self.axis] = self.dim
         positions = torch.arange(self.dim, device=codes.device).reshape(shape)

@@ -241,7 +241,7 @@ class RotationAugmented(torch.optim.Optimizer):
         return self.optimizer
 
     def _share(self) -> None:
-        """Use the parameter groups and state of the wrapped optimizer as those of this one.
+        """Use the parameter groups and state of the wrapped optimizer as those of this object.
 
         Learning-rate schedulers and gradient scalers then see the same objects.
         """
@@ -303,7 +303,7 @@ class RotationAugmented(torch.optim.Optimizer):
 def _rebuild(
     optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
 ) -> RotationAugmented:
-    """Return a new `RotationAugmented` for the parts of a copied or unpickled one."""
+    """Return a new `RotationAugmented` from the parts of a copied or unpickled object."""
     return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 

@@ -82,7 +82,7 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
 def support_differences(
     at: Evaluation, labels: Any, significance: float, support: Any
 ) -> tuple[int, int]:
-    """Return the number of columns that `support` contains or lacks wrongly, and of undecided ones.
+    """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
     A column is significant if its evidence, twice the log-likelihood that is lost without it,
     exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns

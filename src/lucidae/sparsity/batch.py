@@ -282,7 +282,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 
 
 def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
-    """Return the solutions in the library and dtype of y; raise an error if they leave its range.
+    """Return the solutions in the library and dtype of y; an error if they exceed its range.
 
     An error is also raised if coefficients with a large contribution are too small for the dtype.
     """
@@ -374,7 +374,7 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
 
 
 def _given_rule(settings: BatchSettings) -> str:
-    """Return the name of the update rule that was asked for; "mm" if the energy (loss) lacks it."""
+    """Return the name of the chosen update rule; "mm" if the energy (loss) has no such rule."""
     return settings.solver if settings.solver in settings.objective.rules else "mm"
 
 

@@ -107,12 +107,11 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
     names = ", ".join(changed)
     advice = (
         f"{names} {'was' if len(changed) == 1 else 'were'} changed after the fit, and the other "
-        "claims are about the fit: fit again, or certify what is there now on data as "
+        "claims are about the fit: fit again, or certify the changed attributes with "
         "certify(estimator, X, y)."
     )
-    failed = at_most(
-        "attributes", "the attributes are those of the fit", "", max(changed.values()), 0.0, advice
-    )
+    claim = "no fitted attribute was changed after the fit (largest relative change)"
+    failed = at_most("attributes", claim, "", max(changed.values()), 0.0, advice)
     return Certificate(found.title, (*found, failed), found.evidence)
 
 

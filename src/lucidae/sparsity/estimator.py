@@ -344,7 +344,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     @property
     def certificate_(self) -> Certificate:
-        """Certificate of the fit, which fails where fitted attributes were changed by a user."""
+        """Certificate of the fit; it has a failed claim if fitted attributes were changed since."""
         found = super().certificate_
         names = fitted_names(type(self))  # type: ignore[arg-type]
         assigned = {name: vars(self)[name] for name in names & vars(self).keys()}

@@ -1,10 +1,11 @@
 """Solvers that find the relevances at which an energy is minimal, in one table by name.
 
 The relevances are the prior variances of the coefficients, and an energy is a loss as a function of
-them; the full energy is that of the VAE with full posterior covariance. If it has a single minimum,
-all its solvers end there; if it has several, solvers may end at different ones. The table shows the
-energy per response above the lowest of all solvers (median, largest) for ten problems a line with
-d = 100 rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of 20 dB:
+them; the full energy is that of the VAE with full posterior covariance. If the full energy has a
+single minimum, all its solvers end there; otherwise solvers may end at different minima. The table
+shows the energy per response above the lowest of all solvers (median, largest) for ten problems a
+line with d = 100 rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of
+20 dB:
 
 =====  ==========  =======  =======  =========  =======  ==========
 n      r           auto     mm       em         mackay   coordinate
@@ -181,9 +182,9 @@ def is_small(problem: Problem) -> bool:
 
 
 def em_steps(problem: Problem) -> int:
-    """Return how many steps of expectation–maximisation "auto" takes for one or two responses.
+    """Return how many steps of expectation–maximisation ``solver="auto"`` makes.
 
-    The number is from 30 to 100.
+    It makes them if there are one or two responses. The number is from 30 to 100.
     """
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 

@@ -251,11 +251,10 @@ def evaluate(
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
     """Return the state of a problem at given relevances, with curvatures that are NaN.
 
-    This takes less time than `evaluate` and suffices for energies (losses) whose update and
-    distance to stationarity do not depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the
-    covariance Σ of a response. Two triangular systems are solved for the responses, instead of
-    inverting the Cholesky factor. The relevance of a column is the prior variance of its
-    coefficients.
+    The relevance of a column is the prior variance of its coefficients. This takes less time than
+    `evaluate` and suffices for energies (losses) whose update and distance to stationarity do not
+    depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the covariance Σ of a response. Two
+    triangular systems are solved for the responses, instead of inverting the Cholesky factor.
     """
     xp = namespace(problem.dictionary)
     lower, log_determinant = factorise(problem, relevance)

@@ -403,7 +403,7 @@ def improve(state: State, marginal: Marginal, tolerance: float) -> State:
 def _move_coordinates(
     state: State, index: np.ndarray[Any, Any], tolerance: float
 ) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return all relevances after coordinate moves on the working set, and its free columns.
+    """Return all relevances after coordinate moves on the working set, and the free columns.
 
     The relevance of a column is the prior variance of its coefficients; a coordinate move changes
     one relevance to its minimiser. `index` are the columns of the working set. A column is free if

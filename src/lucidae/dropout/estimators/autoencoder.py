@@ -306,7 +306,7 @@ class DropoutAutoencoder(
         return self
 
     def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
-        """Fit to rows whose second moment is not formed; the certificate is measured at once."""
+        """Fit to rows without their second moment; measure what the certificate needs at once."""
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
         optimum = leading_optimum(source, state.strength, state.width)

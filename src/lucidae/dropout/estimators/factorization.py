@@ -97,7 +97,7 @@ class FactorizationState(FittedState):
 
 
 def _returned(solution: ExactSolution, problem: LinearProblem, strength: float, ref: Array) -> Any:
-    """Return a solution with factors rounded to the dtype of `ref`, and the loss they have."""
+    """Return a solution with factors rounded to the dtype of `ref`, and their loss."""
     left, right = (
         like(representable(part, ref, name), problem.cross)
         for part, name in zip(solution.weights, ("left_", "right_"), strict=True)

@@ -109,7 +109,7 @@ class TrainedNetwork(NamedTuple):
 
 
 def exact_network(optimum: ExactSolution) -> TrainedNetwork:
-    """Return an optimum that was computed in closed form as a trained network of one step."""
+    """Return a closed-form optimum as a `TrainedNetwork` that converged after one step."""
     return TrainedNetwork(
         optimum.weights, optimum, 1, Status.CONVERGED, History(np.empty(0, dtype=int))
     )
@@ -124,7 +124,7 @@ class SgdSettings:
     learning_rate, schedule, batch_size, max_iter, tol, random_state, verbose
         As in `DropoutRegressor`.
     start : Weights or None
-        Weights from which the training starts, for the original inputs; None means random ones.
+        Weights from which the training starts, for the original inputs; None for random weights.
     """
 
     learning_rate: float | str
@@ -138,7 +138,7 @@ class SgdSettings:
 
     @classmethod
     def of(cls, estimator: Any) -> SgdSettings:
-        """Return the SGD settings of an estimator; an invalid one is an error."""
+        """Return the SGD settings of an estimator; an invalid setting is an error."""
         checked_rate(estimator.learning_rate)
         return cls(
             estimator.learning_rate,
@@ -560,7 +560,7 @@ def merges_moments(estimator: Any) -> bool:
 def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters and attributes of an estimator saved by lucidae 0.1.0.
 
-    That version had fewer parameters; the missing ones get their defaults.
+    That version had fewer parameters; the missing parameters get their defaults.
     """
     return {"verbose": False, "warm_start": False} | upgraded_estimator(fields)
 

@@ -645,7 +645,7 @@ def _checked_targets(y: Any, X: Array) -> Array:
     They must be finite and have one entry or row per row of X.
     """
     if y is None:
-        raise ValueError("y is None, but targets are needed: requires y to be passed.")
+        raise ValueError("y is None, but DropoutRegressor requires y: pass the targets as y.")
     y = as_float(real_array(y, "y"))
     y = y if scipy.sparse.issparse(X) else beside(y, X)
     xp = namespace(y)

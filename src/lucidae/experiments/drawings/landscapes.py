@@ -67,7 +67,9 @@ class RotatableSurface:
 
 
 def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
-    """Return a polar mesh of the part of a surface that is below the height `ceiling`.
+    """Return a mesh of the part of a surface below the height `ceiling`.
+
+    The mesh consists of rings and spokes around the origin.
 
     Parameters
     ----------
@@ -76,8 +78,9 @@ def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
     surface : array of shape (p, p)
         Heights on this grid.
     ceiling : float
-        Each spoke from the origin ends at the point outside its minimum at which the surface first
-        has this height, so that the rim is level.
+        Height of the rim. Each spoke goes outwards from the origin, past the lowest point of the
+        surface along it, and ends where the surface first reaches this height, or at the edge of
+        the grid.
 
     Returns
     -------

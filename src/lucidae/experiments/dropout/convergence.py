@@ -164,7 +164,7 @@ def _train(settings: Settings, device: str) -> dict[str, Any]:
 
 
 STRENGTHS = (0.1, 0.5, 1.0)
-VARIANCE = "variance of the importance scores divided by its largest value in training"
+VARIANCE = "variance of the importance scores relative to its largest value in training"
 
 
 STATEMENTS = {
@@ -199,7 +199,7 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
     for width in widths:
         for lam in STRENGTHS:
             run, words = f"{width}/{lam:g}", f"r = {width} hidden units, λ = {lam:g}"
-            excess = f"objective minus its optimal value, divided by the optimal value, {words}"
+            excess = f"relative excess of the objective over its optimal value, {words}"
             variance = f"{VARIANCE}, {words}"
             verdicts["optimum"].append(AtMost(f"excess/{run}", within, says=excess))
             verdicts["bound"].append(AtLeast(f"excess/{run}", -1e-9, at="everywhere", says=excess))
@@ -209,7 +209,7 @@ def expect(widths: tuple[int, ...], within: float) -> dict[str, Any]:
             Ordered(
                 tuple(f"relative variance/{width}/{lam:g}" for lam in STRENGTHS),
                 at="mean",
-                says=f"decrease of the {VARIANCE} from each λ to the next larger λ, "
+                says=f"decrease of the {VARIANCE}, from each λ to the next larger λ, "
                 f"r = {width} hidden units",
             )
         )

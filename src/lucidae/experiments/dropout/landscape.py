@@ -125,7 +125,7 @@ EXPECT = {
         AtMost(
             "radius range",
             1e-3,
-            says=f"largest minus smallest norm of the weights at the minima, {NO_DROPOUT}",
+            says=f"norm of the weights at the minima: largest minus smallest, {NO_DROPOUT}",
         ),
         AtLeast(
             "inequality without dropout",
@@ -138,7 +138,7 @@ EXPECT = {
             "gap",
             1e-6,
             at="everywhere",
-            says="largest loss at which a descent ends, minus the global minimum",
+            says="loss: largest value at which a descent ends minus the global minimum",
         ),
     ),
     "equalized": (

@@ -100,7 +100,7 @@ def measure(settings: Settings) -> Arrays:
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
     """Return the comparison that a condition number is at least its lower bound at every size."""
-    says = f"condition number of the Hessian divided by its lower bound, {words}"
+    says = f"ratio of the condition number of the Hessian to its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 
 
@@ -110,7 +110,9 @@ def expect(nonuniform: float, nested: float) -> dict[str, Any]:
     `nonuniform` and `nested` are the smallest ratios of the condition number at the largest number
     of latents to that at the smallest, for the non-uniform ℓ₂ penalty and for nested dropout.
     """
-    growth = "condition number at the largest number of latents divided by that at the smallest"
+    growth = (
+        "ratio of the condition number at the largest number of latents to that at the smallest"
+    )
     return {
         "bound": (
             exceeds_bound("nonuniform/best", "nonuniform/bound", "non-uniform ℓ₂"),

@@ -216,15 +216,15 @@ EXPECT = {
             "radial curvature",
             "angular curvature",
             50.0,
-            says="curvature of the loss at its minimum across the ring-shaped valley, divided by "
-            "that along the valley",
+            says="ratio of the curvature of the loss across the ring-shaped valley to its "
+            "curvature along the valley, at the minimum",
         ),
         AtMost(
             "ring",
             0.05,
             at="everywhere",
-            says="height of the loss above its minimum on the ring-shaped valley, divided by that "
-            "at the origin",
+            says="ratio of the height of the loss above its minimum in the ring-shaped valley to "
+            "its height at the origin",
         ),
     ),
     "stages": (

@@ -108,8 +108,8 @@ def expect(search: Mapping[tuple[str, str], Any], slack: float) -> tuple[AtMost,
         AtMost(
             f"excess/{method}/{optimizer}",
             slack,
-            says="distance of the decoder's columns to the principal axes at the learning rate in "
-            f"use, minus the smallest of the search, {label(method, optimizer)}",
+            says="distance of the decoder's columns to the principal axes: learning rate in use "
+            f"minus best learning rate of the search, {label(method, optimizer)}",
         )
         for method, optimizer in search
     )

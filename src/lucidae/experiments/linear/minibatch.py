@@ -58,8 +58,8 @@ def expect(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, An
             Ordered(
                 (f"alignment/nonuniform_l2/nesterov/{size}", rag),
                 margin=gap,
-                says=f"{axes}, {label('nonuniform_l2', 'nesterov')} minus rotation-augmented "
-                f"gradient (RAG), {batches}",
+                says=f"{axes}: non-uniform ℓ₂ penalty minus rotation-augmented gradient (RAG), "
+                f"both trained with Nesterov momentum on {batches}",
             )
         )
         verdicts["nested"].append(AtMost(nested, 0.2, says=f"{axes}, {name}, {batches}"))

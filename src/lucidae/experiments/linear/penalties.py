@@ -41,7 +41,9 @@ RATE = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Settings: three choices of penalties, their condition numbers, and training with each.
+    """Settings: three choices of the ℓ₂ penalties of the latents, and training with each.
+
+    For each choice the condition number of the Hessian at the optimum is computed.
 
     Parameters
     ----------
@@ -97,7 +99,7 @@ class Penalties:
         return [*chosen, Cell(search, shared, 2.0), *self.runs.cells()]
 
     def curves(self, results: Results) -> Curves:
-        """Return the penalties of each rule, their condition numbers, and the training curves."""
+        """Return penalties, condition number of the Hessian and training curves of each rule."""
         latents = np.arange(1, self.baseline.k + 1)
         curves: dict[str, Curve] = {}
         for name, cell in zip(RULES, results, strict=False):
@@ -226,7 +228,7 @@ def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) 
 AXES = "distance of the decoder's columns to the principal axes"
 SEARCHED = "penalty that the general-purpose optimizer finds"
 BEST = "of the penalties that minimise the condition number"
-SHARE = "divided by the k-th eigenvalue"
+EIGENVALUE = "to the k-th eigenvalue"
 
 STATEMENTS = {
     "slow": Statement(
@@ -258,7 +260,7 @@ def expect(gap: float) -> dict[str, Any]:
     """Return, for each statement of the experiment, the comparisons by which it is judged.
 
     `gap` is the smallest accepted difference of two distances to the principal axes at epoch
-    `LATE`: with equally spaced penalties, minus with those of Bao et al. 2020, eq. 16.
+    `LATE`: equally spaced penalties minus those of Bao et al. 2020, eq. 16.
     """
     return {
         "slow": (
@@ -266,8 +268,8 @@ def expect(gap: float) -> dict[str, Any]:
                 "slowdown",
                 0.05,
                 at="everywhere",
-                says=f"{AXES} at epoch {EARLY}, with the penalties of Bao et al. 2020, eq. 16 "
-                "minus with equally spaced penalties, for each learning rate",
+                says=f"increase of the {AXES} at epoch {EARLY} if the penalties of Bao et al. "
+                "2020, eq. 16, replace equally spaced ones, for each learning rate",
             ),
         ),
         "exact": (
@@ -275,26 +277,27 @@ def expect(gap: float) -> dict[str, Any]:
                 "eq16/search",
                 "eq16/paper",
                 1 - 1e-6,
-                says="bound of Bao et al. 2020, eq. 16 at the penalties that a general-purpose "
-                "optimizer finds, divided by the bound at the penalties that are used here",
+                says="ratio of the bound of Bao et al. 2020, eq. 16, at the penalties that a "
+                "general-purpose optimizer finds to the bound at the penalties that are used here",
             ),
-            AtMost("smallest/search", 1e-3, says=f"smallest {SEARCHED}, {SHARE}"),
-            AtLeast("largest/search", 1 - 1e-3, says=f"largest {SEARCHED}, {SHARE}"),
+            AtMost("smallest/search", 1e-3, says=f"ratio of the smallest {SEARCHED} {EIGENVALUE}"),
+            AtLeast(
+                "largest/search", 1 - 1e-3, says=f"ratio of the largest {SEARCHED} {EIGENVALUE}"
+            ),
         ),
         "later": (
             Ordered(
                 (f"alignment/spaced/{RATE:g}", f"alignment/paper/{RATE:g}"),
                 at=LATE,
                 margin=gap,
-                says=f"{AXES}, with equally spaced penalties minus with those of Bao et al. 2020, "
-                "eq. 16",
+                says=f"{AXES}: equally spaced penalties minus those of Bao et al. 2020, eq. 16",
             ),
         ),
         "singular": (
             AtMost(
                 "flatness/paper",
                 1e-9,
-                says="smallest eigenvalue of the Hessian divided by the largest, with the "
+                says="ratio of the smallest eigenvalue of the Hessian to the largest, with the "
                 "penalties of Bao et al. 2020, eq. 16",
             ),
         ),
@@ -303,11 +306,11 @@ def expect(gap: float) -> dict[str, Any]:
                 "condition/moved",
                 "condition/best",
                 1.0,
-                says="smallest condition number with scaled and shifted penalties of Bao et al. "
-                "2020, eq. 16, divided by the smallest condition number",
+                says="ratio of the smallest condition number with scaled and shifted penalties of "
+                "Bao et al. 2020, eq. 16, to the smallest with any penalties",
             ),
-            AtLeast("smallest/best", 1e-6, says=f"smallest {BEST}, {SHARE}"),
-            AtMost("largest/best", 1 - 1e-4, says=f"largest {BEST}, {SHARE}"),
+            AtLeast("smallest/best", 1e-6, says=f"ratio of the smallest {BEST} {EIGENVALUE}"),
+            AtMost("largest/best", 1 - 1e-4, says=f"ratio of the largest {BEST} {EIGENVALUE}"),
         ),
     }
 

@@ -24,7 +24,7 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import label
+from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.training import START, START_WORDS, STOCHASTIC, plan_of, run_of
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
 from lucidae.linear.simulation import epochs_to_alignment
@@ -174,14 +174,15 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
 
     RAG is the rotation-augmented gradient; `at` is the number of latents.
     """
-    name = label(*method.split("/"))
+    model, optimizer = method.split("/")
     return Outweighs(
         f"epochs at least/{method}",
         "epochs/rag/nesterov",
         factor,
         at=at,
-        says=f"epochs that {name} needs to the target distance (the limit, if it does not reach "
-        "it), divided by those that the rotation-augmented gradient (RAG) needs",
+        says="epochs to the target distance (the limit, if it is not reached): ratio of "
+        f"{NAMES[model]} with {optimizer.capitalize()} to rotation-augmented gradient (RAG) with "
+        "Nesterov",
     )
 
 
@@ -232,7 +233,7 @@ def expect(limit: int, size: int) -> dict[str, Any]:
             Ordered(
                 ("exponent/expected_nested_dropout/nesterov", "exponent/rag/nesterov"),
                 margin=0.2,
-                says="exponent of the number k of latents in a power law of epochs, expected "
+                says="exponent of the number k of latents in a power law of epochs: expected "
                 "nested dropout minus rotation-augmented gradient (RAG)",
             ),
         ),

@@ -50,7 +50,7 @@ class Recovery:
     active : tuple of int
         Numbers r of active rows.
     trials : int
-        Number of random problems for each r; every method solves the same ones.
+        Number of random problems for each r; every method solves the same problems.
     d, kappa, n, tau : int
         Rows and columns of the dictionary, number of responses, and rank of the code; as in
         `lucidae.datasets.make_sparse_regression`.
@@ -63,7 +63,7 @@ class Recovery:
         Whether the dictionary is a MEG lead field rather than Gaussian.
     criterion : {"rows", "support"}
         Criterion of success: every row within 1e-3 of the truth, or the r largest rows are the
-        true ones.
+        active rows.
     tol : float, default=1e-6
         Distance to stationarity at which a problem counts as solved; the support alone needs
         less accuracy.
@@ -136,7 +136,7 @@ class Recovery:
         dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
         success = {
             "rows": "every row within 0.1 % of the truth, the support exact",
-            "support": "the r largest rows are the true ones",
+            "support": "the r largest rows are the active rows",
         }
         return {
             "dictionary": f"{self.d} × {self.kappa}, {dictionary}",
@@ -174,7 +174,7 @@ def above(first: str, second: str, at: Where, margin: float) -> Ordered:
 
     `at` is a number r of active (nonzero) rows of the code, an interval of them, or ``"mean"``.
     """
-    words = f"{rate(first)} minus that of the {NAMES[second]}"
+    words = f"success rate at recovering r nonzero rows: {NAMES[first]} minus {NAMES[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
 
 

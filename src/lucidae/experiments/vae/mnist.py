@@ -108,30 +108,31 @@ EXPECT = {
             "mse/diagonal",
             "mse/full",
             1.0,
-            says="reconstruction error from posterior means, with diagonal divided by with full "
-            "covariance",
+            says="reconstruction error from posterior means: ratio of the diagonal-covariance VAE "
+            "to the full-covariance VAE",
         ),
         Outweighs(
             "sampled_mse/diagonal",
             "sampled_mse/full",
             1.0,
-            says="reconstruction error from samples of the posterior, with diagonal divided by "
-            "with full covariance",
+            says="reconstruction error from samples of the posterior: ratio of the "
+            "diagonal-covariance VAE to the full-covariance VAE",
         ),
     ),
     "latents": (
         Ordered(
             ("active_directions/diagonal", "active_directions/full"),
             margin=1.0,
-            says="number of active latent directions, diagonal minus full covariance",
+            says="number of active latent directions: diagonal-covariance VAE minus "
+            "full-covariance VAE",
         ),
     ),
     "evidence": (
         AtMost(
             "evidence",
             0.0,
-            says="negative evidence lower bound (−ELBO) in nats per image, full minus diagonal "
-            "covariance",
+            says="negative evidence lower bound (−ELBO) in nats per image: full-covariance VAE "
+            "minus diagonal-covariance VAE",
         ),
     ),
 }
