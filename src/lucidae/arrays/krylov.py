@@ -22,7 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays.helpers import Array, diagonal, largest, like, namespace, normal, to_numpy
+from lucidae.arrays.helpers import (
+    Array,
+    diagonal,
+    largest,
+    like,
+    namespace,
+    normal,
+    to_numpy,
+    zeros_like_shape,
+)
 
 Vector = np.ndarray[Any, Any]
 
@@ -60,13 +69,15 @@ class _Space:
 
     `basis` has orthonormal rows Q that span the space, and `restricted` is QΣQᵀ without the rows
     and columns of the newest block. `block` are the rows of Q that were added last and are to be
-    multiplied with Σ next, and `steps` is the number of products so far.
+    multiplied with Σ next, and `steps` is the number of products so far. The basis is a view of the
+    first rows of `storage`, which has room for more, so that it need not be copied when it grows.
     """
 
     basis: Array
     restricted: Vector
     block: Array
-    steps: int = 0
+    steps: int
+    storage: Array
 
 
 def krylov_eigenpairs(
@@ -134,7 +145,7 @@ def krylov_eigenpairs(
 
 def _start(rows: Array) -> _Space:
     block, _ = _orthonormal(rows, None)
-    return _Space(block, np.zeros((0, 0)), block)
+    return _Space(block, np.zeros((0, 0)), block, 0, block)
 
 
 def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, count: int) -> Array:
@@ -237,12 +248,17 @@ def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) ->
     eigenvectors of the matrix restricted to the space; their eigenvalues are `values`, and their
     coefficients in the basis are the columns of `turn`.
     """
-    xp, width = namespace(block), block.shape[0]
-    size, kept = space.basis.shape[0], k + max(2 * width, KEPT)
-    if size + width > 2 * kept + 4 * width:
-        basis = like(turn[:, :kept].T.copy(), space.basis) @ space.basis
-        return _Space(xp.concat([basis, block]), np.diag(values[:kept]), block, space.steps)
-    return _Space(xp.concat([space.basis, block]), space.restricted, block, space.steps)
+    (size, m), width = space.basis.shape, block.shape[0]
+    kept = k + max(2 * width, KEPT)
+    most, storage, restricted = 2 * kept + 4 * width, space.storage, space.restricted
+    if size + width > most:
+        storage[:kept, :] = like(turn[:, :kept].T.copy(), space.basis) @ space.basis
+        size, restricted = kept, np.diag(values[:kept])
+    if size + width > storage.shape[0]:
+        storage = zeros_like_shape((most, m), block)
+        storage[:size, :] = space.basis
+    storage[size : size + width, :] = block
+    return _Space(storage[: size + width, :], restricted, block, space.steps, storage)
 
 
 def _ritz(space: _Space, values: Vector, turn: Vector, k: int) -> tuple[Array, Array]:
