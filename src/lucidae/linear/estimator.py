@@ -110,7 +110,7 @@ class LinearAutoencoder(
         ties the layers for the methods ``"rag"``, ``"gha"`` and ``"brockett"`` and trains them
         separately for the others.
     init_scale : float, default=1e-2
-        Standard deviation of the random initial weights.
+        Standard deviation of the random initial weights, at most 1e10.
     max_iter : int, default=10000
         Largest number of steps of the gradient and stochastic solvers.
     tol : float, default=1e-6

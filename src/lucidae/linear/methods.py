@@ -44,6 +44,10 @@ from lucidae.validation import (
 
 Vector = np.ndarray[Any, Any]
 
+LARGEST_START = 1e10
+"""Largest standard deviation of the random initial weights: the losses are of the fourth degree in
+the weights, and their squares and products must not overflow."""
+
 SMALLEST_NORM = 1e-8
 """Smallest norm of the weights by which the stopping rule divides; a smaller norm is replaced by
 this number."""
@@ -395,7 +399,7 @@ class Options:
             _check_prior(prior),
             _check_batch(batch_size),
             tied,
-            check_number(init_scale, "init_scale", low=0.0, open_low=True),
+            check_number(init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True),
             check_seed(random_state),
         )
 
