@@ -83,18 +83,22 @@ def are_orthonormal(vectors: Array) -> bool:
     return bool(largest(gram - eye_like(gram.shape[0], gram)) <= allowed)
 
 
-def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
+def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
     """Return the `k` leading eigenvalues and eigenvectors of a NumPy matrix by LAPACK's ``syevr``.
 
     Only the `k` eigenvectors are computed. If the eigenvalues span more decades than the
     floating-point numbers have digits, the eigenvectors may not be orthogonal; the caller has to
-    test them.
+    test them. The result is None if the routine fails or returns fewer pairs, which happens if many
+    eigenvalues are equal.
     """
     last = matrix.shape[0] - 1
-    values, vectors = scipy.linalg.eigh(
-        matrix, subset_by_index=[last - k + 1, last], check_finite=False
-    )
-    return values[::-1], vectors[:, ::-1]
+    try:
+        values, vectors = scipy.linalg.eigh(
+            matrix, subset_by_index=[last - k + 1, last], check_finite=False
+        )
+    except np.linalg.LinAlgError:
+        return None
+    return (values[::-1], vectors[:, ::-1]) if len(values) == k else None
 
 
 def all_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:

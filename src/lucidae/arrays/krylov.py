@@ -80,6 +80,37 @@ class _Space:
     storage: Array
 
 
+@dataclass
+class _Search:
+    """The search for copies of eigenvectors that a Krylov space has missed.
+
+    After convergence, random rows are added to the space and `steps` more steps are made. If the
+    sum of the wanted eigenvalues grows meanwhile, the search begins again with twice as many rows.
+
+    `left` is the number of steps that are left, `begins` tells whether rows are to be added now,
+    and `rows` is their number.
+    """
+
+    steps: int
+    rows: int
+    left: int = -1
+    begins: bool = False
+    total: float = -math.inf
+
+    def update(self, converged: bool, total: float, k: int) -> None:
+        """Note whether k eigenpairs have converged after one more step, and their sum `total`."""
+        self.begins = False
+        if self.left < 0:
+            self.left = self.steps
+        if not converged or not self.steps:
+            self.left = self.steps
+        elif total > self.total + 1e-10 * abs(total):
+            self.rows = self.rows if math.isinf(self.total) else min(2 * self.rows, max(k, 1))
+            self.total, self.left, self.begins = total, self.steps, True
+        else:
+            self.left -= 1
+
+
 def krylov_eigenpairs(
     apply: Callable[[Array], Array],
     k: int,
@@ -117,8 +148,7 @@ def krylov_eigenpairs(
     """
     m, rng = int(reference.shape[0]), np.random.default_rng(0)
     width = min(k + EXTRA, widest, m)
-    unsearched = 0 if width >= k else FRESH_STEPS  # a block of k vectors contains k copies
-    fresh = unsearched
+    search = _Search(0 if width >= k else FRESH_STEPS, width)  # k vectors contain k copies
     space = _start(normal(rng, (width, m), reference))
     seen: list[tuple[int, float]] = []
     while True:
@@ -128,18 +158,18 @@ def krylov_eigenpairs(
         block, coupling = _orthonormal(outside, space.basis)
         size = space.basis.shape[0]
         excess = _excess(values, turn, coupling, k, last) if size >= k else math.inf
-        if excess <= 1.0 and (not fresh or size >= m):
+        search.update(excess <= 1.0, float(np.sum(values[:k])), k)
+        if excess <= 1.0 and (not search.left or size >= m):
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
             seen.append((space.steps, excess))
         hopeless = space.steps >= passes / 4 and space.steps + _steps_left(seen) > passes
         if hopeless or space.steps >= passes:
             return None
-        if (excess <= 1.0 and fresh == unsearched) or not block.shape[0]:
+        if search.begins or not block.shape[0]:
             # The space is invariant, or converged: new random vectors find what it may have missed.
             # They join the next block; without that block, the residuals would be underestimated.
-            block = _with_random_rows(block, space.basis, rng, width)
-        fresh = max(0, fresh - 1) if excess <= 1.0 else unsearched
+            block = _with_random_rows(block, space.basis, rng, search.rows)
         space = _grown(space, values, turn, block, k)
 
 
@@ -220,11 +250,12 @@ def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float)
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0
     rows = coupling.shape[0]
-    residuals = np.linalg.norm(turn[-rows:, :k].T @ coupling, axis=1)
+    # In units of the largest eigenvalue no square overflows or underflows.
+    residuals = np.linalg.norm(turn[-rows:, :k].T @ (coupling / values[0]), axis=1)
     tolerances = np.full(k, RESIDUAL)
     if k > 1:
         tolerances[-1] = last
-    return float(np.max(residuals / (tolerances * float(values[0]))))
+    return float(np.max(residuals / tolerances))
 
 
 def _steps_left(seen: list[tuple[int, float]]) -> float:

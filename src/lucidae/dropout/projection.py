@@ -16,6 +16,7 @@ restarted Lanczos iteration, or from a Gram matrix by LAPACK's driver "evr".
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.arrays import Array, to_numpy
 from lucidae.dropout.figures import EPSILON
@@ -43,6 +44,13 @@ LARGEST_GRAM = 8192
 
 OUTSIDE = 1e-12
 """Directions of unit vectors outside of a basis are left out if they are shorter than this."""
+
+LARGE_MEAN = 100.0
+"""Ratio of the squared mean to the total variance above which sparse rows are centred as dense
+rows, because the difference of their squares would lose digits."""
+
+LARGEST_COPY = 2**27
+"""Largest number of entries of sparse rows that are made dense: one gibibyte."""
 
 RESTARTS = 200
 """Largest number of restarts of the Lanczos iteration."""
@@ -123,8 +131,14 @@ def projected_rows(
         Whether the mean is subtracted from the rows.
     """
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
-    operator, variances, total = _rows(X, sample_weight, centered)
+    with np.errstate(over="ignore", invalid="ignore"):
+        operator, variances, total = _rows(X, sample_weight, centered)
     energy = float(variances.sum())
+    if not math.isfinite(energy):
+        raise ValueError(
+            "the squares of X overflow double precision: divide X by a constant before it is given "
+            "to certify, as before fit."
+        )
     unit = _unit(energy)  # nothing overflows in units in which the total variance is about one
     scaled = _Operator(
         operator.shape, lambda v: operator.times(v) / unit, lambda u: operator.back(u) / unit
@@ -167,7 +181,10 @@ def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operato
             return np.asarray(scaled.T @ u - np.multiply.outer(mean, root @ u))
 
         squares = np.asarray(scaled.multiply(scaled).sum(axis=0)).ravel()
-        return _Operator((n, m), times, back), np.clip(squares - mean**2, 0.0, None), total
+        variances = np.clip(squares - mean**2, 0.0, None)
+        if float(mean @ mean) <= LARGE_MEAN * float(variances.sum()) or n * m > LARGEST_COPY:
+            return _Operator((n, m), times, back), variances, total
+        X = X.toarray()  # the difference of the squares would lose digits
     dense = np.array(to_numpy(X), dtype=np.float64)
     if centered:
         for _ in range(2):  # the second mean is the rounding error of the first
@@ -203,7 +220,7 @@ def _eigenvectors(
         operator = LinearOperator(
             (size, size), matvec=lambda v: apply(np.asarray(v).reshape(-1)), dtype=np.float64
         )
-        start = np.random.default_rng(0).standard_normal(size)
+        start = _start(apply, size)
         try:
             values, vectors = eigsh(
                 operator,
@@ -215,7 +232,7 @@ def _eigenvectors(
                 maxiter=RESTARTS,
             )
             return values[::-1], vectors[:, ::-1]
-        except ArpackNoConvergence as error:
+        except ArpackError as error:  # no convergence, or a start that the matrix maps to zero
             if size > LARGEST_GRAM:
                 raise UnprojectedError(
                     f"the {count} leading singular values of the data were not found by "
@@ -223,10 +240,27 @@ def _eigenvectors(
                     "each other: the weights cannot be judged."
                 ) from error
     gram = apply(np.eye(size))
-    values, vectors = scipy.linalg.eigh(
-        (gram + gram.T) / 2, driver="evr", subset_by_index=[size - count, size - 1]
-    )
-    return values[::-1], vectors[:, ::-1]
+    gram = (gram + gram.T) / 2
+    try:
+        values, vectors = scipy.linalg.eigh(
+            gram, driver="evr", subset_by_index=[size - count, size - 1]
+        )
+    except np.linalg.LinAlgError:
+        values = np.empty(0)
+    if len(values) < count:  # as LAPACK's driver "evr" does for eigenvalues that are all equal
+        values, vectors = scipy.linalg.eigh(gram, driver="evd")
+    return values[::-1][:count], vectors[:, ::-1][:, :count]
+
+
+def _start(apply: Callable[[Matrix], Matrix], size: int) -> Matrix:
+    """Return a random start of the Lanczos iteration that is known only once the matrix is.
+
+    It is seeded by a hash of the product of the matrix with a random vector. From a start that is
+    known beforehand, a singular vector orthogonal to it could be hidden.
+    """
+    probe = np.ascontiguousarray(apply(np.random.default_rng(0).standard_normal(size)))
+    digest = hashlib.sha256(probe.tobytes()).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(size)
 
 
 def _basis(first: Matrix, others: list[Matrix]) -> Matrix:

@@ -106,7 +106,7 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
 _DEFINITIONS = "Bao et al. 2020, Definition"
-_KRYLOV = "Kuczyński & Woźniakowski 1992, failure probability 6e-9"
+_KRYLOV = "Boyd & Balakrishnan 1990, failure probability 1e-9"
 _NO_NOISE = (
     "The components explain all variance of the data, so none remains for the noise of the linear "
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "

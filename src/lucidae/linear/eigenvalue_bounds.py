@@ -50,7 +50,8 @@ FAILURE = 1e-9
 """Probability that one bound on the largest eigenvalue is wrong."""
 
 STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
-"""Numbers of Krylov steps after which a bound is computed: nine, each wrong with `FAILURE`."""
+"""Numbers of Krylov steps after which a bound is computed. All of these bounds are wrong only in
+the same event, that of a short ‖Ωv‖."""
 
 FEWEST_STEPS = 4
 """Number of Krylov steps that are made in any case, however many features there are."""
@@ -202,7 +203,7 @@ class Complement:
         if len(self.basis) < self.left:  # otherwise the space is the whole complement
             rest = self.images - inner @ self.basis
             bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
-        self.bound = min(self.bound, bound + self.rounding)
+        self.bound = min(self.bound, bound + 4 * self.rounding)
         self.slacks.append((self.steps, max(self.bound - self.found, self.rounding)))
 
     def _affordable(self) -> bool:

@@ -132,7 +132,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
     moment = to_moment + eigen_cost(m, k) if m <= EXACT_FEATURES else math.inf
     gram = to_gram + eigen_cost(n, k) + 2 * unit * stored * k if n <= EXACT_FEATURES else math.inf
     skinny = SKINNY_COST if entries is None else 1.0
-    return Costs(moment, gram, 4 * unit * skinny * stored * width, widest)
+    # Rows without a stored entry cost nothing, but divisors must be positive.
+    return Costs(moment, gram, max(4 * unit * skinny * stored * width, 1.0), widest)
 
 
 def eigen_cost(size: int, k: int) -> float:

@@ -23,6 +23,7 @@ from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
 from lucidae.linear.eigenvalue_bounds import STARTS, STEPS, Complement, orthonormal
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe, drawn_after
 from lucidae.moments import SecondMoment
+from lucidae.validation import check_rows
 
 __all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
 
@@ -247,8 +248,15 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
     shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights)
     weight = float(shares.sum())
     shares = shares / weight
-    mean, own = _mean_and_variances(X, shares)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, own = _mean_and_variances(X, shares)
     total = float(np.sum(own))
+    if not math.isfinite(total * weight):
+        check_rows(X)
+        raise ValueError(
+            "the squares of X overflow double precision: divide X by a constant before it is given "
+            "to certify, as before fit."
+        )
     codes = _codes(X, drawn_after(1, own, mean)[0])
     double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
     if double and float(mean @ mean) <= LARGE_MEAN * total:
@@ -276,12 +284,14 @@ def _codes(X: Any, direction: Vector) -> Vector:
 def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
     """Return mean and variance of each column of X; `shares` are the weights, of sum 1.
 
-    The columns are shifted by their mean over a few rows before they are squared. Where the shift
-    turns out to be far from the mean, for the standard deviation, a second pass is made.
+    The columns are shifted by the first row of positive weight before they are squared, so that a
+    constant column has no variance at all. Where the shift turns out to be far from the mean, for
+    the standard deviation, a second pass is made.
     """
     shift = np.zeros(X.shape[1])
     if not scipy.sparse.issparse(X):
-        shift = to_numpy(as_double(X[: min(SHIFT_ROWS, X.shape[0]), :])).mean(axis=0)
+        first = int(np.argmax(shares > 0.0))
+        shift = to_numpy(as_double(X[first : first + 1, :]))[0]
     for _ in range(3):
         rest, squares = _shifted_sums(X, shares, shift)
         mean, own = shift + rest, squares - rest**2
@@ -615,7 +625,8 @@ def _judged(
     # Davis–Kahan: ‖sin Θ‖_F ≤ ‖ΣQ − QΛ‖_F / gap, and the subspace distance is ‖sin Θ‖_F²/k; each
     # missing direction adds 1/k. An eigenvalue lies at most `drift` above its Ritz value
     # (Li & Li 2005).
-    missing = (k - rank) / k
+    # Directions in which the data do not vary cannot be missed.
+    missing = (k - rank) / k if rest.bound > 8 * rounding else 0.0
     turned = size / gap + basis_error if gap > 0 else math.inf
     high = min(1.0, missing + turned**2 / k)
     drift = (min(size, size**2 / gap) if gap > 0 else size) + rounding
