@@ -46,7 +46,7 @@ RESIDUAL = 1e-13
 """An eigenpair has converged when the norm of its residual is at most this number times the largest
 eigenvalue."""
 
-LAST_RESIDUAL = 1e-6
+LAST_RESIDUAL = 1e-3
 """Default tolerance of the residual of the last eigenpair, divided by the largest eigenvalue. It is
 larger than that of the others, because most callers use only the eigenvalue of the last pair, whose
 error is of the order of the squared residual."""
