@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import os
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -23,6 +24,23 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lucidae"))
+
+
+@pytest.fixture(autouse=True)
+def no_closed_scheduler() -> None:
+    """Forget the scheduler of a Dask client that is closed.
+
+    A client stores itself in Dask's settings, and restores what it found there when it is closed.
+    If two clients are not closed in the reverse order, or if one could not be opened, the settings
+    name a scheduler that is not there, and every later computation of this process fails.
+    """
+    distributed, dask = sys.modules.get("distributed"), sys.modules.get("dask")
+    if distributed is None or dask is None or dask.config.get("scheduler", None) is None:
+        return
+    try:
+        distributed.default_client()
+    except ValueError:
+        dask.config.config.pop("scheduler", None)
 
 
 @pytest.fixture(params=["numpy", "torch", "array_api_strict"])

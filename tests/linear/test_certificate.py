@@ -282,7 +282,7 @@ def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     for certificate in (fitted.certificate_, certify_estimator(fitted, X)):
         subspace, alignment = certificate["subspace"], certificate["alignment"]
         assert "bounds from residuals" in subspace.statement
-        assert "Woźniakowski" in subspace.reference
+        assert "Balakrishnan" in subspace.reference
         truth = subspace_distance(fitted.decoder_, axes)
         assert abs(subspace.value - truth) <= subspace.error + 1e-12
         truth = axis_alignment_distance(fitted.decoder_, axes)

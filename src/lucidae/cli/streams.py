@@ -54,14 +54,17 @@ def cluster(address: str | None) -> Iterator[None]:
         yield
         return
     try:
+        import dask
         from distributed import Client
     except ImportError:
         raise ValueError(
             'A Dask scheduler needs the package distributed: pip install "lucidae[dask]"'
         ) from None
+    before = dask.config.get("scheduler", None)
     try:
         client = Client(address, timeout=SECONDS)
     except (OSError, ValueError) as error:
+        dask.config.set(scheduler=before)  # the client has set it before it failed
         why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise ValueError(
             f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: {why}. Check "
