@@ -34,6 +34,10 @@ Triple = tuple[Array, Array, Array]
 FEW = 4
 """`leading_svd` may use the Gram matrix if fewer than 1/FEW of all singular values are needed."""
 
+SMALLEST_KRYLOV = 1024
+"""Largest smaller side of a matrix whose singular vectors are not computed by block Krylov
+iteration: decomposing the Gram matrix is faster."""
+
 SMALLEST_FAST = 400
 """`leading_svd` decomposes the whole matrix if its smaller dimension is below this number."""
 
@@ -276,7 +280,7 @@ def _krylov_directions(matrix: Array, count: int) -> Array | None:
     # The last eigenvector of the iteration is less accurate than the others, so it is left out.
     n, m = matrix.shape
     cost = costs(n, m, count + 1)
-    if cost.passes < FEWEST_PASSES:
+    if cost.passes < FEWEST_PASSES or min(n, m) <= SMALLEST_KRYLOV:
         return None
     found = krylov_eigenpairs(
         lambda rows: (rows @ matrix.mT) @ matrix, count + 1, matrix[0, :], passes=cost.passes
