@@ -23,6 +23,7 @@ class _BatchesMixin:
     fit: Any
     _keep: Any
     _unsolved: Any
+    _state_of_blocks: Any
 
     def _fit_blocks(
         self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
@@ -42,10 +43,6 @@ class _BatchesMixin:
         store_features(self, data)
         self._keep(self._state_of_blocks(data, start, settings.verbose))
         return self
-
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
-        """Return the fitted state for data whose second moment is read block by block."""
-        raise NotImplementedError
 
 
 class AutoencoderBatchesMixin(_BatchesMixin):
