@@ -489,8 +489,18 @@ class RowsSource:
         if cost.moment < cost.gram:
             return self._whole.spectrum(k)
         rows = (*self._products, self.weights, self.weight)
-        found = gram_eigenpairs(gram_matrix(*rows), *rows, k)
+        found = gram_eigenpairs(self.gram, *rows, k)
         return found or _padded(spectrum_of_rows(*rows), k)
+
+    @cached_property
+    def gram(self) -> Array:
+        """The Gram matrix of shape (n, n) of the centred and weighted rows."""
+        return gram_matrix(*self._products, self.weights, self.weight)
+
+    @property
+    def known_gram(self) -> Array | None:
+        """The Gram matrix of the rows if the solver has computed it, otherwise None."""
+        return self.__dict__.get("gram")
 
 
 def _check_squares(source: RowsSource) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, add_gram_, as_double, is_numpy, namespace
+from lucidae.arrays import Array, add_gram_, as_double, eye_like, is_numpy, namespace
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST
 from lucidae.linear.spectrum import Spectrum
@@ -196,7 +196,12 @@ def gram_eigenpairs(
         scaled = scaled * xp.sqrt(weights)[:, None]
     spread = xp.sum(scaled, axis=0)
     if scipy.sparse.issparse(X):
-        vectors = X.T.astype(np.float64) @ scaled - mean[:, None] * spread
+        rows = (X.T.astype(np.float64) @ scaled).T
     else:
-        vectors = as_double(X).mT @ scaled - mean[:, None] * spread
+        rows = scaled.mT @ as_double(X)
+    rows = rows - spread[:, None] * mean
+    # Rounding errors of up to ε λ₁/λ have turned the vectors; this first-order step to orthonormal
+    # ones leaves only their square.
+    excess = rows @ rows.mT - eye_like(k, rows)
+    vectors = (rows - (excess / 2) @ rows).mT
     return Spectrum(values, fix_signs(vectors), float(xp.linalg.trace(gram)))

@@ -271,7 +271,7 @@ class LinearState(FittedState):
             return data_of_passes(source.passes, np.concatenate(list(layers)))
         if source.moment is None:
             assert isinstance(source, RowsSource), "other sources have a moment"
-            return data_of(source.rows, source.weights)
+            return data_of(source.rows, source.weights, gram=source.known_gram)
         difference = None if self._probe is None else self._probe.difference(source.moment)
         return data_of(source.moment, difference=difference)
 

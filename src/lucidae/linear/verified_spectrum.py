@@ -12,7 +12,7 @@ from all others by at least `gap` is known up to the angle m·ε·σ₁²/gap (D
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import scipy.sparse
 from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
 from lucidae.linear.eigenvalue_bounds import STARTS, STEPS, Complement, orthonormal
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe, drawn_after
+from lucidae.linear.verified_gram import FEW_ROWS, FewRows, RowFigures, gram_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
@@ -49,6 +50,9 @@ Its entries are so close to the smallest float64 numbers that its direction has 
 TIED = 1e-9
 """Relative difference of eigenvalues up to which no further Krylov steps are made to decide which
 of them is the larger one."""
+
+UNDECIDED = 1e-9
+"""Error of a mean squared sine above which it is computed in another way, for few rows."""
 
 INDEPENDENT = 1e-3
 """Smallest singular value of unit rows, relative to the largest, of which products are remembered;
@@ -93,6 +97,8 @@ class Data:
         Numbers that depend on all entries of the data, with which random starts are seeded.
     remembered : callable, optional
         Function that returns the same as `product` and remembers its results, see `remembering`.
+    few_rows : FewRows, optional
+        The rows themselves with their Gram matrix, if there are at most `FEW_ROWS`.
     """
 
     mean: Vector
@@ -104,6 +110,7 @@ class Data:
     weight: float | None = None
     fingerprint: Vector | None = None
     remembered: Callable[[Vector], Vector] | None = None
+    few_rows: FewRows | None = None
 
     @property
     def n_features(self) -> int:
@@ -147,6 +154,7 @@ class Data:
             variances=self.variances / unit**2,
             matrix=matrix,
             remembered=None if known is None else lambda rows: known(rows) / unit**2,
+            few_rows=None if self.few_rows is None else self.few_rows.in_units(unit),
         )
 
 
@@ -171,16 +179,18 @@ class KnownProducts:
         A row has no new direction if it lies in the span of earlier rows, up to rounding errors of
         m·ε/2 times its length, with the machine epsilon ε.
         """
-        lengths = np.array([norm(row) for row in rows])
+        lengths = _lengths(rows)
         if not np.all((lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)):
             return self.product(rows)
         units = rows / lengths[:, None]
-        if np.any(new := self._new(units)):
+        inside, new = self._inside(units)
+        if np.any(new):
             fresh = orthonormal(units[new], (self.basis,))
             self.basis = np.concatenate([self.basis, fresh])
             self.images = np.concatenate([self.images, self.product(fresh)])
-        images = lengths[:, None] * ((units @ self.basis.T) @ self.images)
-        if np.any(new := self._new(units)):  # nearly equal rows, of which one direction was lost
+            inside, new = self._inside(units)
+        images = lengths[:, None] * (inside @ self.images)
+        if np.any(new):  # nearly equal rows, of which one direction was lost
             images[new] = self.product(rows[new])
         return np.asarray(images)
 
@@ -189,7 +199,7 @@ class KnownProducts:
 
         This replaces all products that were stored before.
         """
-        lengths = np.array([norm(row) for row in rows])
+        lengths = _lengths(rows)
         used = (lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)
         if not used.any():
             return
@@ -198,17 +208,21 @@ class KnownProducts:
         self.basis = right[kept]
         self.images = (left[:, kept] / sizes[kept]).T @ (images[used] / lengths[used, None])
 
-    def _new(self, units: Vector) -> Vector:
-        """Return a mask of the rows whose products do not follow from the stored products.
+    def _inside(self, units: Vector) -> tuple[Vector, Vector]:
+        """Return coefficients of rows in the stored basis, and a mask of the rows outside its span.
 
-        `units` are rows of unit length. The product of a row follows if the row lies in the span of
-        earlier rows, up to rounding errors.
+        `units` are rows of unit length. The product of a row follows from the stored products if it
+        lies in the span of earlier rows, up to rounding errors.
         """
-        rest = units - (units @ self.basis.T) @ self.basis
-        return np.asarray(np.sqrt(np.sum(rest * rest, axis=1)) > units.shape[1] * EPS / 2)
+        inside = units @ self.basis.T
+        rest = units - inside @ self.basis
+        size = np.sqrt(np.einsum("ij,ij->i", rest, rest))
+        return inside, np.asarray(size > units.shape[1] * EPS / 2)
 
 
-def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> Data:
+def data_of(
+    X: Any, weights: Any = None, difference: Estimate | None = None, gram: Any = None
+) -> Data:
     """Return the second moment of rows, or of a `SecondMoment`, in the form the verifier uses.
 
     Parameters
@@ -219,11 +233,14 @@ def data_of(X: Any, weights: Any = None, difference: Estimate | None = None) -> 
         Weight of each row; by default 1.
     difference : Estimate, optional
         Difference of a given `SecondMoment` to its rows, if it was measured before.
+    gram : array of shape (n, n), optional
+        The Gram matrix of the centred rows with weights of sum 1, if it was computed before. It is
+        used for at most `FEW_ROWS` rows, and tested with the rows.
     """
     if isinstance(X, SecondMoment):
         return _data_of_moment(X, difference)
     if X.shape[1] > DENSE_FEATURES:
-        return _data_of_rows(X, weights)
+        return _data_of_rows(X, weights, gram)
     moment = SecondMoment.of(X, weights)
     probe = Probe.of(X, weights, moment)
     return _data_of_moment(moment, None if probe is None else probe.difference(moment))
@@ -244,7 +261,7 @@ def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
     return Data(mean, trace, lambda rows: rows @ matrix, own, matrix, difference, moment.weight)
 
 
-def _data_of_rows(X: Any, weights: Any) -> Data:
+def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:
     shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights)
     weight = float(shares.sum())
     shares = shares / weight
@@ -257,16 +274,15 @@ def _data_of_rows(X: Any, weights: Any) -> Data:
             "the squares of X overflow double precision: divide X by a constant before it is given "
             "to certify, as before fit."
         )
-    codes = _codes(X, drawn_after(1, own, mean)[0])
     double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
-    if double and float(mean @ mean) <= LARGE_MEAN * total:
-        product = _uncentred(X, shares, mean)
-        return Data(mean, total, product, own, weight=weight, fingerprint=codes)
-
-    def centred(rows: Vector) -> Vector:
-        return sum((part for part in _centred_products(X, shares, mean, rows)), 0.0 * rows)
-
-    return Data(mean, total, centred, own, weight=weight, fingerprint=codes)
+    plain = double and float(mean @ mean) <= LARGE_MEAN * total
+    product = _uncentred(X, shares, mean) if plain else _centred(X, shares, mean)
+    if is_numpy(X) and X.shape[0] <= FEW_ROWS:
+        own_gram = gram_of(X, shares, mean) if gram is None else to_numpy(gram)
+        few = FewRows(X, shares, mean, total, own_gram, plain)
+        return Data(mean, total, product, own, weight=weight, few_rows=few)
+    codes = _codes(X, drawn_after(1, own, mean)[0])
+    return Data(mean, total, product, own, weight=weight, fingerprint=codes)
 
 
 def _codes(X: Any, direction: Vector) -> Vector:
@@ -348,19 +364,25 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
     return product
 
 
-def _centred_products(X: Any, shares: Vector, mean: Vector, rows: Vector) -> Iterator[Vector]:
-    """Yield Σ p ⟨v, x − μ⟩(x − μ) for each v in `rows`, over some rows x of X at a time.
+def _centred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
+    """Return a function that multiplies rows with the covariance of X, some rows of X at a time.
 
-    `shares` are the weights p, and `mean` is μ.
+    `shares` are the weights p, and `mean` is μ: the product of v is Σ p ⟨v, x − μ⟩(x − μ).
     """
     size = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // X.shape[1]))
-    for start in range(0, X.shape[0], size):
-        chosen = slice(start, min(start + size, X.shape[0]))
-        part = X[chosen, :]
-        block = part.toarray() if scipy.sparse.issparse(part) else part
-        block = as_double(block) - like(mean, as_double(block))
-        codes = block @ like(rows, block).mT
-        yield to_numpy((codes * like(shares[chosen], block)[:, None]).mT @ block)
+
+    def product(rows: Vector) -> Vector:
+        total = 0.0 * rows
+        for start in range(0, X.shape[0], size):
+            chosen = slice(start, min(start + size, X.shape[0]))
+            part = X[chosen, :]
+            block = as_double(part.toarray() if scipy.sparse.issparse(part) else part)
+            block = block - like(mean, block)
+            codes = block @ like(rows, block).mT
+            total += to_numpy((codes * like(shares[chosen], block)[:, None]).mT @ block)
+        return total
+
+    return product
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,13 +489,27 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
         return known if data.varies else replace(known, subspace=Estimate.between(0.0, distance))
     # In units of the trace no square overflows.
     unit = data.trace
-    return _bounded(data.in_units(math.sqrt(unit)), atoms).times(unit)
+    scaled = data.in_units(math.sqrt(unit))
+    if scaled.few_rows is None:
+        return _bounded(scaled, atoms).times(unit)
+    span, error = _column_space(atoms)
+    found = scaled.few_rows.measured(span.T)
+    if isinstance(data.remembered, KnownProducts):
+        data.remembered.learn(span.T, unit * found.images)
+    return _from_gram(scaled, atoms, span, error, found).times(unit)
 
 
 def norm(values: Vector) -> float:
     """Return the Frobenius norm of an array; no square overflows or underflows."""
     peak = float(np.max(np.abs(values), initial=0.0))
     return peak * float(np.linalg.norm(values / peak)) if 0.0 < peak < math.inf else peak
+
+
+def _lengths(rows: Vector) -> Vector:
+    """Return the Euclidean norm of each row; no square overflows or underflows."""
+    peaks = np.max(np.abs(rows), axis=1, initial=0.0)
+    units = rows / np.where((peaks > 0.0) & np.isfinite(peaks), peaks, 1.0)[:, None]
+    return np.asarray(peaks * np.sqrt(np.einsum("ij,ij->i", units, units)))
 
 
 def _dense(data: Data, atoms: Vector) -> Leading:
@@ -586,6 +622,44 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     return _judged(data, _latents(data, atoms), inside, size, rest, ritz, k, basis_error)
 
 
+def _from_gram(
+    data: Data, atoms: Vector, span: Vector, basis_error: float, found: RowFigures
+) -> Leading:
+    """Return bounds as `_bounded` does, from all eigenvalues of the Gram matrix of few rows.
+
+    `span` is an orthonormal basis of the decoder's span, `basis_error` is its error as an angle,
+    and `found` are the products of the basis with the second moment and the eigenvalues.
+    """
+    k = atoms.shape[0]
+    inner = found.images @ span
+    inside, turn = np.linalg.eigh((inner + inner.T) / 2)
+    inside, turn = inside[::-1], turn[:, ::-1]
+    residual = turn.T @ found.images - inside[:, None] * (span @ turn).T
+    size = float(np.linalg.norm(residual)) + data.n_features * EPS * data.trace
+    rest = _Outside(found.complement(float(inside[-1]), size), found.value(len(inside)))
+    values = np.array([found.value(i) for i in range(k + 1)])
+    latents = _latents(data, atoms)
+    bounds = _judged(data, latents, inside, size, rest, values[:k] - found.error, k, basis_error)
+    subspace = bounds.subspace
+    if len(inside) == k and subspace.error > UNDECIDED:
+        exact = found.distance(k)
+        subspace = exact if exact.error < subspace.error else subspace
+    return replace(
+        bounds,
+        values=values,
+        error=found.error,
+        subspace=subspace,
+        upper=values[:k] + found.error,
+    )
+
+
+class _Outside(NamedTuple):
+    """Upper bound and estimate of the largest eigenvalue outside of a decoder's span."""
+
+    bound: float
+    found: float
+
+
 class _Latents(NamedTuple):
     """Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖ of unit decoder columns w.
 
@@ -609,7 +683,7 @@ def _judged(
     latents: _Latents,
     inside: Vector,
     size: float,
-    rest: Complement,
+    rest: Complement | _Outside,
     ritz: Vector,
     k: int,
     basis_error: float,
