@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from numpy.testing import assert_allclose
 
 from lucidae import LinearAutoencoder
 from lucidae.linear import data, routes
 from lucidae.linear.data import SOLVERS, MomentSource, RowsSource, source_of
-from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix
+from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix, sparse_eigenpairs
 
 SHAPES = [(60, 200), (200, 60), (120, 120)]
 
@@ -113,3 +114,45 @@ def test_gradient_descent_works_beyond_the_largest_matrix(monkeypatch):
     assert isinstance(source_of(X, None, SOLVERS["gradient"], 2), RowsSource)
     monkeypatch.undo()
     assert isinstance(source_of(X, None, SOLVERS["gradient"], 2), MomentSource)
+
+
+@pytest.mark.parametrize("shape", [(300, 120), (120, 300)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_arpack_finds_the_leading_eigenpairs_of_sparse_rows(shape, weighted):
+    rng = np.random.default_rng(4)
+    X = scipy.sparse.random(*shape, 0.1, format="csr", random_state=4) * 3.0
+    X = X @ scipy.sparse.diags(1.0 + np.arange(shape[1]) / 20)
+    weights = rng.uniform(0.5, 2.0, shape[0]) if weighted else np.ones(shape[0])
+    dense, total = X.toarray(), weights.sum()
+    mean = weights @ dense / total
+    centred = (dense - mean) * np.sqrt(weights / total)[:, None]
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    found = sparse_eigenpairs(X.tocsr(), mean, weights, total, float(np.sum(centred**2)), 6)
+    assert_allclose(found.values, values[::-1][:6], rtol=1e-12)
+    assert_allclose(np.abs(np.sum(found.vectors * vectors[:, ::-1][:, :6], axis=0)), 1, rtol=1e-12)
+    assert_allclose(found.vectors.T @ found.vectors, np.eye(6), atol=1e-13)
+
+
+def test_eigenvalues_that_arpack_missed_are_noticed(monkeypatch):
+    X = scipy.sparse.random(200, 150, 0.1, format="csr", random_state=0)
+    true = routes.eigsh
+
+    def misses_the_second(operator, k, **options):
+        values, vectors = true(operator, k + 1, **options)
+        kept = [*range(k - 1), k]
+        return values[kept], vectors[:, kept]
+
+    mean = np.asarray(X.mean(axis=0)).ravel()
+    args = X, mean, np.ones(200), 200.0, 1.0, 4
+    assert sparse_eigenpairs(*args) is not None
+    monkeypatch.setattr(routes, "eigsh", misses_the_second)
+    assert sparse_eigenpairs(*args) is None
+
+
+def test_repeated_eigenvalues_of_sparse_rows_are_all_found():
+    # Twelve equal eigenvalues: rows ±e_j for twelve features, and small ones for the others.
+    axes = scipy.sparse.vstack([scipy.sparse.eye(2000, format="csr") * s for s in (1.0, -1.0)])
+    scale = scipy.sparse.diags(np.where(np.arange(2000) < 12, 3.0, 0.5))
+    model = LinearAutoencoder(12).fit((axes @ scale).tocsr())
+    assert_allclose(np.sum(model.components_[:, :12] ** 2), 12, rtol=1e-10)
+    assert model.certificate_["subspace"].holds

@@ -35,7 +35,7 @@ from lucidae.arrays.helpers import (
 
 Vector = np.ndarray[Any, Any]
 
-EXTRA = 6
+EXTRA = 2
 """Number of vectors in a block beyond the number of wanted eigenpairs; they make the last wanted
 eigenpairs converge faster."""
 

@@ -9,9 +9,10 @@ features. Their costs in floating-point operations are:
 * block Krylov iteration, which forms neither matrix: 4 n m b operations for each product with a
   block of b vectors.
 
-The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
-first if twelve products cost less than the cheaper of the other two algorithms. It is given up as
-soon as its convergence rate predicts that it will cost more than the cheaper algorithm.
+If the rows are sparse with few entries, ARPACK takes the place of block Krylov iteration. The
+number of products that the iteration needs depends on the eigenvalues. The iteration is tried first
+if twelve products cost less than the cheaper of the other two algorithms. It is given up as soon as
+its convergence rate predicts that it will cost more than the cheaper algorithm.
 
 The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 """
@@ -19,11 +20,13 @@ The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.arrays import Array, add_gram_, as_double, eye_like, is_numpy, namespace
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
@@ -60,6 +63,21 @@ the memory bandwidth, relative to one in a product of two matrices."""
 RESOLVED = 1e-8
 """Smallest ratio of an eigenvalue to the largest one for which the eigenvector of the second moment
 is computed from that of the Gram matrix."""
+
+ARPACK_ENTRIES = 30
+"""Largest number of stored entries of a sparse matrix, divided by the sum of its numbers of rows
+and columns, for which ARPACK is used. With more entries the products take most of the time, and
+those with a block of vectors are faster."""
+
+ARPACK_VECTORS = 30
+"""Smallest number of vectors that ARPACK stores; more make fewer restarts necessary."""
+
+SEARCHED = 8
+"""Number of Lanczos steps by which eigenvectors that ARPACK has missed are searched for."""
+
+MISSED = 1e-9
+"""An eigenvalue outside of the computed ones counts as missed if it exceeds the last of them by
+this part of the largest."""
 
 COLUMNS = 4096
 """Number of columns of X that are copied and centred at a time."""
@@ -187,8 +205,26 @@ def gram_eigenpairs(
     is None if one of the k eigenvalues is below `RESOLVED` times the largest, because such an
     eigenvector would be inaccurate.
     """
-    xp = namespace(gram)
     values, left = leading_eigenpairs(gram, k)
+    trace = float(namespace(gram).linalg.trace(gram))
+    return _from_left(values, left, X, mean, weights, total, trace)
+
+
+def _from_left(
+    values: Array,
+    left: Array,
+    X: Any,
+    mean: Array,
+    weights: Array | None,
+    total: float,
+    trace: float,
+) -> Spectrum | None:
+    """Return the eigenpairs of the second moment AᵀA from eigenpairs (`values`, `left`) of AAᵀ.
+
+    The arguments are those of `gram_eigenpairs`; `trace` is the total variance. The result is None
+    if an eigenvalue is below `RESOLVED` times the largest.
+    """
+    xp = namespace(values)
     if not bool(values[-1] > RESOLVED * values[0]):
         return None
     scaled = left / xp.sqrt(values * total)
@@ -202,6 +238,87 @@ def gram_eigenpairs(
     rows = rows - spread[:, None] * mean
     # Rounding errors of up to ε λ₁/λ have turned the vectors; this first-order step to orthonormal
     # ones leaves only their square.
-    excess = rows @ rows.mT - eye_like(k, rows)
+    excess = rows @ rows.mT - eye_like(rows.shape[0], rows)
     vectors = (rows - (excess / 2) @ rows).mT
-    return Spectrum(values, fix_signs(vectors), float(xp.linalg.trace(gram)))
+    return Spectrum(values, fix_signs(vectors), trace)
+
+
+def sparse_eigenpairs(
+    X: Any, mean: Array, weights: Array, total: float, trace: float, k: int
+) -> Spectrum | None:
+    """Return the `k` leading eigenpairs of the second moment of sparse rows X (n, m) by ARPACK.
+
+    ARPACK multiplies one vector at a time, which is as fast as a block of vectors if the matrix is
+    sparse, and orthogonalises less than block Krylov iteration. It iterates with AᵀA or AAᵀ for the
+    centred and weighted rows A, whichever is smaller.
+
+    Parameters
+    ----------
+    X : sparse matrix of shape (n, m)
+        The rows, not centred.
+    mean : array of shape (m,)
+        Their mean.
+    weights : array of shape (n,)
+        Their weights.
+    total : float
+        Sum of the weights.
+    trace : float
+        Total variance of the rows.
+    k : int
+        Number of eigenpairs, less than n and m.
+
+    Returns
+    -------
+    Spectrum or None
+        None if ARPACK did not converge, if it has missed a copy of a repeated eigenvalue, or if an
+        eigenvalue is too small for an accurate eigenvector.
+    """
+    (n, m), transposed, shares = X.shape, X.T, weights / total
+    roots = np.sqrt(shares)
+
+    def features(v: Array) -> Array:
+        codes = shares * (X @ v - mean @ v)
+        return transposed @ codes - mean * codes.sum()
+
+    def rows(u: Array) -> Array:
+        codes = roots * u
+        v = transposed @ codes - mean * codes.sum()
+        return roots * (X @ v - mean @ v)
+
+    size, apply = (m, features) if m <= n else (n, rows)
+    operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(size)
+    vectors_kept = min(size, max(2 * k + 1, ARPACK_VECTORS))
+    try:
+        values, vectors = eigsh(operator, k, which="LA", v0=start, ncv=vectors_kept, maxiter=200)
+    except ArpackError:
+        return None
+    values, vectors = values[::-1].copy(), vectors[:, ::-1].copy()
+    missed = _largest_outside(apply, vectors)
+    if not values[-1] > 0.0 or missed > values[-1] + MISSED * values[0]:
+        return None
+    if size == m:
+        return Spectrum(values, fix_signs(vectors), trace)
+    return _from_left(values, vectors, X, mean, weights, total, trace)
+
+
+def _largest_outside(apply: Callable[[Array], Array], vectors: Array) -> float:
+    """Return a lower bound on the largest eigenvalue of a symmetric matrix outside a subspace.
+
+    It is the largest eigenvalue after a few Lanczos steps from a random vector in the orthogonal
+    complement of the orthonormal columns `vectors`. `apply` multiplies a vector with the matrix.
+    """
+    size = vectors.shape[0]
+    basis = np.empty((0, size))
+    images = np.empty((0, size))
+    vector = np.random.default_rng(1).standard_normal(size)
+    for _ in range(min(SEARCHED, size - vectors.shape[1])):
+        for _ in range(2):  # twice is enough (Kahan, Parlett)
+            vector = vector - vectors @ (vectors.T @ vector) - basis.T @ (basis @ vector)
+        length = float(np.linalg.norm(vector))
+        if not length > 0.0:
+            break
+        basis = np.concatenate([basis, vector[None, :] / length])
+        vector = apply(basis[-1])
+        images = np.concatenate([images, vector[None, :]])
+    return float(np.linalg.eigvalsh(basis @ images.T)[-1]) if len(basis) else 0.0

@@ -357,7 +357,8 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
     sparse = scipy.sparse.issparse(X)
 
     def product(rows: Vector) -> Vector:
-        codes = shares[:, None] * (np.asarray(X @ np.ascontiguousarray(rows.T)) - mean @ rows.T)
+        codes = np.asarray(X @ np.ascontiguousarray(rows.T)) if sparse else (rows @ X.T).T
+        codes = shares[:, None] * (codes - mean @ rows.T)
         sums = (X.T @ codes).T if sparse else codes.T @ X
         return np.asarray(sums - np.outer(codes.sum(axis=0), mean))
 
