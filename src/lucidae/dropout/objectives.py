@@ -91,6 +91,9 @@ class LinearProblem:
         The part of `energy` outside of the coordinates in which the problem is given, if these
         contain the weights and the leading singular vectors only: weights with more hidden units
         would explain it.
+    largest_values : array, optional
+        Upper bounds on the leading singular values of the whole problem, as many as there are
+        hidden units, if those in these coordinates may not be the largest ones.
 
     Examples
     --------
@@ -107,6 +110,7 @@ class LinearProblem:
     outputs: Array | None = None
     n_rows: float | None = None
     rest: float = 0.0
+    largest_values: Array | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:

@@ -118,14 +118,15 @@ class Moments(NamedTuple):
     outputs: Matrix | None
     n_rows: float | None
     rest: float = 0.0
+    largest_values: Matrix | None = None
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
         """Return the second moments of a problem as NumPy arrays, from any library and device."""
-        arrays = (problem.inputs, problem.root, problem.outputs)
-        inputs, root, outputs = (None if part is None else host(part) for part in arrays)
-        energy, cross = float(problem.energy), host(problem.cross)
-        return cls(cross, inputs, energy, root, outputs, problem.n_rows, float(problem.rest))
+        arrays = (problem.inputs, problem.root, problem.outputs, problem.largest_values)
+        inputs, root, outputs, values = (None if part is None else host(part) for part in arrays)
+        energy, cross, rest = float(problem.energy), host(problem.cross), float(problem.rest)
+        return cls(cross, inputs, energy, root, outputs, problem.n_rows, rest, values)
 
     def in_units(self, units: DataUnits) -> Moments:
         """Return the second moments of the inputs x and outputs y divided by their units."""
@@ -138,6 +139,7 @@ class Moments(NamedTuple):
             root=None if self.root is None else self.root / columns,
             outputs=None if self.outputs is None else self.outputs / b / b,
             rest=self.rest / b / b,
+            largest_values=None if self.largest_values is None else self.largest_values / b,
         )
 
     @property
