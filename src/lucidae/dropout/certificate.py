@@ -22,7 +22,7 @@ from lucidae.certificate import (
 from lucidae.dropout.batches import data_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
-from lucidae.dropout.objectives import LinearProblem, Weights, check_hidden_units
+from lucidae.dropout.objectives import SINGLE, LinearProblem, Weights, check_hidden_units
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verifier import CERTIFIED, measure
 from lucidae.validation import check_flag, check_number, check_rows
@@ -46,9 +46,6 @@ point by about UNCERTAIN_CURVATURE · g."""
 UNEXPLAINED = 1e6
 """If E‖y‖² exceeds what least squares explains of it by this factor, the digits are lost in the
 outputs, which then have large means or consist of noise."""
-
-SINGLE = 1e-10
-"""A rounding unit above this value means that the weights are stored in single precision."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = (

@@ -45,6 +45,10 @@ FEW = 8
 LARGEST_GRAM = 8192
 """Largest Gram matrix that is decomposed if Lanczos iteration does not converge."""
 
+CONSTANT = 4 * EPSILON
+"""Rows count as equal if the square root of their total variance is at most this times the norm of
+their mean, which has rounding errors of this size."""
+
 OUTSIDE = 1e-12
 """Directions of unit vectors outside of a basis are left out if they are shorter than this."""
 
@@ -240,11 +244,16 @@ def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operato
             )
         X = X.toarray()  # the difference of the squares would lose digits
     dense = np.array(to_numpy(X), dtype=np.float64)
+    size = 0.0
     if centered:
-        for _ in range(2):  # the second mean is the rounding error of the first
-            dense -= share @ dense
+        mean = share @ dense
+        size = float(mean @ mean)
+        dense -= mean
+        dense -= share @ dense  # the rounding error of the mean
     dense *= root[:, None]
     variances = np.einsum("ij,ij->j", dense, dense)
+    if not float(variances.sum()) > CONSTANT**2 * size:  # equal rows, up to rounding errors
+        dense, variances = 0.0 * dense, 0.0 * variances
     operator = _Operator(
         (n, m),
         lambda v: dense @ v,

@@ -119,6 +119,7 @@ class Moments(NamedTuple):
     n_rows: float | None
     rest: float = 0.0
     largest_values: Matrix | None = None
+    resolution: float = 0.0
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
@@ -126,7 +127,8 @@ class Moments(NamedTuple):
         arrays = (problem.inputs, problem.root, problem.outputs, problem.largest_values)
         inputs, root, outputs, values = (None if part is None else host(part) for part in arrays)
         energy, cross, rest = float(problem.energy), host(problem.cross), float(problem.rest)
-        return cls(cross, inputs, energy, root, outputs, problem.n_rows, rest, values)
+        numbers = (problem.n_rows, rest, values, float(problem.resolution))
+        return cls(cross, inputs, energy, root, outputs, *numbers)
 
     def in_units(self, units: DataUnits) -> Moments:
         """Return the second moments of the inputs x and outputs y divided by their units."""
@@ -328,7 +330,7 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     deviations[deviations == 0] = 1.0
     standard = inputs / np.outer(deviations, deviations)
     factor, order, rank, _ = scipy.linalg.lapack.dpstrf(
-        standard, tol=RANGE_FACTOR * size * EPSILON, lower=0
+        standard, tol=max(RANGE_FACTOR * size * EPSILON, data.resolution**2), lower=0
     )
     # A zero matrix has rank 0; LAPACK then leaves the order unset.
     order = np.arange(size) if rank == 0 else order - 1
@@ -344,7 +346,9 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     noise = (size + len(matrix) + 10) * EPSILON
     wrong = noise * (lengths / (2 * pivots) + math.sqrt(data.energy) / np.sqrt(pivots))
     undecided = float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum())
-    lost = max(floor, 0.0) if dropped else 0.0
+    # Directions that single precision does not resolve are constant by definition.
+    single = data.resolution**2 > RANGE_FACTOR * size * EPSILON
+    lost = max(floor, 0.0) if dropped and not single else 0.0
     return Reduced(
         matrix,
         lower * deviations,
@@ -373,9 +377,8 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     constant = int((deviations == 0).sum())
     deviations[deviations == 0] = 1.0
     basis, triangle, pivots = _pivoted(inward / deviations)
-    rank = int(
-        (pivots > RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)).sum()
-    )
+    level = RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)
+    rank = int((pivots > max(level, data.resolution)).sum())
     basis, lower, pivots = basis[:, :rank], triangle[:rank], pivots[:rank]
     matrix = outward.T @ basis
     rest = outward - basis @ matrix.T
@@ -499,14 +502,15 @@ def _summed(
     left, right = weights
     xp = namespace(left)
     first, means = _centers(X, Y, sample_weight, weights, total, centered)
-    loss, spread, inputs, incoming = 0.0, 0.0, 0.0, 0.0 * left[0, :]
+    loss, spread, inputs, incoming = 0.0, 0.0, 0.0 * right[:, 0], 0.0 * left[0, :]
     for x, y, w in _row_blocks(X, Y, sample_weight, left):
         x, y, w = (x - first[0]) - means[0], (y - first[1]) - means[1], w / total
         hidden = x @ right
         loss += scalar(squared_norm(xp.sqrt(w) * (y - hidden @ left.mT)))
         incoming = incoming + xp.sum(w * hidden * hidden, axis=0)
-        spread, inputs = spread + scalar(xp.sum(w * y * y)), inputs + scalar(xp.sum(w * x * x))
-    return _with_error(loss, spread, inputs, host(incoming), host(left), host(right), strength)
+        spread, inputs = spread + scalar(xp.sum(w * y * y)), inputs + xp.sum(w * x * x, axis=0)
+    sizes = host(xp.sqrt(inputs))
+    return _with_error(loss, spread, sizes, host(incoming), host(left), host(right), strength)
 
 
 def _centers(
@@ -551,7 +555,7 @@ def _row_blocks(X: Any, Y: Any, sample_weight: Array | None, ref: Array) -> Any:
 def _with_error(
     loss: float,
     outputs: float,
-    inputs: float,
+    inputs: Matrix,
     incoming: Matrix,
     left: Matrix,
     right: Matrix,
@@ -559,16 +563,15 @@ def _with_error(
 ) -> tuple[float, float]:
     """Return the dropout loss and a bound on its rounding error, from sums over the rows.
 
-    `loss` is the mean squared error without dropout, `outputs` and `inputs` are the mean squared
-    norms E‖y‖² and E‖x‖² of outputs y and inputs x, and `incoming` are the mean squares of the
-    hidden units. The value of a hidden unit, vᵢᵀx with its incoming weights vᵢ and d₂ terms, is
-    wrong by at most d₂ · ε · ‖x‖‖vᵢ‖, with the rounding unit ε.
+    `loss` is the mean squared error without dropout, `outputs` is the mean squared norm E‖y‖² of
+    the outputs y, `inputs` are the root mean squares of the inputs xⱼ, and `incoming` are the mean
+    squares of the hidden units. The value of a hidden unit, Σⱼ vⱼᵢxⱼ with its incoming weights vⱼᵢ
+    and d₂ terms, is wrong by at most d₂ · ε · Σⱼ |vⱼᵢ||xⱼ|, with the rounding unit ε.
     """
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
     value = loss + strength * float(outgoing @ incoming)
-    top = float(np.abs(right).max(initial=0.0)) or 1.0  # squares of V itself may overflow
-    hidden = math.sqrt(inputs) * top * np.sqrt(((right / top) ** 2).sum(axis=0))
+    hidden = inputs @ np.abs(right)
     residual = math.sqrt(outputs) + float(np.sqrt(outgoing) @ hidden)
     error = 2 * math.sqrt(loss) * residual + noise * residual * residual
     error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))
