@@ -195,6 +195,11 @@ def _lost(figures: DropoutFigures) -> str:
         else ""
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
+    if figures.dropped and figures.precision > SINGLE:
+        remedy = (
+            " The inputs were rounded to float32, which gives them a spurious variance in these "
+            "directions: give the rows as float64."
+        )
     if figures.share(figures.energy) > UNEXPLAINED:
         remedy = " Subtract the means of inputs and outputs first, or use fit_intercept=True."
     return (

@@ -346,9 +346,7 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     noise = (size + len(matrix) + 10) * EPSILON
     wrong = noise * (lengths / (2 * pivots) + math.sqrt(data.energy) / np.sqrt(pivots))
     undecided = float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum())
-    # Directions that single precision does not resolve are constant by definition.
-    single = data.resolution**2 > RANGE_FACTOR * size * EPSILON
-    lost = max(floor, 0.0) if dropped and not single else 0.0
+    lost = max(floor, 0.0) if dropped else 0.0
     return Reduced(
         matrix,
         lower * deviations,
@@ -369,7 +367,9 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     factorised by QR with pivoting, with a triangular factor R. F has errors of relative size η of
     the order of the rounding unit, which turn column j of the basis by η/Rⱼⱼ: the condition number
     enters once, whereas in the moment it is squared. The rows themselves do not resolve the
-    directions that are dropped here, so that nothing is lost with them.
+    directions that are dropped here, so that nothing is lost with them. Directions that are dropped
+    because the rows were rounded to single precision (`Moments.resolution`) explain a known part of
+    the outputs, by which the minimum may be smaller.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -379,6 +379,8 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     basis, triangle, pivots = _pivoted(inward / deviations)
     level = RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)
     rank = int((pivots > max(level, data.resolution)).sum())
+    unresolved = basis[:, rank : int((pivots > level).sum())]
+    lost = float(((outward.T @ unresolved) ** 2).sum())
     basis, lower, pivots = basis[:, :rank], triangle[:rank], pivots[:rank]
     matrix = outward.T @ basis
     rest = outward - basis @ matrix.T
@@ -389,8 +391,8 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
         matrix,
         lower * deviations,
         float((rest**2).sum()),
-        float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()),
-        float(np.linalg.norm(wrong)),
+        float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()) + lost,
+        math.sqrt(float((wrong**2).sum()) + lost),
         noise / pivots,
         _condition(lower) ** 2,
         size - rank - constant,
