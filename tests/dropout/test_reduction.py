@@ -262,7 +262,7 @@ def test_the_loss_of_the_rows_is_that_of_their_moments(monkeypatch, centered, we
     given = scipy.sparse.csr_array(X) if sparse else X
     value, error = reduction.row_objective(given, Y, counts, weights, 0.7, centered)
     assert value == pytest.approx(float(DropoutObjective(problem, 0.7).value(weights)))
-    # The bound: a residual is wrong by η(‖y‖ + Σ‖uᵢ‖‖x‖‖vᵢ‖), a hidden unit by η‖x‖‖vᵢ‖.
+    # The bound: a hidden unit is wrong by ηhᵢ, hᵢ = Σⱼ|vⱼᵢ||xⱼ|, a residual by η(‖y‖ + Σ‖uᵢ‖hᵢ).
     shares = np.ones(len(X)) if counts is None else counts
     shares = shares / shares.sum()
     center = shares @ X if centered else 0.0, shares @ Y if centered else 0.0
@@ -270,7 +270,7 @@ def test_the_loss_of_the_rows_is_that_of_their_moments(monkeypatch, centered, we
     hidden = x @ weights.right
     loss = np.sum(shares @ (y - hidden @ weights.left.T) ** 2)
     lengths = np.linalg.norm(weights.left, axis=0)
-    reach = math.sqrt(np.sum(shares @ x**2)) * np.linalg.norm(weights.right, axis=0)
+    reach = np.sqrt(shares @ x**2) @ np.abs(weights.right)
     noise = (2 + 3 + 4 + 10) * EPS
     residual = math.sqrt(np.sum(shares @ y**2)) + lengths @ reach
     bound = 2 * math.sqrt(loss) * residual + noise * residual**2 + value
@@ -281,21 +281,22 @@ def test_the_loss_of_the_rows_is_that_of_their_moments(monkeypatch, centered, we
 def test_terms_of_second_order_in_the_bound_count_where_nothing_else_does():
     """Without residual and hidden values only the squares of the errors are left."""
     left, right = np.array([[2.0]]), np.array([[3.0]])
-    value, error = reduction._with_error(0.0, 0.0, 25.0, np.zeros(1), left, right, 0.5)
+    value, error = reduction._with_error(0.0, 0.0, np.array([5.0]), np.zeros(1), left, right, 0.5)
     noise = 13 * EPS
     # The hidden unit is wrong by 15η, the residual by 30η.
     assert value == 0.0
     assert error == pytest.approx(
         noise * (noise * 30.0**2 + 0.5 * noise * 4.0 * 15.0**2), rel=1e-9, abs=0
     )
-    nothing = reduction._with_error(0.0, 0.0, 1.0, np.zeros(1), left, 0 * right, 0.5)
+    nothing = reduction._with_error(0.0, 0.0, np.ones(1), np.zeros(1), left, 0 * right, 0.5)
     assert nothing == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("scale", [1e200, 1e-200])
 def test_the_bound_does_not_overflow_before_it_must(scale):
     left, right = np.array([[1.0]]), np.array([[scale]])
-    _, error = reduction._with_error(0.0, 0.0, scale**-1.5, np.zeros(1), left, right, 0.0)
+    sizes = np.array([scale**-0.75])
+    _, error = reduction._with_error(0.0, 0.0, sizes, np.zeros(1), left, right, 0.0)
     # The hidden unit is wrong by η · scale^(−3/4) · scale.
     assert error == pytest.approx((13 * EPS) ** 2 * scale**0.5, rel=1e-9, abs=0)
 

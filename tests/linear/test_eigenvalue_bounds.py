@@ -2,13 +2,24 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import orthogonal
-from lucidae.linear import eigenvalue_bounds
-from lucidae.linear.eigenvalue_bounds import Complement, eigenvalue_bound, start_share
+from lucidae import SecondMoment
+from lucidae.data.kinds import aligned_blocks
+from lucidae.linear import eigenvalue_bounds, verified_spectrum
+from lucidae.linear.eigenvalue_bounds import (
+    Complement,
+    digest_of,
+    drawn_after,
+    eigenvalue_bound,
+    start_share,
+)
+from lucidae.linear.verified_blocks import data_of_any
+from lucidae.linear.verified_spectrum import data_of
 
 SPECTRA = {
     "flat": lambda m: np.r_[1.0, np.full(m - 1, 0.9)],
@@ -142,3 +153,46 @@ def test_lower_bounds_are_ritz_values_of_the_whole_space():
     expected = np.linalg.eigvalsh(whole.T @ matrix @ whole)[::-1]
     assert_allclose(found, expected, atol=1e-12)
     assert np.all(found[:3] <= values[:3] + 1e-12)
+
+
+def last_digit_changed(X, row, column):
+    """Return rows of which one entry differs by its last bit."""
+    other = X.copy()
+    other[row, column] = np.nextafter(X[row, column], np.inf)
+    return other
+
+
+def test_the_random_starts_depend_on_every_bit_of_the_rows(monkeypatch):
+    """Neither the mean, the variances nor a projection need to change for other starts."""
+    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 10)
+    X = np.random.default_rng(0).standard_normal((50, 20)) * np.r_[1.0, np.full(19, 1e-9)]
+    seen = {data_of(X).fingerprint}
+    for row, column in ((0, 1), (3, 7), (49, 19)):
+        other = last_digit_changed(X, row, column)
+        seen.add(data_of(other).fingerprint)
+        assert data_of(np.asfortranarray(other)).fingerprint in seen
+        assert data_of(np.repeat(other, 2, axis=1)[:, ::2]).fingerprint in seen
+    seen.add(data_of(X, np.r_[1.5, np.ones(49)]).fingerprint)
+    seen.add(data_of(scipy.sparse.csr_array(X)).fingerprint)
+    seen.add(data_of(SecondMoment.of(X)).fingerprint)
+    seen.add(data_of_any(aligned_blocks(X, None, None, with_targets=False)).fingerprint)
+    assert len(seen) == 8
+    assert None not in seen
+
+
+def test_hashed_blocks_count_in_any_order():
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    blocks = [X[:20], X[20:30], X[30:]]
+    one = data_of_any(aligned_blocks(lambda: iter(blocks), None, None, with_targets=False))
+    two = data_of_any(aligned_blocks(lambda: iter(blocks[::-1]), None, None, with_targets=False))
+    blocks[1] = last_digit_changed(blocks[1], 3, 2)
+    three = data_of_any(aligned_blocks(lambda: iter(blocks), None, None, with_targets=False))
+    assert one.fingerprint == two.fingerprint != three.fingerprint
+
+
+def test_starts_follow_from_what_was_seen():
+    vector = np.arange(3.0)
+    assert_allclose(drawn_after((2, 5), b"a", vector), drawn_after((2, 5), b"a", vector))
+    assert not np.allclose(drawn_after((2, 5), b"a", vector), drawn_after((2, 5), b"b", vector))
+    assert digest_of(vector) != digest_of(vector.astype(np.float32))
+    assert digest_of(vector, vector) != digest_of(np.r_[vector, vector])

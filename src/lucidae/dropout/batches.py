@@ -117,7 +117,14 @@ def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | No
 
 
 def data_problem(
-    X: Any, Y: Any, fit_intercept: bool, sample_weight: Any, weights: Weights, *, tied: bool
+    X: Any,
+    Y: Any,
+    fit_intercept: bool,
+    sample_weight: Any,
+    weights: Weights,
+    strength: float,
+    *,
+    tied: bool,
 ) -> tuple[LinearProblem, Weights]:
     """Return the problem of predicting Y from X, or of reconstructing X if Y is None.
 
@@ -136,7 +143,7 @@ def data_problem(
     if not tied and has_many_features(X.shape, weights.left.shape[1]):
         check_features(X, weights.left)
         check_features(X, weights.right)
-        return projected_rows(X, frequencies, weights, centered=fit_intercept)[:2]
+        return projected_rows(X, frequencies, weights, strength, centered=fit_intercept)[:2]
     moment = SecondMoment.of(X, frequencies)
     return LinearProblem.autoencoder(moment, centered=fit_intercept), weights
 

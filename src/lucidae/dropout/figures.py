@@ -93,16 +93,18 @@ def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
         "precision": EPSILON,
         "sampling": "This certificate was saved before sampling noise was measured.",
         "evidence": {},
+        "missed": 0.0,
     } | fields
 
 
 @saved_as(
-    "lucidae.dropout.figures/4",
+    "lucidae.dropout.figures/5",
     formerly=(
         "lucidae.dropout.measurement:Measurement",
         "lucidae.dropout.figures/1",
         "lucidae.dropout.figures/2",
         "lucidae.dropout.figures/3",
+        "lucidae.dropout.figures/4",
     ),
     upgrade=_upgraded_figures,
 )
@@ -165,8 +167,8 @@ class DropoutFigures:
         The strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies; None if the
         layers are not tied or the optimum is not known.
     gap_error : float
-        Bound on the error of the gap, divided by ‖M‖², that is caused by rounding and by
-        ill-conditioned inputs.
+        Bound on the error of the gap, divided by ‖M‖², that is caused by rounding, by
+        ill-conditioned inputs, and by singular values of M that were not computed (`missed`).
     error : float
         Bound on the relative rounding error of the values that are computed from U, V' and M alone,
         without the optimum.
@@ -175,8 +177,8 @@ class DropoutFigures:
         optimal singular values are differences sᵢ − α of the singular values of M and the
         threshold α, which tend to zero.
     undecided : float
-        Bound on the error of the minimum that is caused by ill-conditioned inputs, divided by
-        ‖M‖².
+        Bound on the error of the minimum that is caused by ill-conditioned inputs and by
+        singular values that were not computed, divided by ‖M‖².
     condition : float
         Condition number of the second moment of the standardised inputs, on their range.
     dropped : int
@@ -201,6 +203,10 @@ class DropoutFigures:
         Rounding unit of the dtype of the weights.
     evidence : dict
         The numbers from which these values can be computed again, by name.
+    missed : float
+        Bound on how much smaller the minimum is if M has larger singular values than those that
+        were computed, divided by ‖M‖²; 0 if all were computed. The bound is wrong with a
+        probability of at most 10⁻⁹ (`lucidae.dropout.spectrum_bounds`).
     """
 
     strength: float
@@ -239,6 +245,7 @@ class DropoutFigures:
     sampling: str
     precision: float
     evidence: dict[str, Any]
+    missed: float
 
     @property
     def gap(self) -> float | None:

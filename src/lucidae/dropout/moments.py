@@ -39,11 +39,18 @@ from lucidae.arrays import (
     namespace,
     scalar,
     squared_norm,
+    squared_norms,
     svd_thin,
     to_numpy,
     where_set,
 )
-from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem, Weights
+from lucidae.dropout.objectives import (
+    SMALLEST_ENERGY,
+    LinearProblem,
+    Weights,
+    data_resolution,
+    varying,
+)
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
@@ -89,7 +96,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)
     moment = reduce(SecondMoment.merge, blocks)
-    _refuse_underflow(moment, X, Y)
+    _refuse_underflow(moment, X, Y, weights)
     return moment
 
 
@@ -109,7 +116,7 @@ def checked_columns(X: Any, Y: Any) -> Array:
     return Y
 
 
-def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
+def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array, weights: Array | None) -> None:
     """Raise an error if a column is not constant, but the squares of its entries underflow.
 
     `SecondMoment` itself tests only the sum over all columns, in which one column may be
@@ -121,6 +128,8 @@ def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array) -> None:
         inside = column < X.shape[1]
         values = X[:, [column]] if inside else Y[:, column - X.shape[1]]
         values = to_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
+        if weights is not None:  # rows of zero weight do not count, however large they are
+            values = values[to_numpy(weights) > 0]
         size = float(np.abs(values).max())
         if np.abs(np.float64(values) - mean[column]).max() > 1e-15 * size:
             name = f"column {column} of X" if inside else "y"
@@ -190,10 +199,35 @@ def row_problem(
     (3, 3)
     """
     problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
+    precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
+    problem = resolved(problem, moment, precision, centered=centered)
     variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
     if scalar(variances[0]) * CONDITION >= scalar(variances[-1]):
         return problem
     return replace(problem, root=row_root(X, as_columns(Y), weights, moment, centered=centered))
+
+
+def resolved(
+    problem: LinearProblem, moment: Any, precision: float, *, centered: bool
+) -> LinearProblem:
+    """Return a problem with the resolution of inputs that were rounded to a given precision.
+
+    `precision` is the rounding unit of the dtype of the inputs, and `moment` the second moment of
+    the rows [x | y], or their mean (`lucidae.dropout.wide.RowMean`).
+    """
+    xp, size = namespace(moment.mean), problem.cross.shape[1]
+    mean = moment.mean if centered else 0.0 * moment.mean
+    variances = squares_of_columns(problem)
+    found = data_resolution(precision, xp.sqrt(xp.clip(variances, 0.0, None)), mean[:size])
+    return replace(problem, resolution=found)
+
+
+def squares_of_columns(problem: LinearProblem) -> Array:
+    """Return the mean square of each input."""
+    if problem.inputs is not None:
+        return diagonal(problem.inputs)
+    assert problem.root is not None
+    return squared_norms(problem.root[:, : problem.cross.shape[1]], axis=-2)
 
 
 def row_root(
@@ -218,7 +252,7 @@ def row_root(
         rows = rows / moment.weight**0.5 if part is None else _weighted(rows, part / moment.weight)
         xp = namespace(rows)
         total = _triangle(rows if total is None else xp.concat([total, rows], axis=0))
-    return total
+    return total * varying(diagonal(moment.covariance), moment.mean) if centered else total
 
 
 def joined_rows(X: Any, Y: Array, rows: slice, ref: Array) -> Array:
@@ -304,7 +338,8 @@ class Whitened:
 def whiten(problem: LinearProblem) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
 
-    If the inputs do not vary in some direction, that direction is left out.
+    If the inputs do not vary in some direction, that direction is left out. A constant input has
+    the weight zero.
 
     Examples
     --------
@@ -320,12 +355,21 @@ def whiten(problem: LinearProblem) -> Whitened:
         return Whitened(problem.cross, None, None, 0.0)
     # L = QΛ^½ on the range of C = QΛQᵀ, so B = QΛ^-½ satisfies BᵀCB = I, LᵀB = I and
     # M = E[yxᵀ]B. Outside the range E[yxᵀ] is zero, so nothing is lost.
-    scales, directions = input_range(problem.inputs)
-    if _is_graded(problem.inputs):
+    if _is_graded(problem.inputs) or problem.resolution > 0:
         return _whiten_standardised(problem)
+    scales, directions = input_range(problem.inputs)
+    directions = _without_constants(directions, diagonal(problem.inputs))
     lift = directions / _nonzero(scales)
     matrix = problem.cross @ lift
     return Whitened(matrix, lift, directions * scales, _floor(problem, matrix))
+
+
+def _without_constants(directions: Array, variances: Array) -> Array:
+    """Return directions, as columns, with exact zeros for inputs whose variance is zero.
+
+    Rounding errors would give these inputs weights that depend on their units.
+    """
+    return directions * namespace(variances).astype(variances > 0, variances.dtype)[:, None]
 
 
 def _is_graded(inputs: Array) -> bool:
@@ -346,7 +390,9 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
     xp, inputs = namespace(problem.inputs), problem.inputs
     deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
     deviations = where_set(deviations, deviations == 0, 1.0)
-    scales, directions = input_range(inputs / (deviations[:, None] * deviations[None, :]))
+    standard = inputs / (deviations[:, None] * deviations[None, :])
+    scales, directions = input_range(standard, problem.resolution)
+    directions = _without_constants(directions, diagonal(inputs))
     lower = deviations[:, None] * directions * scales
     lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
     matrix = problem.cross @ lift
@@ -362,7 +408,8 @@ def _in_range(lift: Array, lower: Array) -> Array:
     """
     if lower.shape[0] == lower.shape[1]:
         return lift
-    basis, _ = namespace(lower).linalg.qr(lower)
+    xp = namespace(lower)
+    basis = _without_constants(xp.linalg.qr(lower)[0], xp.max(xp.abs(lower), axis=1))
     return basis @ (basis.mT @ lift)
 
 
@@ -384,13 +431,15 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
         matrix = outward.mT @ P
         rest = scalar(squared_norm(outward - P @ matrix.mT))
         return Whitened(matrix, directions / scales, directions * scales, rest)
-    deviations = xp.sqrt(xp.sum(inward * inward, axis=0))
+    squares = squares_of_columns(problem)
+    deviations = xp.sqrt(squares)
     deviations = where_set(deviations, deviations == 0, 1.0)
     P, scales, Wt = svd_thin(inward / deviations)
     level = RANGE_FACTOR * size * machine_epsilon(scales) * largest(scales[:1])
+    level = max(level, problem.resolution)
     count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
     scales = where_set(scales, scales <= level, 0.0)[:count]
-    P, directions = P[:, :count], Wt[:count, :].mT
+    P, directions = P[:, :count], _without_constants(Wt[:count, :].mT, squares)
     P = P * xp.astype(scales > 0, scales.dtype)
     matrix = outward.mT @ P
     lower = deviations[:, None] * directions * scales
@@ -421,17 +470,17 @@ def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
     return P, scales, rows.mT @ (P / scales)
 
 
-def input_range(inputs: Array) -> tuple[Array, Array]:
+def input_range(inputs: Array, resolution: float = 0.0) -> tuple[Array, Array]:
     """Return standard deviations of the inputs x along principal axes of their range, and the axes.
 
     The range is spanned by the directions in which x varies. The deviations are descending. The
     range of constant inputs is empty; it is represented by one axis of standard deviation zero, so
-    that all shapes stay positive.
+    that all shapes stay positive. Standard deviations of at most `resolution` count as zero.
     """
     xp = namespace(inputs)
     variances, directions = eigh_descending(inputs)
     level = RANGE_FACTOR * inputs.shape[0] * machine_epsilon(inputs) * largest(variances[:1])
-    positive = variances > level
+    positive = variances > max(level, resolution**2)
     count = max(int(xp.sum(xp.astype(positive, xp.int64))), 1)
     kept = where_set(variances, ~positive, 0.0)[:count]
     return xp.sqrt(kept), directions[:, :count]
@@ -446,7 +495,8 @@ def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Arra
     QΛ^½: its left singular vectors are the eigenvectors of C, its singular values the standard
     deviations, so that one eigendecomposition is enough.
     """
-    return principal_map(*input_range(inputs))
+    scales, directions = input_range(inputs)
+    return principal_map(scales, _without_constants(directions, diagonal(inputs)))
 
 
 def principal_map(scales: Array, directions: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:

@@ -27,6 +27,7 @@ from lucidae.arrays import (
     scalar,
     squared_norm,
     trace,
+    where_set,
 )
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
@@ -60,6 +61,12 @@ def check_hidden_units(left: Array, right: Array) -> None:
 SMALLEST_ENERGY = 1e-280
 """A sum of squares below this has lost digits to underflow."""
 
+CONSTANT = 4 * float(np.finfo(np.float64).eps)
+"""Ratio of standard deviation and mean up to which a column counts as constant."""
+
+SINGLE = 1e-10
+"""A rounding unit above this value means single precision."""
+
 WHITE = 1e-8
 """Inputs count as white if no entry of their second moment differs from the identity by more."""
 
@@ -91,6 +98,13 @@ class LinearProblem:
         The part of `energy` outside of the coordinates in which the problem is given, if these
         contain the weights and the leading singular vectors only: weights with more hidden units
         would explain it.
+    resolution : float, default=0.0
+        Standard deviation of the standardised inputs below which a direction counts as constant,
+        because the inputs were rounded to single precision (`data_resolution`). Directions that
+        double precision does not resolve count as constant in any case.
+    largest_values : array, optional
+        Upper bounds on the leading singular values of the whole problem, as many as there are
+        hidden units, if those in these coordinates may not be the largest ones.
 
     Examples
     --------
@@ -107,6 +121,8 @@ class LinearProblem:
     outputs: Array | None = None
     n_rows: float | None = None
     rest: float = 0.0
+    largest_values: Array | None = None
+    resolution: float = 0.0
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
@@ -210,8 +226,41 @@ def _checked_energy(matrix: Array) -> float:
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:
-    """Return the second moment about the mean if `centered`, otherwise about zero."""
-    return moment.covariance if centered else second_about(moment, 0.0)
+    """Return the second moment about the mean if `centered`, otherwise about zero.
+
+    Constant columns have no variance, not even that of rounding errors.
+    """
+    if not centered:
+        return second_about(moment, 0.0)
+    second = moment.covariance
+    varies = varying(diagonal(second), moment.mean)
+    return second * varies[:, None] * varies[None, :]
+
+
+def varying(variances: Array, mean: Array) -> Array:
+    """Return 1 for each column that varies and 0 for each that is constant.
+
+    A column is constant if its standard deviation is at most CONSTANT times its mean: the mean of
+    equal numbers has such an error, so that they seem to vary.
+    """
+    xp = namespace(variances)
+    return xp.astype(variances > (CONSTANT * mean) ** 2, variances.dtype)
+
+
+def data_resolution(precision: float, deviations: Array, mean: Array) -> float:
+    """Return the standard deviation that rounding gives to directions of constant inputs.
+
+    The inputs are standardised, and `precision` is the rounding unit ε of their dtype. An input of
+    mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so that no
+    direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is returned. The
+    result is 0 for double precision, whose rounding errors are those of the computation.
+    """
+    if precision <= SINGLE:
+        return 0.0
+    xp = namespace(deviations)
+    safe = where_set(deviations, deviations <= 0, 1.0)
+    sizes = xp.where(deviations > 0, 1.0 + (mean / safe) ** 2, 0.0 * safe)
+    return 2.0 * precision * math.sqrt(scalar(xp.sum(sizes)))
 
 
 def second_about(moment: SecondMoment, center: Any) -> Array:

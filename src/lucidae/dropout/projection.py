@@ -6,7 +6,9 @@ through UᵀCV, VᵀCV and tr C, and its gradient lies in the span of U, V, CU a
 minimum depends on tr C and on the leading singular values of A, as many as there are hidden units.
 So nothing changes if the problem is projected on an orthonormal basis W of these vectors and of the
 leading right singular vectors, except that the variance outside of W, tr C − ‖AW‖², becomes a
-constant (`LinearProblem.rest`). The same holds for a matrix M that is factorised: its rows are
+constant (`LinearProblem.rest`). Singular values that were not found would change the minimum: they
+are bounded (`lucidae.dropout.spectrum_bounds`), and the bounds are part of the problem
+(`LinearProblem.largest_values`). The same holds for a matrix M that is factorised: its rows are
 projected on V, MᵀU and the leading right singular vectors, its columns on U, MV and the leading
 left singular vectors.
 
@@ -16,7 +18,6 @@ restarted Lanczos iteration, or from a Gram matrix by LAPACK's driver "evr".
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from lucidae.arrays import Array, to_numpy
 from lucidae.dropout.figures import EPSILON
 from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.spectrum_bounds import Found, Gram, with_bounds
+from lucidae.linear.eigenvalue_bounds import digest_of, drawn_after
 
 Matrix = np.ndarray[Any, Any]
 
@@ -42,6 +45,10 @@ FEW = 8
 LARGEST_GRAM = 8192
 """Largest Gram matrix that is decomposed if Lanczos iteration does not converge."""
 
+CONSTANT = 4 * EPSILON
+"""Rows count as equal if the square root of their total variance is at most this times the norm of
+their mean, which has rounding errors of this size."""
+
 OUTSIDE = 1e-12
 """Directions of unit vectors outside of a basis are left out if they are shorter than this."""
 
@@ -54,6 +61,11 @@ LARGEST_COPY = 2**27
 
 RESTARTS = 200
 """Largest number of restarts of the Lanczos iteration."""
+
+
+ATTEMPTS = 3
+"""Largest number of Lanczos iterations that are made until none of the leading singular values is
+known to be missing."""
 
 
 class UnprojectedError(ValueError):
@@ -72,11 +84,38 @@ class Projection(NamedTuple):
 
 
 class _Operator(NamedTuple):
-    """A matrix A (n × m) by its products Av (`times`) and Aᵀu (`back`) with blocks of columns."""
+    """A matrix A (n × m) by its products Av (`times`) and Aᵀu (`back`) with blocks of columns.
+
+    `total` is the sum of squares of its entries, `digest` a hash of them, and `dense` is A itself
+    if it is stored as a dense array, otherwise None.
+    """
 
     shape: tuple[int, int]
     times: Callable[[Matrix], Matrix]
     back: Callable[[Matrix], Matrix]
+    total: float
+    digest: bytes
+    dense: Matrix | None = None
+
+    def gram(self, unit: float) -> Gram:
+        """Return the smaller Gram matrix of A divided by the number `unit`."""
+        n, m = self.shape
+        first, second = (self.times, self.back) if n > m else (self.back, self.times)
+        dense = self.dense
+
+        def apply(block: Matrix) -> Matrix:
+            return second(first(block) / unit) / unit
+
+        def whole() -> Matrix:
+            if dense is None:
+                found = apply(np.eye(min(n, m)))
+            else:
+                scaled = dense / unit
+                found = scaled.T @ scaled if n > m else scaled @ scaled.T
+            return np.asarray((found + found.T) / 2)
+
+        total = self.total / unit / unit
+        return Gram(min(n, m), max(n, m), apply, whole, total, self.digest)
 
 
 def is_large(shape: tuple[int, ...], width: int) -> bool:
@@ -93,29 +132,42 @@ def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
-def projected_matrix(matrix: Any, weights: Weights) -> Projection:
+def projected_matrix(matrix: Any, weights: Weights, strength: float) -> Projection:
     """Return the problem of factorising a matrix in a few coordinates.
 
     They are those of the leading singular vectors of the matrix, and of the weights (`weights`) and
-    their products with the matrix.
+    their products with the matrix. `strength` is the strength λ of dropout.
     """
     given = np.asarray(to_numpy(matrix), dtype=np.float64)
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
     energy = float((given**2).sum())
     unit = _unit(energy)
     scaled = given / unit
-    operator = _Operator(given.shape, lambda v: scaled @ v, lambda u: scaled.T @ u)
-    first, second = _leading(operator, left.shape[1] + 1)
+    operator = _Operator(
+        given.shape,
+        lambda v: scaled @ v,
+        lambda u: scaled.T @ u,
+        energy / unit / unit,
+        digest_of(given),
+        scaled,
+    )
+    first, second, found = _leading(operator, 1.0, strength, left.shape[1])
     rows = _basis(first, [left, scaled @ _unit_columns(right)])
     columns = _basis(second, [right, scaled.T @ _unit_columns(left)])
     inside = unit * (rows.T @ scaled @ columns)
     rest = _remainder(energy, float((inside**2).sum()))
-    problem = LinearProblem(inside, None, energy, rest=rest)
+    upper = None if found.upper is None else unit * found.upper
+    problem = LinearProblem(inside, None, energy, rest=rest, largest_values=upper)
     return Projection(problem, Weights(rows.T @ left, columns.T @ right))
 
 
 def projected_rows(
-    X: Any, sample_weight: Array | None, weights: Weights, *, centered: bool = True
+    X: Any,
+    sample_weight: Array | None,
+    weights: Weights,
+    strength: float,
+    *,
+    centered: bool = True,
 ) -> Projection:
     """Return the problem of an autoencoder in the coordinates that its weights need.
 
@@ -127,6 +179,8 @@ def projected_rows(
         Frequencies of the rows; None if all count once.
     weights : Weights
         Outgoing weights U and incoming weights V, both of shape (m, r).
+    strength : float
+        The strength λ of dropout.
     centered : bool, default=True
         Whether the mean is subtracted from the rows.
     """
@@ -140,11 +194,9 @@ def projected_rows(
             "to certify, as before fit."
         )
     unit = _unit(energy)  # nothing overflows in units in which the total variance is about one
-    scaled = _Operator(
-        operator.shape, lambda v: operator.times(v) / unit, lambda u: operator.back(u) / unit
-    )
-    _, leading = _leading(scaled, left.shape[1] + 1)
-    images = scaled.back(scaled.times(_unit_columns(np.concatenate([left, right], axis=1))))
+    _, leading, found = _leading(operator, unit, strength, left.shape[1])
+    sides = _unit_columns(np.concatenate([left, right], axis=1))
+    images = operator.back(operator.times(sides) / unit) / unit
     basis = _basis(leading, [left, right, images])
     triangle = scipy.linalg.qr(operator.times(basis), mode="r")[0][: basis.shape[1]]
     moment = triangle.T @ triangle
@@ -155,9 +207,10 @@ def projected_rows(
         np.concatenate([triangle, triangle], axis=1),
         n_rows=total - centered,
         rest=_remainder(energy, float((triangle**2).sum())),
+        largest_values=None if found.upper is None else unit * found.upper,
     )
-    found = Weights(basis.T @ left, basis.T @ right)
-    return Projection(problem, found, np.sqrt(np.clip(variances, 0.0, None)))
+    inside = Weights(basis.T @ left, basis.T @ right)
+    return Projection(problem, inside, np.sqrt(np.clip(variances, 0.0, None)))
 
 
 def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operator, Matrix, float]:
@@ -183,55 +236,65 @@ def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operato
         squares = np.asarray(scaled.multiply(scaled).sum(axis=0)).ravel()
         variances = np.clip(squares - mean**2, 0.0, None)
         if float(mean @ mean) <= LARGE_MEAN * float(variances.sum()) or n * m > LARGEST_COPY:
-            return _Operator((n, m), times, back), variances, total
+            digest = digest_of(scaled)
+            return (
+                _Operator((n, m), times, back, float(variances.sum()), digest),
+                variances,
+                total,
+            )
         X = X.toarray()  # the difference of the squares would lose digits
     dense = np.array(to_numpy(X), dtype=np.float64)
+    size = 0.0
     if centered:
-        for _ in range(2):  # the second mean is the rounding error of the first
-            dense -= share @ dense
+        mean = share @ dense
+        size = float(mean @ mean)
+        dense -= mean
+        dense -= share @ dense  # the rounding error of the mean
     dense *= root[:, None]
-    operator = _Operator((n, m), lambda v: dense @ v, lambda u: dense.T @ u)
-    return operator, np.einsum("ij,ij->j", dense, dense), total
+    variances = np.einsum("ij,ij->j", dense, dense)
+    if not float(variances.sum()) > CONSTANT**2 * size:  # equal rows, up to rounding errors
+        dense, variances = 0.0 * dense, 0.0 * variances
+    operator = _Operator(
+        (n, m),
+        lambda v: dense @ v,
+        lambda u: dense.T @ u,
+        float(variances.sum()),
+        digest_of(dense),
+        dense,
+    )
+    return operator, variances, total
 
 
-def _leading(operator: _Operator, count: int) -> tuple[Matrix, Matrix]:
-    """Return leading left and right singular vectors of a matrix A, as orthonormal columns.
+def _leading(
+    operator: _Operator, unit: float, strength: float, width: int
+) -> tuple[Matrix, Matrix, Found]:
+    """Return leading left and right singular vectors of a matrix A, and bounds on singular values.
 
-    They are eigenvectors of AAᵀ or AᵀA, whichever is smaller, and their images. Vectors of singular
-    values that are zero up to rounding errors are left out.
+    The vectors are orthonormal columns: eigenvectors of AAᵀ or AᵀA, whichever is smaller, and their
+    images. There is one more of them than hidden units (`width`). Vectors of singular values that
+    are zero up to rounding errors are left out. A is divided by `unit`.
     """
     n, m = operator.shape
-    tall = n > m
-    times, back = (operator.times, operator.back) if tall else (operator.back, operator.times)
-    values, vectors = _eigenvectors(lambda block: back(times(block)), min(n, m), count)
-    present = values > max(n, m) * EPSILON * max(float(values.max(initial=0.0)), 1e-300)
-    vectors = vectors[:, present]
-    images = scipy.linalg.qr(times(vectors), mode="economic")[0] if present.any() else None
-    other = np.zeros((max(n, m), 0)) if images is None else images
-    return (other, vectors) if tall else (vectors, other)
+    gram = operator.gram(unit)
+    found = _eigenvectors(gram, strength, width)
+    vectors = np.concatenate([found.vectors, found.missed], axis=1)
+    images = (operator.times if n > m else operator.back)(vectors)
+    basis = scipy.linalg.qr(images, mode="economic")[0] if vectors.size else images
+    return (basis, vectors, found) if n > m else (vectors, basis, found)
 
 
-def _eigenvectors(
-    apply: Callable[[Matrix], Matrix], size: int, count: int
-) -> tuple[Matrix, Matrix]:
-    """Return the `count` largest eigenvalues of a symmetric matrix, and their eigenvectors."""
-    count = min(count, size)
+def _eigenvectors(gram: Gram, strength: float, width: int) -> Found:
+    """Return leading eigenvectors of a Gram matrix, one more than hidden units (`width`).
+
+    They are computed by Lanczos iteration, which may miss some, if few are needed; `strength` is
+    the strength of dropout, which decides whether these matter.
+    """
+    size, count = gram.size, min(width + 1, gram.size)
+    if not gram.total > 0:
+        return Found(np.zeros((size, 0)), None, np.zeros((size, 0)))
     if size > SMALL and FEW * count <= size:
-        operator = LinearOperator(
-            (size, size), matvec=lambda v: apply(np.asarray(v).reshape(-1)), dtype=np.float64
-        )
-        start = _start(apply, size)
         try:
-            values, vectors = eigsh(
-                operator,
-                k=count,
-                which="LA",
-                v0=start,
-                ncv=min(size, max(2 * count + 1, count + 20)),
-                tol=1e-10,
-                maxiter=RESTARTS,
-            )
-            return values[::-1], vectors[:, ::-1]
+            return _by_lanczos(gram, count, strength, width)
         except ArpackError as error:  # no convergence, or a start that the matrix maps to zero
             if size > LARGEST_GRAM:
                 raise UnprojectedError(
@@ -239,28 +302,56 @@ def _eigenvectors(
                     f"{RESTARTS} restarts of the Lanczos iteration, because they are too close to "
                     "each other: the weights cannot be judged."
                 ) from error
-    gram = apply(np.eye(size))
-    gram = (gram + gram.T) / 2
+    whole = gram.dense()
     try:
         values, vectors = scipy.linalg.eigh(
-            gram, driver="evr", subset_by_index=[size - count, size - 1]
+            whole, driver="evr", subset_by_index=[size - count, size - 1]
         )
     except np.linalg.LinAlgError:
         values = np.empty(0)
     if len(values) < count:  # as LAPACK's driver "evr" does for eigenvalues that are all equal
-        values, vectors = scipy.linalg.eigh(gram, driver="evd")
-    return values[::-1][:count], vectors[:, ::-1][:, :count]
+        values, vectors = scipy.linalg.eigh(whole, driver="evd")
+        values, vectors = values[-count:], vectors[:, -count:]
+    return Found(_nonzero(gram, values, vectors)[1], None, np.zeros((size, 0)))
 
 
-def _start(apply: Callable[[Matrix], Matrix], size: int) -> Matrix:
-    """Return a random start of the Lanczos iteration that is known only once the matrix is.
+def _by_lanczos(gram: Gram, count: int, strength: float, width: int) -> Found:
+    """Return the `count` leading eigenvectors of a Gram matrix by Lanczos iteration, with bounds.
 
-    It is seeded by a hash of the product of the matrix with a random vector. From a start that is
-    known beforehand, a singular vector orthogonal to it could be hidden.
+    If the bounds show that eigenvectors were missed, such as those of equal eigenvalues, the
+    iteration starts again from a vector that contains them.
     """
-    probe = np.ascontiguousarray(apply(np.random.default_rng(0).standard_normal(size)))
-    digest = hashlib.sha256(probe.tobytes()).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(size)
+    size = gram.size
+    operator = LinearOperator(
+        (size, size), matvec=lambda v: gram.apply(np.asarray(v).reshape(-1)), dtype=np.float64
+    )
+    start = drawn_after((1, size), gram.digest)[0]
+    for _ in range(ATTEMPTS):
+        values, vectors = eigsh(
+            operator,
+            k=count,
+            which="LA",
+            v0=start,
+            ncv=min(size, max(2 * count + 1, count + 20)),
+            tol=1e-10,
+            maxiter=RESTARTS,
+        )
+        found = with_bounds(gram, *_nonzero(gram, values, vectors), strength, width)
+        if not found.missed.size:
+            break
+        start = found.missed.sum(axis=1) + start / np.linalg.norm(start)
+    return found
+
+
+def _nonzero(gram: Gram, values: Matrix, vectors: Matrix) -> tuple[Matrix, Matrix]:
+    """Return eigenvalues in descending order and their eigenvectors, without those that are zero.
+
+    An eigenvalue counts as zero if it is at most the rounding error of the largest one.
+    """
+    values, vectors = values[::-1], vectors[:, ::-1]
+    largest = max(float(values.max(initial=0.0)), 1e-300)
+    present = values > max(gram.size, gram.other) * EPSILON * largest
+    return values[present], vectors[:, present]
 
 
 def _basis(first: Matrix, others: list[Matrix]) -> Matrix:

@@ -118,14 +118,17 @@ class Moments(NamedTuple):
     outputs: Matrix | None
     n_rows: float | None
     rest: float = 0.0
+    largest_values: Matrix | None = None
+    resolution: float = 0.0
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
         """Return the second moments of a problem as NumPy arrays, from any library and device."""
-        arrays = (problem.inputs, problem.root, problem.outputs)
-        inputs, root, outputs = (None if part is None else host(part) for part in arrays)
-        energy, cross = float(problem.energy), host(problem.cross)
-        return cls(cross, inputs, energy, root, outputs, problem.n_rows, float(problem.rest))
+        arrays = (problem.inputs, problem.root, problem.outputs, problem.largest_values)
+        inputs, root, outputs, values = (None if part is None else host(part) for part in arrays)
+        energy, cross, rest = float(problem.energy), host(problem.cross), float(problem.rest)
+        numbers = (problem.n_rows, rest, values, float(problem.resolution))
+        return cls(cross, inputs, energy, root, outputs, *numbers)
 
     def in_units(self, units: DataUnits) -> Moments:
         """Return the second moments of the inputs x and outputs y divided by their units."""
@@ -138,6 +141,7 @@ class Moments(NamedTuple):
             root=None if self.root is None else self.root / columns,
             outputs=None if self.outputs is None else self.outputs / b / b,
             rest=self.rest / b / b,
+            largest_values=None if self.largest_values is None else self.largest_values / b,
         )
 
     @property
@@ -326,7 +330,7 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     deviations[deviations == 0] = 1.0
     standard = inputs / np.outer(deviations, deviations)
     factor, order, rank, _ = scipy.linalg.lapack.dpstrf(
-        standard, tol=RANGE_FACTOR * size * EPSILON, lower=0
+        standard, tol=max(RANGE_FACTOR * size * EPSILON, data.resolution**2), lower=0
     )
     # A zero matrix has rank 0; LAPACK then leaves the order unset.
     order = np.arange(size) if rank == 0 else order - 1
@@ -363,7 +367,9 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     factorised by QR with pivoting, with a triangular factor R. F has errors of relative size η of
     the order of the rounding unit, which turn column j of the basis by η/Rⱼⱼ: the condition number
     enters once, whereas in the moment it is squared. The rows themselves do not resolve the
-    directions that are dropped here, so that nothing is lost with them.
+    directions that are dropped here, so that nothing is lost with them. Directions that are dropped
+    because the rows were rounded to single precision (`Moments.resolution`) explain a known part of
+    the outputs, by which the minimum may be smaller.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -371,9 +377,10 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     constant = int((deviations == 0).sum())
     deviations[deviations == 0] = 1.0
     basis, triangle, pivots = _pivoted(inward / deviations)
-    rank = int(
-        (pivots > RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)).sum()
-    )
+    level = RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)
+    rank = int((pivots > max(level, data.resolution)).sum())
+    unresolved = basis[:, rank : int((pivots > level).sum())]
+    lost = float(((outward.T @ unresolved) ** 2).sum())
     basis, lower, pivots = basis[:, :rank], triangle[:rank], pivots[:rank]
     matrix = outward.T @ basis
     rest = outward - basis @ matrix.T
@@ -384,8 +391,8 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
         matrix,
         lower * deviations,
         float((rest**2).sum()),
-        float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()),
-        float(np.linalg.norm(wrong)),
+        float((2 * lengths * wrong + wrong**2 + noise * lengths**2).sum()) + lost,
+        math.sqrt(float((wrong**2).sum()) + lost),
         noise / pivots,
         _condition(lower) ** 2,
         size - rank - constant,
@@ -497,14 +504,15 @@ def _summed(
     left, right = weights
     xp = namespace(left)
     first, means = _centers(X, Y, sample_weight, weights, total, centered)
-    loss, spread, inputs, incoming = 0.0, 0.0, 0.0, 0.0 * left[0, :]
+    loss, spread, inputs, incoming = 0.0, 0.0, 0.0 * right[:, 0], 0.0 * left[0, :]
     for x, y, w in _row_blocks(X, Y, sample_weight, left):
         x, y, w = (x - first[0]) - means[0], (y - first[1]) - means[1], w / total
         hidden = x @ right
         loss += scalar(squared_norm(xp.sqrt(w) * (y - hidden @ left.mT)))
         incoming = incoming + xp.sum(w * hidden * hidden, axis=0)
-        spread, inputs = spread + scalar(xp.sum(w * y * y)), inputs + scalar(xp.sum(w * x * x))
-    return _with_error(loss, spread, inputs, host(incoming), host(left), host(right), strength)
+        spread, inputs = spread + scalar(xp.sum(w * y * y)), inputs + xp.sum(w * x * x, axis=0)
+    sizes = host(xp.sqrt(inputs))
+    return _with_error(loss, spread, sizes, host(incoming), host(left), host(right), strength)
 
 
 def _centers(
@@ -549,7 +557,7 @@ def _row_blocks(X: Any, Y: Any, sample_weight: Array | None, ref: Array) -> Any:
 def _with_error(
     loss: float,
     outputs: float,
-    inputs: float,
+    inputs: Matrix,
     incoming: Matrix,
     left: Matrix,
     right: Matrix,
@@ -557,16 +565,15 @@ def _with_error(
 ) -> tuple[float, float]:
     """Return the dropout loss and a bound on its rounding error, from sums over the rows.
 
-    `loss` is the mean squared error without dropout, `outputs` and `inputs` are the mean squared
-    norms E‖y‖² and E‖x‖² of outputs y and inputs x, and `incoming` are the mean squares of the
-    hidden units. The value of a hidden unit, vᵢᵀx with its incoming weights vᵢ and d₂ terms, is
-    wrong by at most d₂ · ε · ‖x‖‖vᵢ‖, with the rounding unit ε.
+    `loss` is the mean squared error without dropout, `outputs` is the mean squared norm E‖y‖² of
+    the outputs y, `inputs` are the root mean squares of the inputs xⱼ, and `incoming` are the mean
+    squares of the hidden units. The value of a hidden unit, Σⱼ vⱼᵢxⱼ with its incoming weights vⱼᵢ
+    and d₂ terms, is wrong by at most d₂ · ε · Σⱼ |vⱼᵢ||xⱼ|, with the rounding unit ε.
     """
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
     value = loss + strength * float(outgoing @ incoming)
-    top = float(np.abs(right).max(initial=0.0)) or 1.0  # squares of V itself may overflow
-    hidden = math.sqrt(inputs) * top * np.sqrt(((right / top) ** 2).sum(axis=0))
+    hidden = inputs @ np.abs(right)
     residual = math.sqrt(outputs) + float(np.sqrt(outgoing) @ hidden)
     error = 2 * math.sqrt(loss) * residual + noise * residual * residual
     error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))

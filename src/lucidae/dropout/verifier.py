@@ -40,6 +40,7 @@ from lucidae.dropout.reduction import (
     reduce_inputs,
     relative_distance,
 )
+from lucidae.dropout.spectrum_bounds import possible_saving, smallest_loss, threshold
 
 Matrix = np.ndarray[Any, Any]
 
@@ -88,13 +89,14 @@ def measure(
     """
     matrix = problem.inputs is None and problem.root is None and not tied
     if matrix and is_large(problem.cross.shape, weights.left.shape[1]):
-        found = projected_matrix(problem.cross, weights)
+        found = projected_matrix(problem.cross, weights, strength)
         problem, weights = found.problem, found.weights
     case = _case(problem, weights, strength, tied)
     level = math.sqrt(tolerance)
     value, value_error, scores = _value(case.data, case.left, case.right, strength)
     excess, excess_error = _excess(case)
-    undecided = case.reduced.undecided / case.explainable
+    missed = _missed(case)
+    undecided = case.reduced.undecided / case.explainable + missed
     gap_error = excess_error / case.explainable + undecided
     stationarity, slope = _stationarity(case)
     # The answer is no if rounding errors leave it open.
@@ -134,6 +136,7 @@ def measure(
         sampling=separation.sentence,
         precision=EPSILON if reported is None else reported.precision,
         evidence=_evidence(value, scores, case),
+        missed=missed,
         **_against_optimum(case, tolerance, negligible, rank),
     )
 
@@ -331,38 +334,33 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
         order = np.argsort(-values, kind="stable")
         values, vectors, towards = values[order], vectors[:, order], towards[:, order]
     leading, rest = values[:width], values[width:]
-    threshold = _threshold(leading, strength, width)
-    rank = int((leading > threshold).sum())
-    share = 1.0 - threshold / leading[:rank]
+    level = threshold(leading, strength, width)
+    rank = int((leading > level).sum())
+    share = 1.0 - level / leading[:rank]
     if tied:
-        product = (vectors[:, :rank] * (leading[:rank] - threshold)) @ vectors[:, :rank].T
+        product = (vectors[:, :rank] * (leading[:rank] - level)) @ vectors[:, :rank].T
     elif wide:
         product = (vectors[:, :rank] * share) @ towards[:, :rank].T
     else:
         product = (towards[:, :rank] * share) @ vectors[:, :rank].T
     tail = float((rest**2).sum()) + reduced.rest
     missed = float((reduced.matrix**2).sum() - (values**2).sum()) if tied else 0.0
-    reducible = float((np.minimum(leading, threshold) ** 2).sum()) + tail + missed
-    if strength > 0:
-        reducible += width * threshold**2 / strength
+    reducible = smallest_loss(leading, tail + missed, strength, width)
     value = reducible + reduced.floor
-    return Optimum(value, reducible, threshold, rank, values[: width + 1], tail, product, values)
+    return Optimum(value, reducible, level, rank, values[: width + 1], tail, product, values)
 
 
-def _threshold(leading: Matrix, strength: float, width: int) -> float:
-    """Return the amount α by which dropout reduces the r largest singular values, by bisection.
+def _missed(case: Case) -> float:
+    """Return by how much singular values that were not computed may reduce the minimum.
 
-    α solves α = (λ/r) Σ (sᵢ − α)₊ for the r largest singular values sᵢ (`leading`) and the strength
-    λ of dropout; the right side decreases in α.
+    It is relative to the part of E‖y‖² that least squares explains, for outputs y.
     """
-    low, high = 0.0, float(leading.max(initial=0.0))
-    for _ in range(200):
-        middle = (low + high) / 2
-        if strength / width * float(np.clip(leading - middle, 0.0, None).sum()) > middle:
-            low = middle
-        else:
-            high = middle
-    return low if strength > 0 else 0.0
+    upper, found = case.data.largest_values, case.bound
+    if upper is None:
+        return 0.0
+    leading = found.singular_values[: case.width]
+    saving = possible_saving(leading, found.tail, upper, case.strength, case.width)
+    return saving / case.explainable
 
 
 def _shrunk(optimum: Optimum) -> Matrix:

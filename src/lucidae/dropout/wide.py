@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import (
     Array,
@@ -24,6 +25,7 @@ from lucidae.arrays import (
     namespace,
     scalar,
     squared_norms,
+    svd_thin,
     to_numpy,
 )
 from lucidae.base import reference_array
@@ -34,9 +36,10 @@ from lucidae.dropout.moments import (
     joined_rows,
     joint_moment,
     principal_map,
+    resolved,
     row_problem,
 )
-from lucidae.dropout.objectives import SMALLEST_ENERGY, LinearProblem
+from lucidae.dropout.objectives import CONSTANT, SMALLEST_ENERGY, LinearProblem, varying
 from lucidae.dropout.solvers import ExactSolution, assemble
 from lucidae.io.models import saved_as
 from lucidae.linear.data import SOLVERS, STORED_FEATURES, RowsSource, source_of
@@ -109,11 +112,30 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
             "which takes too much memory: give a smaller n_components."
         )
     xp = namespace(spectrum.values)
-    level = RANGE_FACTOR * m * machine_epsilon(spectrum.values) * largest(spectrum.values[:1])
-    count = max(int(xp.sum(xp.astype(spectrum.values > level, xp.int64))), 1)
-    values = xp.where(spectrum.values > level, spectrum.values, 0.0 * spectrum.values)[:count]
-    white, triple = principal_map(xp.sqrt(values), spectrum.vectors[:, :count])
+    scales, axes = _refined(source, spectrum.vectors)
+    level = RANGE_FACTOR * m * machine_epsilon(scales) * largest(scales[:1])
+    if not source.trace > scalar(xp.sum((CONSTANT * source.mean) ** 2)):
+        level = largest(scales[:1])  # equal rows, up to the rounding errors of their mean
+    count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
+    scales = xp.where(scales > level, scales, 0.0 * scales)[:count]
+    white, triple = principal_map(scales, axes[:, :count])
     return assemble(white, triple, strength, width, source.trace)
+
+
+def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
+    """Return standard deviations along the leading principal axes, and the axes as columns.
+
+    `vectors` are eigenvectors of the second moment of the rows, whose eigenvalues are squares: a
+    standard deviation below √ε times the largest, with the rounding unit ε, is lost in them. The
+    singular values of the rows projected on the span of `vectors` (one Rayleigh–Ritz step) have an
+    error of the order ε times the largest.
+    """
+    rows, mean = source.centred or (source.rows, source.mean)
+    xp = namespace(vectors)
+    codes = rows @ vectors if scipy.sparse.issparse(rows) else as_double(rows) @ vectors
+    codes = (codes - mean @ vectors) * xp.sqrt(source.weights / source.weight)[:, None]
+    _, scales, turn = svd_thin(codes)
+    return scales, vectors @ turn.mT
 
 
 def mean_of(source: RowsSource) -> RowMean:
@@ -184,6 +206,8 @@ def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tupl
     squares = squared_norms(rows, axis=-2)
     _refuse_underflow(rows, squares, center)
     spread = xp.sqrt(squares if centered else xp.clip(squares - center * center, 0.0, None))
+    if centered:
+        rows *= varying(squares, center)
     return RowMean(total, center, offset, spread), rows
 
 
@@ -211,6 +235,8 @@ def rows_problem(
     """
     if is_wide(X):
         mean, factor = row_factor(X, Y, weights, centered=centered)
-        return LinearProblem.from_root(factor, X.shape[1], mean.weight - centered), mean
+        problem = LinearProblem.from_root(factor, X.shape[1], mean.weight - centered)
+        precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
+        return resolved(problem, mean, precision, centered=centered), mean
     moment = joint_moment(X, Y, weights)
     return row_problem(X, Y, weights, moment, centered=centered), moment

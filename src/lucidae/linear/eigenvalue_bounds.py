@@ -1,7 +1,8 @@
 """An upper bound on the largest eigenvalue of the second moment outside of a decoder's span.
 
-Let Σ be the second moment of the data (m × m), P the projection onto the orthogonal complement of
-the decoder's span, and A = PΣP. The largest eigenvalue λ of A is bounded from products with Σ
+Only verifiers use this module, those of the linear and of the dropout family; no solver does. Let Σ
+be the second moment of the data (m × m), P the projection onto the orthogonal complement of the
+decoder's span, and A = PΣP. The largest eigenvalue λ of A is bounded from products with Σ
 alone. Let the rows of Q be an orthonormal basis of a block Krylov space of A that starts with s
 random rows Ω of standard normal entries, T = QAQᵀ, and N = QA − TQ the part of QA outside of the
 space. Of a unit eigenvector v with eigenvalue λ, y = Qv is the part inside of the space and r,
@@ -30,16 +31,20 @@ steps usually suffice if the eigenvalues decay.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import scipy.special
+from joblib import cpu_count
 
 from lucidae.iteration.loop import limited_blas
 
-__all__ = ["Complement", "eigenvalue_bound", "start_share"]
+__all__ = ["Complement", "digest_of", "drawn_after", "eigenvalue_bound", "start_share"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -58,6 +63,59 @@ FEWEST_STEPS = 4
 
 LARGEST_BASIS = 2**24
 """Largest number of stored entries of the Krylov basis: 128 mebibytes."""
+
+
+HASHED_ENTRIES = 2**20
+"""Number of entries of an array that one thread hashes at a time."""
+
+
+def digest_of(*arrays: Any) -> bytes:
+    """Return a hash (SHA-256) of the bytes, shapes and types of NumPy arrays or sparse matrices.
+
+    Two different arrays have the same hash only if SHA-256 has a collision, and none is known.
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        if scipy.sparse.issparse(array):
+            rows = array.tocsr()
+            parts = [np.asarray(rows.shape), rows.indptr, rows.indices, rows.data]
+        else:
+            parts = [np.asarray(array)]
+        for part in parts:
+            digest.update(f"{part.dtype.str}{part.shape}".encode())
+            _hash_entries(digest, part)
+    return digest.digest()
+
+
+def _hash_entries(digest: Any, part: Vector) -> None:
+    """Add the hashes of pieces of an array to a hash; the pieces are hashed in several threads."""
+    if part.ndim == 0 or part.size <= HASHED_ENTRIES:
+        digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        return
+    step = max(1, HASHED_ENTRIES // max(1, part[0].size))
+
+    def hashed(start: int) -> bytes:
+        piece = np.ascontiguousarray(part[start : start + step])
+        return hashlib.sha256(memoryview(piece.reshape(-1).view(np.uint8))).digest()
+
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        for found in pool.map(hashed, range(0, len(part), step)):
+            digest.update(found)
+
+
+def drawn_after(shape: tuple[int, int], *seen: bytes | Vector) -> Vector:
+    """Return random standard normal entries, seeded by a hash of what was seen of the data.
+
+    They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
+    holds for starts that are independent of the data. With a seed that is known beforehand, data
+    could be chosen orthogonal to all starts; a hash of the data themselves (`digest_of`) gives the
+    same starts for the same data, but they are only known when every entry is fixed. Who tries T
+    data sets then finds one for which the bound is wrong with a probability of T · `FAILURE`, as if
+    the starts were drawn anew for each.
+    """
+    parts = [part if isinstance(part, bytes) else digest_of(part) for part in seen]
+    digest = hashlib.sha256(b"".join(parts)).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(shape)
 
 
 def start_share(starts: int) -> float:
@@ -225,6 +283,12 @@ class Complement:
         inner = np.concatenate([across, inner])
         inner[len(rows) :, : len(rows)] = across[:, len(rows) :].T
         return np.asarray(np.linalg.eigvalsh((inner + inner.T) / 2)[::-1])
+
+    def above(self, level: float) -> Vector:
+        """Return the Ritz vectors of this space, as rows, whose Ritz values exceed `level`."""
+        inner = self.basis @ self.images.T
+        values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+        return np.asarray(vectors[:, values > level].T @ self.basis)
 
 
 def orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:

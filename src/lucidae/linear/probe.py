@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from lucidae.base import PROBED_ENTRIES
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
-__all__ = ["Estimate", "Probe", "drawn_after", "probe_after"]
+__all__ = ["Estimate", "Probe", "probe_after"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -213,18 +212,3 @@ def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
 @cache
 def _random_directions(m: int) -> Vector:
     return np.random.default_rng(0).standard_normal((DIRECTIONS, m))
-
-
-def drawn_after(count: int, seen: Vector, *others: Vector) -> Vector:
-    """Return random rows as long as those of `seen`, seeded by a hash of the bytes of the arrays.
-
-    They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
-    holds for starts that are independent of the data. With a seed that is known beforehand, data
-    could be chosen orthogonal to all starts; a hash of what was computed from the data and the
-    weights gives the same starts for the same input, but they are only known when the input is
-    fixed.
-    """
-    parts = (np.ascontiguousarray(part).tobytes() for part in (seen, *others))
-    digest = hashlib.sha256(b"".join(parts)).digest()
-    rng = np.random.default_rng(int.from_bytes(digest, "little"))
-    return rng.standard_normal((count, seen.shape[-1]))

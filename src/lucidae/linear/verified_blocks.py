@@ -16,7 +16,7 @@ import scipy.sparse
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes
-from lucidae.linear.probe import drawn_after
+from lucidae.linear.eigenvalue_bounds import digest_of
 from lucidae.linear.verified_spectrum import Data, KnownProducts, data_of
 
 __all__ = ["data_of_any", "data_of_passes"]
@@ -56,9 +56,7 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
     mean, weight = totals[1] / totals[0], float(totals[0])
     full = totals[3] == totals[2]
     vectors = np.zeros((0, len(mean))) if vectors is None else vectors
-    asked = np.concatenate([vectors, drawn_after(1, mean)])
-    _, rest, squares, images = passes.total(_Deviations(mean, full, asked))
-    fingerprint, images = images[-1], images[:-1]
+    _, rest, squares, images = passes.total(_Deviations(mean, full, vectors))
     # The mean of the deviations from a first mean corrects its rounding error.
     rest = rest / weight
     variances = np.maximum(squares / weight - rest**2, 0.0)
@@ -78,34 +76,40 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
         product,
         variances,
         weight=weight,
-        fingerprint=fingerprint,
+        fingerprint=(totals[4] % 2**256).to_bytes(32, "little"),
         remembered=known,
     )
 
 
 class _Totals(ColumnLeaf):
-    """Sums over rows x with weights w: Σ w, Σ w x, and numbers of rows and of stored entries."""
+    """Sums over rows x with weights w: Σ w, Σ w x, numbers of rows and of stored entries, hashes.
+
+    The hashes of all blocks are added, so that they do not depend on the order in which blocks are
+    read and merged.
+    """
 
     def columns(self, part: slice) -> _Totals:  # noqa: ARG002
         """Return the object itself: it computes the sums of any columns that it is given."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
-        """Return four sums over rows x with weights w.
+        """Return five sums over rows x with weights w.
 
-        They are Σ w, Σ w x, the number of rows, and the number of stored entries of each column
-        (all entries if the rows are dense).
+        They are Σ w, Σ w x, the number of rows, the number of stored entries of each column (all
+        entries if the rows are dense), and a hash of the rows and weights as a number.
         """
         n, m = rows.shape
         shares = np.ones(n) if weights is None else to_numpy(weights)
+        host = rows if scipy.sparse.issparse(rows) else to_numpy(rows)
+        seen = int.from_bytes(digest_of(host, shares), "little")
         if scipy.sparse.issparse(rows):
             entries = rows.tocsc().astype(np.float64)
             entries.sum_duplicates()
             stored = np.diff(entries.indptr)
-            return float(shares.sum()), np.asarray(entries.T @ shares).ravel(), n, stored
+            return float(shares.sum()), np.asarray(entries.T @ shares).ravel(), n, stored, seen
         rows = as_double(rows)
         total = to_numpy(like(shares, rows) @ rows)
-        return float(shares.sum()), total, n, np.full(m, n)
+        return float(shares.sum()), total, n, np.full(m, n), seen
 
     @staticmethod
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -115,12 +119,13 @@ class _Totals(ColumnLeaf):
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
-        weight, _, n, _ = parts[0]
+        weight, _, n, _, _ = parts[0]
         return (
             weight,
             np.concatenate([p[1] for p in parts]),
             n,
             np.concatenate([p[3] for p in parts]),
+            sum(p[4] for p in parts),
         )
 
 

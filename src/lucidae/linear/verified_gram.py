@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import as_double
-from lucidae.linear.eigenvalue_bounds import start_share
-from lucidae.linear.probe import EPS, Estimate, drawn_after
+from lucidae.linear.eigenvalue_bounds import drawn_after, start_share
+from lucidae.linear.probe import EPS, Estimate
 
 __all__ = ["FEW_ROWS", "FewRows", "RowFigures", "gram_of"]
 
@@ -145,7 +145,7 @@ class FewRows:
     def measured(self, span: Vector) -> RowFigures:
         """Return products of the orthonormal rows `span` (r, m), and the tested eigenvalues."""
         roots = np.sqrt(self.shares)
-        checks = drawn_after(CHECKS, np.diag(self.gram), self.gram.sum(axis=0), self.mean, span)
+        checks = drawn_after((CHECKS, len(self.shares)), self.gram, self.mean, span)
         projected = self._back(checks.T * roots[:, None])
         codes, images = self._forth_and_back(np.concatenate([projected, span]), CHECKS)
         codes = codes * roots[:, None]

@@ -20,8 +20,15 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
-from lucidae.linear.eigenvalue_bounds import STARTS, STEPS, Complement, orthonormal
-from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe, drawn_after
+from lucidae.linear.eigenvalue_bounds import (
+    STARTS,
+    STEPS,
+    Complement,
+    digest_of,
+    drawn_after,
+    orthonormal,
+)
+from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe
 from lucidae.linear.verified_gram import FEW_ROWS, FewRows, RowFigures, gram_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
@@ -93,8 +100,9 @@ class Data:
         Difference of the stored moment to that of the rows, see `Probe.difference`.
     weight : float, optional
         Number of rows, or the sum of their weights; None if Σ is not a covariance.
-    fingerprint : ndarray, optional
-        Numbers that depend on all entries of the data, with which random starts are seeded.
+    fingerprint : bytes, optional
+        A hash of all entries of the data, with which random starts are seeded. None for data on a
+        GPU, of which products are hashed instead.
     remembered : callable, optional
         Function that returns the same as `product` and remembers its results, see `remembering`.
     few_rows : FewRows, optional
@@ -108,7 +116,7 @@ class Data:
     matrix: Vector | None = None
     difference: Estimate | None = None
     weight: float | None = None
-    fingerprint: Vector | None = None
+    fingerprint: bytes | None = None
     remembered: Callable[[Vector], Vector] | None = None
     few_rows: FewRows | None = None
 
@@ -254,7 +262,8 @@ def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
             return to_numpy(like(rows, covariance) @ covariance)
 
         own = to_numpy(diagonal(covariance))
-        return Data(mean, moment.trace, product, own, None, difference, moment.weight)
+        seen = digest_of(covariance) if is_numpy(covariance) else None
+        return Data(mean, moment.trace, product, own, None, difference, moment.weight, seen)
     matrix = to_numpy(covariance)
     own = np.diag(matrix)
     trace = float(np.sum(own))
@@ -281,20 +290,8 @@ def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:
         own_gram = gram_of(X, shares, mean) if gram is None else to_numpy(gram)
         few = FewRows(X, shares, mean, total, own_gram, plain)
         return Data(mean, total, product, own, weight=weight, few_rows=few)
-    codes = _codes(X, drawn_after(1, own, mean)[0])
-    return Data(mean, total, product, own, weight=weight, fingerprint=codes)
-
-
-def _codes(X: Any, direction: Vector) -> Vector:
-    """Return the products of the rows of X with one vector."""
-    if scipy.sparse.issparse(X):
-        return np.asarray(X @ direction)
-    size = max(1, BLOCK_ENTRIES // X.shape[1])
-    parts = []
-    for start in range(0, X.shape[0], size):
-        block = as_double(X[start : min(start + size, X.shape[0]), :])
-        parts.append(to_numpy(block @ like(direction, block)))
-    return np.concatenate(parts)
+    seen = digest_of(X, shares) if scipy.sparse.issparse(X) or is_numpy(X) else None
+    return Data(mean, total, product, own, weight=weight, fingerprint=seen)
 
 
 def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
@@ -591,11 +588,9 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
     rounding = data.n_features * EPS * data.trace
-    seen = data.fingerprint
-    if seen is None:
-        seen = data.apply(drawn_after(1, data.variances, span))
-    left = min(STARTS, data.n_features - span.shape[1])
-    starts = drawn_after(left, data.variances, data.mean, span, seen)
+    m, known = data.n_features, (data.variances, data.mean, span)
+    seen = data.fingerprint or digest_of(data.apply(drawn_after((1, m), *known)))
+    starts = drawn_after((min(STARTS, m - span.shape[1]), m), seen, *known)
     rest = Complement(data.product, span, rounding, starts)
     # One pass over the data serves for the decoder's span and for the first Krylov step.
     images = data.apply(np.concatenate([span.T, rest.block]))

@@ -121,7 +121,7 @@ class AutoencoderState(NetworkState):
         self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
     ) -> DropoutFigures:
         """Return the values of a certificate on rows whose second moment is not formed."""
-        found = projected_rows(X, sample_weight, weights_of(attributes))
+        found = projected_rows(X, sample_weight, weights_of(attributes), self.strength)
         source = RowsSource.of(X, sample_weight)
         given = self.reported(attributes, mean_of(source))
         rows = self.measured_on(X, X, sample_weight, centered=True, attributes=attributes)

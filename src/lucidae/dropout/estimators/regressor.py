@@ -47,7 +47,7 @@ from lucidae.dropout.estimators.network import (
     weights_of,
 )
 from lucidae.dropout.figures import MEAN_ERROR, ReportedAttributes
-from lucidae.dropout.moments import as_columns, joint_moment, row_problem
+from lucidae.dropout.moments import as_columns, joint_moment, resolved, row_problem
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.path import (
     SELECTIONS,
@@ -121,12 +121,34 @@ class RegressionState(NetworkState):
         """The second moments of inputs and targets on which the expected dropout loss depends."""
         if isinstance(self.moment, RowMean):
             assert self.root is not None
-            return LinearProblem.from_root(
+            problem = LinearProblem.from_root(
                 self.root, self.n_features, self.moment.weight - self.centered
             )
-        return LinearProblem.from_moment(
-            self.moment, self.n_features, centered=self.centered, root=self.root
-        )
+        else:
+            problem = LinearProblem.from_moment(
+                self.moment, self.n_features, centered=self.centered, root=self.root
+            )
+        return self._resolved(problem, self.moment)
+
+    def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
+        """Return a problem with the resolution of inputs in the dtype of the training rows."""
+        return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
+
+    def certificate_on(
+        self,
+        problem: LinearProblem,
+        moment: Any,
+        title: str,
+        attributes: Mapping[str, Any],
+        rows: tuple[float, float] | None,
+    ) -> Certificate:
+        """Return the certificate of given attributes, judged on other data than the training rows.
+
+        The arguments are those of `NetworkState.certificate_on`. Directions of the inputs that the
+        dtype of the training rows does not resolve count as constant, as in the fit.
+        """
+        problem = self._resolved(problem, moment)
+        return super().certificate_on(problem, moment, title, attributes, rows)
 
     def solve(self) -> TrainedNetwork:
         """Return the network at the global minimum of the expected dropout loss."""
