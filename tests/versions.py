@@ -41,6 +41,14 @@ QUICK = (
 TOOLS = ("array-api-strict", "hypothesis", "mpmath", "polars", "pyarrow", "pytest")
 """What these tests need of the extra `test`."""
 
+TESTED = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "SCIPY_ARRAY_API": "1",
+    "MPLBACKEND": "Agg",
+    "PYTHONPATH": "",
+}
+"""Environment of the tests."""
+
 
 def main(arguments):
     """Build, check every combination and print a table; return 1 if one fails."""
@@ -176,7 +184,7 @@ def checked(folder, python, age, wheel, tree, extra):
     result = call(
         *(inner, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "not slow", *tests),
         cwd=tree,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONPATH": ""},
+        env={**os.environ, **TESTED},
     )
     summary = (result.stdout.strip().splitlines() or ["nothing was printed"])[-1].strip("= ")
     return version, age, packages, summary + skipped(result.stdout), result.returncode == 0
