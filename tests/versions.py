@@ -182,7 +182,7 @@ def checked(folder, python, age, wheel, tree, extra):
     packages = versions_of(inner)
     tests = [place for place in QUICK if (tree / place).exists()]
     result = call(
-        *(inner, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "not slow", *tests),
+        *(inner, "-m", "pytest", "-q", "-rsfE", "-p", "no:cacheprovider", "-m", "not slow", *tests),
         cwd=tree,
         env={**os.environ, **TESTED},
     )
