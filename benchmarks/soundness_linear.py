@@ -122,15 +122,30 @@ def truth(
     size = float(m) if method == "linear_vae" else float(np.trace(covariance))
     excess = brute_force.loss(method, encoder, decoder, covariance, **given)
     excess -= closed_form(method, values, k, m, given)
-    # The certificate counts every direction of the decoder, `brute_force` only those above 1e-6.
-    sizes = np.linalg.svd(decoder, compute_uv=False)
-    counted_alike = not np.any((sizes > 1e-13 * sizes[0]) & (sizes <= 1e-6 * sizes[0]))
+    counted_alike = counted(decoder, 1e-6) == counted(units(decoder), m * np.finfo(float).eps)
     found = {"subspace": (subspace, 1e-3, bool(gaps[k - 1] > rounding) and counted_alike)}
     resolved = method != "linear_vae" or given["noise"] > 1e3 * rounding
     found["gap"] = (excess / size, 1e-6, bool(np.isfinite(excess)) and resolved)
     if method in ALIGNED:
         found["alignment"] = (float(axes.mean()), 1e-3, bool(apart.all()))
     return found
+
+
+def units(decoder: Vector) -> Vector:
+    """Return the columns that are not zero, scaled to unit length."""
+    lengths = np.linalg.norm(decoder, axis=0)
+    columns: Vector = decoder[:, lengths > 0.0] / lengths[lengths > 0.0]
+    return columns
+
+
+def counted(columns: Vector, share: float) -> int:
+    """Return the number of singular values above a share of the largest.
+
+    The certificate counts every direction of the columns of unit length, however short a column is;
+    `brute_force` counts the singular values of the decoder that are above 1e-6 of the largest.
+    """
+    sizes = np.linalg.svd(columns, compute_uv=False)
+    return int(np.sum(sizes > share * sizes[0])) if len(sizes) else 0
 
 
 def closed_form(method: str, values: Vector, k: int, m: int, given: dict[str, Any]) -> float:

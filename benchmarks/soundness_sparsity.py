@@ -29,6 +29,8 @@ import brute_force
 SLACK = 3.0
 """A verdict contradicts brute force if the true figure is so many times beyond its threshold."""
 
+EQUAL = 1e-6
+"""Relative difference up to which the relevances of a group count as equal."""
 
 JUDGED = (
     "stationarity",
@@ -126,9 +128,12 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, weights: Any) -
     """Return the claims whose verdict brute force contradicts."""
     found = []
     true = truth(model, X, y, weights)
-    equal = _equal_in_groups(np.asarray(model.relevance_, float), model.groups)
-    if not equal:  # no state of the model, whose groups have one relevance each
+    spread = _spread_in_groups(np.asarray(model.relevance_, float), model.groups)
+    equal = spread < EQUAL / SLACK
+    if spread > SLACK * EQUAL:  # no state of the model, whose groups have one relevance each
         true["stationarity"] = np.inf
+    elif not equal:  # too close to the tolerance
+        del true["stationarity"]
     for name, figure in true.items():
         claim = certificate[name]
         if claim.holds and figure > SLACK * claim.threshold:
@@ -161,12 +166,11 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, weights: Any) -
     return found
 
 
-def _equal_in_groups(relevances: Any, groups: Any) -> bool:
-    """Tell whether all columns of a group have the same relevance."""
-    if groups is None:
-        return True
-    parts = [relevances[np.asarray(groups) == name] for name in np.unique(np.asarray(groups))]
-    return all(np.all(part == part[0]) for part in parts)
+def _spread_in_groups(relevances: Any, groups: Any) -> float:
+    """Return the largest relative difference of two relevances of a group."""
+    labels = np.arange(len(relevances)) if groups is None else np.asarray(groups)
+    parts = [relevances[labels == name] for name in np.unique(labels)]
+    return max(float(np.ptp(part) / max(part.max(), np.finfo(float).tiny)) for part in parts)
 
 
 def judge(rng: Any) -> tuple[Any, str, list[str]]:

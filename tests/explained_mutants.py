@@ -3,10 +3,6 @@
 Each place is the name of a function and the changed expression, as the tool prints it.
 """
 
-WHITE_VARIANCE = (
-    "variance = 2.0 if data.inputs is None else float(np.diag(data.inputs).max(initial=0.0))"
-)
-
 EXPLAINED = {
     "linear.objectives": {
         "the constant stands in a quotient that is not selected": [
@@ -17,19 +13,25 @@ EXPLAINED = {
             ("NonUniformL2.zero_latents", "values[:len(penalties) + 1]"),
         ],
         "both sides give the same number at equality": [
-            ("LinearVAE.retract", "weights.log_noise <= floor"),
             ("LinearVAE.minimizer", "values < noise"),
             ("LinearVAE.minimum", "values <= noise"),
         ],
         "the clipped numbers are 1 − 1/x with x > 0, which is below 1": [
             (
                 "LinearVAE.preconditioned",
-                "xp.clip(direction.log_variances / curvature, -1.0, 2.0)",
+                "clamped(direction.log_variances / curvature, -1.0, 2.0)",
             ),
             (
                 "LinearVAE.preconditioned",
-                "xp.clip(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 2.0)",
+                "clamped(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 2.0)",
             ),
+        ],
+        "1 − x with x > 0 is below 1": [
+            ("LinearVAE.preconditioned_direction", "clamped(1 - noise / power, -1.0, 2.0)"),
+            ("LinearVAE.preconditioned_direction", "clamped(1 - misfit, -1.0, 2.0)"),
+        ],
+        "zeros give the same zeros": [
+            ("LinearVAE.preconditioned_direction", "0.0 / misfit"),
         ],
         "the weights have two axes, of which the last one is the second": [
             ("LinearVAE.completed", "xp.sum(weights.atoms * weights.atoms, axis=+1)"),
@@ -78,8 +80,8 @@ EXPLAINED = {
         "both sides give an accurate centre at equality": [
             ("_first_center", "mean * mean < allowed"),
         ],
-        "the buffer is longer than necessary": [
-            ("_blocks", "max(BLOCK_ROWS, n_rows)"),
+        "blocks have more rows than one": [
+            ("_blocks", "least = 1 if on_host(X) else DEVICE_ENTRIES // X.shape[1]"),
         ],
     },
     "sparsity.objectives": {
@@ -232,9 +234,6 @@ EXPLAINED = {
         ],
     },
     "dropout.reduction": {
-        "√2 and 1 are rounded to the same power of four": [
-            ("DataUnits.of", WHITE_VARIANCE),
-        ],
         "the size is compared with 1e70 alone": [
             ("DataUnits.weights", "np.abs(part).max(initial=1.0)"),
         ],
@@ -268,6 +267,19 @@ EXPLAINED = {
         ],
         "one number stands for a column of equal numbers": [
             ("_row_blocks", "0.0 * 1.0"),
+        ],
+        "the factorisation before the singular values saves work alone": [
+            ("_condition", "2 * triangle.shape[0] <= triangle.shape[1]"),
+            ("_condition", "2 * triangle.shape[0] > triangle.shape[1]"),
+            ("_condition", "2 / triangle.shape[0]"),
+            ("_condition", "2 + triangle.shape[0]"),
+            ("_condition", "2 * 1.0"),
+            ("_condition", "3 * triangle.shape[0]"),
+            ("_condition", "4 * triangle.shape[0]"),
+            ("_condition", "triangle.shape[1]"),
+        ],
+        "the rows after the triangle are zero": [
+            ("_condition", "scipy.linalg.qr(triangle.T, mode='r')[0][:triangle.shape[0] + 1]"),
         ],
         "zero weights are divided by any number": [
             ("_with_error", "top = float(np.abs(right).max(initial=0.0)) or 2.0"),

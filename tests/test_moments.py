@@ -375,6 +375,10 @@ def test_squares_beyond_double_precision_are_refused_with_the_way_out(kind):
         SecondMoment.of(kind([[1e-200, 0.0]])).update(kind([[2e-200, 0.0]]))
     with pytest.raises(ValueError, match="overflow"):
         SecondMoment.of(kind([[1e170, 1.0]])).merge(SecondMoment.of(kind([[-1e170, 1.0]])))
+    with pytest.raises(ValueError, match=r"overflow.*sum to 6e\+307\. Divide sample_weight"):
+        SecondMoment.of(kind(1e3 * X), np.full(6, 1e307))
+    with pytest.raises(ValueError, match="Divide sample_weight"):
+        SecondMoment.of(kind([[1e140, 0.0], [-1e140, 0.0]]), np.full(2, 1e100))
 
 
 def test_extreme_entries_that_do_not_vary_are_welcome():

@@ -1,9 +1,11 @@
 """The mutation tool itself: it changes what it says, and takes it back."""
 
+import importlib
 import math
 
 import pytest
 
+from explained_mutants import EXPLAINED
 from mutants import broken, mutants
 from mutation import KILLERS, ROOT, functions_of
 
@@ -59,3 +61,14 @@ def test_every_formula_module_has_tests():
     for module, places in KILLERS.items():
         assert (ROOT / "src" / "lucidae" / f"{module.replace('.', '/')}.py").exists(), module
         assert all((ROOT / "tests" / place).exists() for place in places), module
+
+
+@pytest.mark.parametrize("module", EXPLAINED)
+def test_explained_mutants_are_mutants_of_the_present_code(module):
+    listed = {place for places in EXPLAINED[module].values() for place in places}
+    present = set()
+    for function in functions_of(importlib.import_module(f"lucidae.{module}")):
+        for words, _ in mutants(function):
+            place, _, changed = words.partition(": ")
+            present.add((place.partition(":")[0], changed))
+    assert listed <= present

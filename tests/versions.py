@@ -1,9 +1,10 @@
 """Check the wheel and the sdist with the oldest and the newest packages: ``dev.py versions``.
 
-With the lowest versions that pyproject.toml allows and the oldest Python from 3.11 on that is at
-hand, and with the newest versions that pip finds and every such Python: make an environment outside
-of the tree, install the built wheel into it, and run a quick part of the tests from an unpacked
-sdist. It needs only the standard library; nothing is written into the tree.
+For every Python from 3.11 on that is at hand, with the lowest versions that pyproject.toml allows
+and this Python has wheels of, and with the newest versions that pip finds: make an environment
+outside of the tree, install the built wheel into it, and run a quick part of the tests from an
+unpacked sdist. It needs only the standard library; nothing is written into the tree. PyTorch is
+not installed, so that the tests that need it are skipped; the table counts them.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,24 +41,33 @@ QUICK = (
 TOOLS = ("array-api-strict", "hypothesis", "mpmath", "polars", "pyarrow", "pytest")
 """What these tests need of the extra `test`."""
 
+TESTED = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "SCIPY_ARRAY_API": "1",
+    "MPLBACKEND": "Agg",
+    "PYTHONPATH": "",
+}
+"""Environment of the tests."""
+
 
 def main(arguments):
     """Build, check every combination and print a table; return 1 if one fails."""
     parser = argparse.ArgumentParser(prog="dev.py versions", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=("oldest", "newest"), help="one of the two")
+    parser.add_argument("--python", action="append", help="such as 3.12; default: all at hand")
     parser.add_argument("--folder", help="where to work; default: a temporary folder")
     parser.add_argument("--extra", default="cli", help="extra to install, '' for none")
     chosen = parser.parse_args(arguments)
     folder = Path(chosen.folder or tempfile.mkdtemp(prefix="lucidae-versions-"))
     folder.mkdir(parents=True, exist_ok=True)
     wheel, tree = built(folder)
-    found = pythons()
-    ages = [(found[0], "oldest"), *((python, "newest") for python in found)]
-    rows = [
-        checked(folder, python, age, wheel, tree, chosen.extra)
-        for python, age in ages
-        if chosen.only in (None, age)
-    ]
+    rows = []
+    for python in pythons():
+        for age in ("oldest", "newest"):
+            wanted = chosen.python is None or version_of(python) in chosen.python
+            if wanted and chosen.only in (None, age):
+                rows.append(checked(folder, python, age, wheel, tree, chosen.extra))
+                print("| {} | {} | {} | {} |".format(*rows[-1][:4]), flush=True)
     print("\n| Python | versions | packages | tests |\n|---|---|---|---|")
     for row in rows:
         print("| {} | {} | {} | {} |".format(*row[:4]))
@@ -126,13 +137,44 @@ def lower_bounds(extra):
     return [line.replace(">=", "==") for line in lines]
 
 
+def available(python, name):
+    """Return the versions of a package of which this Python has wheels, as tuples of numbers."""
+    command = (python, "-m", "pip", "index", "versions", name, "--only-binary", ":all:")
+    printed = subprocess.run(command, capture_output=True, text=True).stdout
+    listed = re.search(r"Available versions: (.*)", printed)
+    numbers = listed[1].split(", ") if listed else []
+    return [parts(number) for number in numbers if re.fullmatch(r"[\d.]+", number)]
+
+
+def parts(number):
+    """Return a version such as 2.1.0 as a tuple of numbers, which can be compared."""
+    return tuple(int(part) for part in number.split("."))
+
+
+def raised(pins, versions_of_package):
+    """Return the pins, each raised to the lowest version that `versions_of_package(name)` has.
+
+    The oldest versions that the metadata allow may have no wheels for a Python that came later.
+    """
+    found = []
+    for pin in pins:
+        package, bound = pin.split("==")
+        name = package.partition("[")[0]
+        enough = [number for number in versions_of_package(name) if number >= parts(bound)]
+        lowest = ".".join(map(str, min(enough))) if enough else bound
+        found.append(f"{package}=={lowest}")
+    return found
+
+
 def checked(folder, python, age, wheel, tree, extra):
     """Test one combination; return the row of the table, and whether all went well."""
     version = version_of(python)
     environment = folder / f"{age}-{version}"
     call(python, "-m", "venv", environment)
     inner = environment / "bin" / "python"
-    pins = lower_bounds(extra) if age == "oldest" else TOOLS
+    pins = TOOLS
+    if age == "oldest":
+        pins = raised(lower_bounds(extra), lambda name: available(python, name))
     given = f"{wheel}[{extra}]" if extra else str(wheel)
     installed = call(inner, "-m", "pip", "install", "--quiet", given, *pins)
     if installed.returncode:
@@ -140,12 +182,21 @@ def checked(folder, python, age, wheel, tree, extra):
     packages = versions_of(inner)
     tests = [place for place in QUICK if (tree / place).exists()]
     result = call(
-        *(inner, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests),
+        *(inner, "-m", "pytest", "-q", "-rsfE", "-p", "no:cacheprovider", "-m", "not slow", *tests),
         cwd=tree,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONPATH": ""},
+        env={**os.environ, **TESTED},
     )
     summary = (result.stdout.strip().splitlines() or ["nothing was printed"])[-1].strip("= ")
-    return version, age, packages, summary, result.returncode == 0
+    return version, age, packages, summary + skipped(result.stdout), result.returncode == 0
+
+
+def skipped(printed):
+    """Return how many tests were skipped because a package is missing, in words."""
+    counts = Counter()
+    for number, package in re.findall(r"^SKIPPED \[(\d+)\].*: (\S+) is not inst", printed, re.M):
+        counts[package] += int(number)
+    words = [f"{number} without {package}" for package, number in sorted(counts.items())]
+    return f"; skipped: {', '.join(words)}" if words else ""
 
 
 def versions_of(python):

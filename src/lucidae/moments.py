@@ -70,6 +70,9 @@ the offset of its mean from the centre. At least 1/8 of S remains, so that three
 SMALLEST_SCATTER = 1e-280
 """Smallest sum of squares that counts as accurate; a smaller one has lost digits to underflow."""
 
+LARGEST_ENTRY = 1e140
+"""Rows of smaller entries overflow only because of their weights, which the message then names."""
+
 _FORMAT = 2
 _FIELDS = ("weight", "squares", "center", "offset")
 
@@ -177,9 +180,12 @@ class SecondMoment:
         squares = self.trace * self.weight
         if not math.isfinite(squares):
             check_rows(X)
+            size = largest(_entries(X))
+            factor = "X" if size > LARGEST_ENTRY else "sample_weight"
             raise ValueError(
                 "the squares of X overflow double precision: its largest entry by magnitude is "
-                f"{largest(_entries(X)):.3g}. Divide X by a constant first."
+                f"{size:.3g}, and its weights sum to {self.weight:.3g}. Divide {factor} by a "
+                "constant first."
             )
         if squares < SMALLEST_SCATTER and self._deviates(X):
             raise ValueError(

@@ -1,5 +1,6 @@
 """Extreme scales, degenerate data and wrong parameters: finite results, or a sentence."""
 
+import copy
 import itertools
 import warnings
 
@@ -301,3 +302,36 @@ def test_a_diverging_descent_warns_and_stays_finite():
     assert any(warning.category is ConvergenceWarning for warning in caught)
     assert np.isfinite(model.coef_).all()
     assert model.certificate_.holds is False
+
+
+def refusal(fit, X, Y):
+    """Return the sentence with which `fit` refuses the rows; an empty one if it takes them."""
+    try:
+        fit(X, Y)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("kind", [DropoutRegressor, DropoutAutoencoder])
+def test_partial_fit_refuses_rows_whose_weights_the_dtype_cannot_represent(kind):
+    rows, targets = regression_data(n=30)
+    fitted = kind(2).partial_fit(rows.astype("f4"), targets.astype("f4"))
+    before = {name: getattr(fitted, name) for name in ("left_", "right_", "rank_")}
+    sentences = []
+    for scale, other in itertools.product((*SCALES[np.float32], 1e37, 1e-37), (1e-20, 1.0, 1e20)):
+        X, Y = (scale * rows).astype("f4"), (other * targets).astype("f4")
+        fresh, further = kind(2), copy.deepcopy(fitted)
+        sentences += [refusal(fresh.partial_fit, X, Y), refusal(further.partial_fit, X, Y)]
+        # A first batch is refused if and only if `fit` refuses it; a refused batch changes nothing.
+        assert bool(sentences[-2]) == bool(refusal(kind(2).fit, X, Y))
+        assert fresh.__sklearn_is_fitted__() == (not sentences[-2])
+        for model in (fresh, further):
+            if model.__sklearn_is_fitted__():
+                assert np.isfinite(numbers(model._state.attributes.values())).all()
+        if sentences[-1]:
+            assert all(np.array_equal(before[name], getattr(further, name)) for name in before)
+    refused = [sentence for sentence in sentences if sentence]
+    assert all("represent" in sentence or "flow" in sentence for sentence in refused)
+    # The weights of an autoencoder have no units; those of a regressor have the units of y / x.
+    assert bool(refused) == (kind is DropoutRegressor)

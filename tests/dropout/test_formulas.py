@@ -200,3 +200,20 @@ def test_a_unit_is_kept_if_its_number_is_below_the_probability():
     # The numbers are in [0, 1): a number equal to the probability is not below it.
     rng = SimpleNamespace(random_sample=lambda shape: np.linspace(0.0, 0.75, *shape))
     assert draw_masks(rng, (4,), np.array(0.5)).tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_few_rows_and_their_moment_are_the_same_problem():
+    rng = np.random.default_rng(3)
+    root = rng.standard_normal((4, 7))
+    second = root.T @ root
+    found = LinearProblem.from_root(root, 5, 4.0)
+    assert found.inputs is None
+    assert_allclose(found.cross, second[5:, :5])
+    assert_allclose(found.outputs, second[5:, 5:])
+    assert found.energy == pytest.approx(np.trace(second[5:, 5:]))
+    assert found.n_rows == 4.0
+    assert not found.is_white
+    given = LinearProblem(second[5:, :5], second[:5, :5], found.energy)
+    for right in (rng.standard_normal((5, 3)), rng.standard_normal((2, 5, 3))):
+        assert_allclose(found.through_inputs(right), given.through_inputs(right))
+        assert_allclose(found.through_inputs(right), second[:5, :5] @ right)

@@ -94,6 +94,51 @@ def test_moments_in_units_are_those_of_divided_rows():
     for name in ("cross", "inputs", "energy", "root", "outputs", "n_rows"):
         assert_allclose(getattr(found, name), getattr(expected, name), err_msg=name)
     assert Moments.of(LinearProblem.from_matrix(np.eye(2))).in_units(DataUnits(4.0, 2.0)).white
+    assert moments_of(X, Y)._replace(rest=3.0).in_units(DataUnits(4.0, 16.0)).rest == 3.0 / 256
+
+
+def test_deviations_come_from_the_moment_or_else_from_the_rows():
+    root = np.array([[3.0, 1.0, 9.0], [4.0, 2.0, 9.0], [0.0, 2.0, 9.0]])
+    data = Moments(np.ones((1, 2)), np.diag([4.0, 9.0]), 1.0, root, None, None)
+    assert_allclose(data.deviations, [2.0, 3.0])
+    assert_allclose(data._replace(inputs=None).deviations, [5.0, 3.0])
+    assert_allclose(data._replace(inputs=None, root=None).deviations, [1.0, 1.0])
+    assert_allclose(data._replace(inputs=np.diag([-1e-20, 4.0])).deviations, [0.0, 2.0])
+    assert data._replace(inputs=None, root=None).white
+    assert not data._replace(inputs=None).white
+
+
+def test_the_part_of_the_outputs_outside_of_the_coordinates_is_explained_but_not_reduced():
+    # E‖y‖² = 30 is the sum of ‖M‖² = 5, of the residual and of the rest, here 8.
+    matrix = np.array([[2.0, 1.0]])
+    found = reduce_inputs(Moments(matrix, None, 30.0, None, None, None, 8.0))
+    assert (found.floor, found.rest) == (17.0, 8.0)
+    root = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0], [0.0, 0.0, 3.0]])
+    data = Moments(matrix, None, 22.0, root, None, None, 8.0)
+    found = reduce_inputs(data)
+    assert_allclose(np.abs(found.matrix @ found.lower), matrix)
+    assert (found.floor, found.rest) == (pytest.approx(9.0), 8.0)
+    assert found.inconsistency == pytest.approx(0.0, abs=1e-15)
+    wrong = reduce_inputs(data._replace(rest=19.0))
+    assert wrong.inconsistency == pytest.approx(0.5)
+    case = Case(
+        units=None, data=data, reduced=found, left=None, right=None, inner=None, product=None,
+        target=None, optimum=None, bound=None, strength=1.0, tied=False, white=True,
+    )  # fmt: skip
+    assert case.explainable == pytest.approx(13.0)
+
+
+@pytest.mark.parametrize(("n", "m"), [(7, 3), (3, 3), (3, 7), (1, 5)])
+def test_pivoted_factors_give_the_rows_back(n, m):
+    rows = np.random.default_rng(n).standard_normal((n, m)) * np.geomspace(0.1, 3.0, m)
+    basis, factor, pivots = reduction._pivoted(rows)
+    rank = min(n, m)
+    assert (basis.shape, factor.shape, pivots.shape) == ((n, rank), (rank, m), (rank,))
+    assert_allclose(basis @ factor, rows, atol=1e-13)
+    assert_allclose(basis.T @ basis, np.eye(rank), atol=1e-13)
+    assert np.all(np.diff(pivots) <= 0)
+    # The product of the pivots is the volume that the singular values span.
+    assert np.prod(pivots) == pytest.approx(np.prod(np.linalg.svd(rows, compute_uv=False)))
 
 
 @pytest.mark.parametrize(("error", "white"), [(0.0, True), (1e-8, True), (1.1e-8, False)])
@@ -221,6 +266,9 @@ def test_the_condition_of_a_triangle_by_hand():
     assert reduction._condition(np.diag([4.0, 0.5])) == pytest.approx(8.0)
     assert reduction._condition(np.zeros((0, 3))) == 1.0
     assert reduction._condition(np.zeros((1, 3))) == math.inf
+    for columns in (2, 3, 4, 5, 9):
+        wide = np.random.default_rng(columns).standard_normal((2, columns))
+        assert reduction._condition(wide) == pytest.approx(np.linalg.cond(wide))
 
 
 @pytest.mark.parametrize("energy", [4.0, 0.25])

@@ -156,3 +156,46 @@ def test_paths_that_stay_at_an_optimum_have_no_distance():
         assert_allclose(curve.y, 0.0, atol=1e-12, err_msg=name)
     (plot,) = landscapes.paths(outcome)
     check_numbers(plot, outcome.curves, next(iter(outcome.curves)))
+
+
+def test_each_choice_of_penalties_is_drawn_with_its_training():
+    setting = experiment("lae-penalties").at("smoke").setting
+    curves = {
+        f"penalties/{rule}": Curve([1, 2], [0.1, 0.2 + place])
+        for place, rule in enumerate(training.RULES)
+    }
+    curves |= {
+        f"{kind}/{rule}/{rate:g}": Curve([0, 1, 10], [1.0, 0.5, rate], "epoch")
+        for kind in training.PANELS
+        for rule in training.RULES
+        for rate in setting.rates
+    }
+    (plot,) = training.penalties(outcome_of("lae-penalties", curves=curves))
+    for name in curves:
+        check_numbers(plot, curves, name)
+    assert all(f"{rate:g}" in plot.caption for rate in setting.rates)
+
+
+@pytest.mark.parametrize("name", ["vae-mnist", "vae-mnist-fixed"])
+def test_deep_vaes_are_drawn_with_their_curves_and_images(name):
+    rng = np.random.default_rng(0)
+    kinds = ("full", "diagonal")
+    curves = {
+        f"{what}/{kind}": Curve([1, 2, 3], rng.uniform(0.1, 1.0, 3), "epoch")
+        for what in ("mse", "active_directions")
+        for kind in kinds
+    }
+    images = {
+        kind: {f"{kind}_{what}": rng.random((10, 8, 8)) for what in ("reconstructions", "samples")}
+        for kind in kinds
+    }
+    cells = tuple(Measured({"arm": kind}, images[kind], {}) for kind in kinds)
+    outcome = Outcome(experiment(name), "smoke", Results(cells), curves, ())
+    drawn, shown = recovery.covariances(outcome)
+    for series in curves:
+        check_numbers(drawn, curves, series)
+    for kind in kinds:
+        assert f"{kind} covariance" in drawn.svg
+        assert f"{kind}, samples" in shown.svg
+    # Only the active directions stand beside the images.
+    assert set(shown.numbers["series"]) == {f"active_directions/{kind}" for kind in kinds}

@@ -226,6 +226,7 @@ ODD_WEIGHTS = (
     "(np.arange(n) == 0) * 5.0",
     "(np.arange(n) < 2) * 5",
     "np.full(n, 1e300)",
+    "np.full(n, 1e308)",
     "np.full(n, 1e-300)",
     "np.full(n, 1e150)",
     "np.where(np.arange(n) == 0, 1e200, 1.0)",
@@ -257,7 +258,7 @@ NO_WEIGHTS = (
     "{}",
     "object()",
     "[[1.0], [2.0, 3.0]]",
-    "np.full(n, 1e308)",
+    "np.full(max(n, 2), 1e308)",
 )
 
 

@@ -1,6 +1,7 @@
 """The fuzzers find what they are for: defects that are planted here."""
 
 import os
+import time
 import warnings
 
 import numpy as np
@@ -146,3 +147,21 @@ def test_contradicted_certificates_are_findings(monkeypatch):
     (finding,) = soundness.check(soundness.Problem("linear", 1))
     assert "false pass" in finding.kind
     assert "1" in finding.program
+
+
+def test_a_time_limit_does_not_interrupt_the_tracer_of_coverage():
+    # An error between the two lines of this function would leave the lock closed.
+    source = "def lock(end):\n    while time.process_time() < end:\n        pass\n    return 1"
+    names = {"time": time}
+    exec(compile(source, "/site-packages/coverage/collector.py", "exec"), names)
+    reached = []
+
+    def run_for_ever():
+        with oracle.limited_time(0.02):
+            reached.append(names["lock"](time.process_time() + 0.05))
+            while True:
+                pass
+
+    with pytest.raises(oracle.DoesNotEndError):
+        run_for_ever()
+    assert reached == [1]

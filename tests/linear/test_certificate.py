@@ -423,7 +423,8 @@ def test_the_advice_after_convergence_is_not_to_train_longer():
     """Steps that stop at `tol`, which the largest eigenvalue dominates, need a smaller one."""
     X = load_wine().data
     settings = {"method": "gha", "solver": "gradient", "random_state": 0}
-    raw = LinearAutoencoder(3, **settings).fit(X)
+    with pytest.warns(ConvergenceWarning, match=r"Converged after .* have not converged"):
+        raw = LinearAutoencoder(3, **settings).fit(X)
     assert raw.status_ is Status.CONVERGED
     claim = raw.certificate_["subspace"]
     assert claim.holds is False

@@ -1,8 +1,14 @@
 """`learning_rate="auto"` is stable on every spectrum and from every start, and converges."""
 
+import re
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import scale
 
 from linear.problems import covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
@@ -200,3 +206,64 @@ def test_a_divergence_is_followed_by_a_smaller_automatic_step(monkeypatch):
     for solver in ("gradient", "stochastic"):
         fitted = LinearAutoencoder(2, solver=solver, batch_size=100, random_state=0).fit(X)
         assert fitted.status_ is Status.CONVERGED
+
+
+ORDINARY = {
+    "iris": (load_iris, 2, False),
+    "wine": (load_wine, 4, True),
+}
+"""Loader, number of latents, and whether the columns are scaled to unit variance."""
+
+
+@pytest.mark.parametrize(
+    ("data", "solver"),
+    [("iris", "stochastic"), ("wine", "stochastic"), ("wine", "gradient")],
+)
+@pytest.mark.parametrize("name", METHODS)
+def test_defaults_converge_on_ordinary_data(data, name, solver):
+    load, k, scaled = ORDINARY[data]
+    X = scale(load().data) if scaled else load().data
+    model = LinearAutoencoder(k, method=name, solver=solver, random_state=0).fit(X)
+    assert model.status_ is Status.CONVERGED
+    assert model.certificate_.holds
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("load", "solver"), [(load_wine, "stochastic"), (load_breast_cancer, "gradient")]
+)
+def test_a_warning_says_how_far_the_loss_is_from_its_minimum(load, solver, name):
+    # Eigenvalues of these columns, which are not scaled, differ by factors of 1e4 and more.
+    model = LinearAutoencoder(4, method=name, solver=solver, max_iter=400, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="exceeds its minimum by at least") as caught:
+        model.fit(load().data)
+    message = str(caught[0].message)
+    stated = float(re.search(r"at least (\S+) (?:of the total variance|per feature)", message)[1])
+    assert_allclose(stated, model.certificate_["gap"].value, rtol=0.06)
+    assert "solver='exact'" in message
+    assert model.status_ is Status.ITERATION_LIMIT
+
+
+def test_convergence_to_weights_with_another_loss_than_the_minimum_is_said():
+    model = LinearAutoencoder(4, method="plain", solver="stochastic", random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"Converged .* raise max_iter\. The loss exceeds"):
+        model.fit(load_wine().data)
+    assert model.status_ is Status.CONVERGED
+    assert not model.certificate_.holds
+    assert clone(model).set_params(solver="exact").fit(load_wine().data).certificate_.holds
+
+
+def test_the_known_excess_is_at_most_the_excess():
+    rng = np.random.default_rng(4)
+    for name in METHODS:
+        values = np.sort(rng.gamma(1.0, 1.0, M))[::-1]
+        spectrum, method = spectrum_from(values, 0), method_for(name, values, K)
+        covariance, objective = covariance_from(spectrum), method.objective
+        for size in (1e-3, 0.3, 2.0):
+            weights = random_start(method, K, M, size, rng, values)
+            found = solvers.known_excess(method, weights, covariance)
+            excess = float(objective.value(weights, covariance)) - objective.minimum(spectrum, K)
+            assert 0.0 <= found <= excess / objective.size(spectrum) * (1 + 1e-9)
+            assert found > 0.9 * excess / objective.size(spectrum)
+        optimum = objective.minimizer(spectrum, K)
+        assert solvers.known_excess(method, optimum, covariance) < 1e-12

@@ -285,6 +285,7 @@ def test_wide_parts_scroll_with_a_cue(digits_page):
     css = digits_page.partition("<style>")[2].partition("</style>")[0]
     assert ".scroll { overflow-x: auto; background:" in css
     assert re.search(r"max-width: 40rem.*\.cue \{ display: block", css, re.DOTALL)
+    assert digits_page.count("<pre") == digits_page.count('<pre class="scroll"') > 0
 
 
 def test_captions_do_not_name_colours_that_the_dark_theme_inverts(parsed):

@@ -22,15 +22,14 @@ column off by one and a wrong threshold of convergence.
 """
 
 import os
-import signal
 import warnings
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fuzzing.oracle import limited_time
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
@@ -189,22 +188,6 @@ def is_right(name, model):
     return all(checks)
 
 
-@contextmanager
-def limited(seconds):
-    """Raise a TimeoutError in loops that a mutant made endless."""
-
-    def stop(*_):
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.fixture(scope="module")
 def healthy():
     return {name: numbers(fitted(name)) for name in PROBLEMS}
@@ -213,7 +196,7 @@ def healthy():
 def outcome(name, expected):
     """Return what a broken solver made of a problem, and whether the certificate accepted it."""
     try:
-        with limited(0.5):
+        with limited_time(0.5):
             model = fitted(name)
             certificate, got = model.certificate_, numbers(model)
     except BaseException as error:

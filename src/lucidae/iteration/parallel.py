@@ -34,7 +34,7 @@ def of_each(
     items : sequence of tuples
         The arguments of each call.
     n_jobs : int, optional
-        Number of calls at a time, as in scikit-learn.
+        Number of calls at a time, as in scikit-learn; not more than there are items.
     callbacks : sequence of callable
         As in `iterate`; a step is a value that has arrived, and the distance is the number of items
         that are left.
@@ -49,6 +49,8 @@ def of_each(
     >>> of_each(pow, [(2, 3), (3, 2)])
     [8, 9]
     """
+    if n_jobs is not None:  # joblib starts as many workers as it is told, whatever their use
+        n_jobs = min(n_jobs, max(len(items), 1))
     # Without callbacks nobody waits for single values, and more backends of joblib can be used.
     pool = Parallel(n_jobs=n_jobs, return_as="generator" if callbacks else "list")
     values = iter(pool(delayed(function)(*item) for item in items))

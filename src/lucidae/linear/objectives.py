@@ -56,6 +56,8 @@ class Objective(Rule):
     ----------
     gap_statement : str
         Statement of the claim `gap` in certificates, which is about the loss minus its minimum.
+    size_name : str
+        What follows an excess of the loss, divided by `size`, in messages.
     has_penalties : bool
         Whether latents can be zero at the minimum because their penalty is too large.
     """
@@ -63,6 +65,7 @@ class Objective(Rule):
     __slots__ = ()
 
     gap_statement = "the loss is its global minimum (excess divided by the total variance)"
+    size_name = "of the total variance"
     has_penalties = False
 
     @abstractmethod
@@ -410,6 +413,7 @@ class LinearVAE(Objective):
     noise: float | None = None
 
     gap_statement = "−ELBO is its global minimum, that of probabilistic PCA (excess per feature)"
+    size_name = "per feature"
     aligns = True  # the diagonal posterior breaks the rotational symmetry
     orders = False  # any permutation of the latents has the same ELBO
     tying = "refused"

@@ -87,9 +87,7 @@ def predicted_epochs(
     start : float, default=0.5
         Alignment distance at which it begins.
     """
-    if rate <= 0.0:
-        return math.inf
     speed = 2 * rate * learning_rate / (1 - momentum)
-    if speed <= 0.0:  # a product that underflows
+    if speed <= 0.0:  # no convergence, or a product that underflows
         return math.inf
     return max(0.0, math.log(start / target) / speed)

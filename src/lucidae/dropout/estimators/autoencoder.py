@@ -343,7 +343,7 @@ class DropoutAutoencoder(
         if not first:
             seen = self._state
             moment, ref = seen.moment.merge(moment), seen.ref
-        self._state = self._unsolved(moment, ref)
+        self._keep_unsolved(self._unsolved(moment, ref))
         return self
 
     @by_blocks

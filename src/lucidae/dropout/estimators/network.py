@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import (
     Array,
     beside,
+    diagonal,
     is_array,
     largest,
     like,
@@ -388,6 +389,19 @@ class NetworkState(FittedState):
             "history_": network.history,
         }
 
+    @property
+    def is_extreme(self) -> bool:
+        """Whether products and quotients of a few entries of the rows may exceed their dtype.
+
+        Judged by the root mean square of each column: it is compared with the fourth root of the
+        largest number of the dtype, and with the inverse of this root.
+        """
+        moment = self.moment
+        squares = np.clip(host(diagonal(moment.squares)), 0.0, None) / moment.weight
+        sizes = np.hypot(np.abs(host(moment.mean)), np.sqrt(squares))
+        bound = float(namespace(self.ref).finfo(self.ref.dtype).max) ** 0.25
+        return bool(np.any(sizes > bound) or np.any((sizes > 0.0) & (sizes < 1.0 / bound)))
+
     def unchanged(self, attributes: Mapping[str, Any]) -> bool:
         """Tell whether attributes have their fitted values: not assigned, not changed in place."""
         fitted = self.compute_attributes()
@@ -529,12 +543,18 @@ class NetworkMixin(CertifiedMixin):
         return self._state.certificate_on(problem, moment, title, attributes, None)
 
     def _keep(self, state: NetworkState) -> None:
-        """Compute the fitted attributes of `state` and store it as the state of the fit.
-
-        `partial_fit` stores its state without computing them, so that they are computed when first
-        read.
-        """
+        """Compute the fitted attributes of `state` and store it as the state of the fit."""
         _ = state.attributes
+        self._state = state
+
+    def _keep_unsolved(self, state: NetworkState) -> None:
+        """Store the state of `partial_fit`, whose attributes are computed when they are first read.
+
+        They are computed at once if the rows are so large or so small that the attributes may not
+        be representable in their dtype: `partial_fit` then refuses the rows, as `fit` does.
+        """
+        if state.is_extreme:
+            _ = state.attributes
         self._state = state
 
     def _warm_start(self) -> Weights | None:

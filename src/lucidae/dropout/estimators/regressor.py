@@ -515,7 +515,7 @@ class DropoutRegressor(
                     f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
                 )
             choice = choice._replace(moment=seen.moment.merge(choice.moment))
-        self._state = self._unsolved(choice, flat, ref)
+        self._keep_unsolved(self._unsolved(choice, flat, ref))
         return self
 
     @by_blocks

@@ -68,7 +68,8 @@ def slices(outcome: Outcome) -> Sequence[Block]:
             left.plot(curve.x, curve.y, label=NAMES[method], **style)
         left.set(title="Energy along one weight", xlabel="w", ylabel="energy", ylim=(-1, 11))
         left.set_xscale("symlog", linthresh=0.01)
-        left.legend()
+        left.set_xlim(left=0.0)
+        left.legend(loc="lower left")
         curve = curves["energy/autoencoder"]
         deep = curve.y < -14
         right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)

@@ -18,6 +18,7 @@ from lucidae.report.blocks import (
     Plot,
     Prose,
     Section,
+    count,
     without_convergence_warnings,
 )
 from lucidae.sparsity import SparseVAE
@@ -83,8 +84,9 @@ def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
 
 def _fitted(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
     """Return a `SparseVAE` fitted to a dictionary and responses; the clock measures the time."""
+    sizes = count(dictionary.shape[1], "column"), count(responses.shape[1], "response")
     with (
-        clock(f"sparsity: {dictionary.shape[1]} columns, {responses.shape[1]} responses"),
+        clock(f"sparsity: {', '.join(sizes)}"),
         without_convergence_warnings(),
     ):
         return SparseVAE(random_state=0).fit(dictionary, responses)
