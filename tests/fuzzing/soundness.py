@@ -50,11 +50,11 @@ def check(case: Problem) -> list[Finding]:
 def linear(seed: int) -> list[tuple[str, str]]:
     """Return the contradictions of a linear autoencoder."""
     found: list[str] = []
-    features = verified_spectrum.DENSE_FEATURES
+    features, rows = verified_spectrum.DENSE_FEATURES, verified_spectrum.FEW_ROWS
     try:
         soundness_linear.problem(seed, Counter(), found)
     finally:
-        verified_spectrum.DENSE_FEATURES = features
+        verified_spectrum.DENSE_FEATURES, verified_spectrum.FEW_ROWS = features, rows
     return [(" ".join(line.split(":")[-1].split()[:4]), line) for line in found]
 
 

@@ -165,6 +165,7 @@ def last_digit_changed(X, row, column):
 def test_the_random_starts_depend_on_every_bit_of_the_rows(monkeypatch):
     """Neither the mean, the variances nor a projection need to change for other starts."""
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 10)
+    monkeypatch.setattr(verified_spectrum, "FEW_ROWS", 0)
     X = np.random.default_rng(0).standard_normal((50, 20)) * np.r_[1.0, np.full(19, 1e-9)]
     seen = {data_of(X).fingerprint}
     for row, column in ((0, 1), (3, 7), (49, 19)):

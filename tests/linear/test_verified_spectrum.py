@@ -157,9 +157,11 @@ def test_products_with_rows_of_another_library(monkeypatch, xp):
     assert_allclose(data_of(SecondMoment.of(xp.asarray(X))).apply(rows), data.apply(rows))
 
 
+@pytest.mark.parametrize("few", [0, 1024])
 @pytest.mark.parametrize("attack", ["zero", "swapped", "twice"])
-def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch, attack):
+def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch, attack, few):
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
+    monkeypatch.setattr(verified_spectrum, "FEW_ROWS", few)
     X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     axes = np.linalg.svd(X)[2]
     rows = {"zero": axes[:2] * [[1.0], [0.0]], "swapped": axes[[0, 4]], "twice": axes[[0, 0]]}[
@@ -173,9 +175,13 @@ def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch,
     assert right.holds
 
 
+@pytest.mark.parametrize("few", [0, 1024])
 @pytest.mark.parametrize("method", ["rag", "plain", "nonuniform_l2", "expected_nested_dropout"])
-def test_weights_of_zeros_are_not_at_the_minimum_where_only_bounds_are_known(monkeypatch, method):
+def test_weights_of_zeros_are_not_at_the_minimum_where_only_bounds_are_known(
+    monkeypatch, method, few
+):
     monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
+    monkeypatch.setattr(verified_spectrum, "FEW_ROWS", few)
     X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     rows, l2 = np.zeros((2, 5)), [0.1, 0.2]
     certificate = certify_weights(rows, rows.T, X, method=method, l2=l2)

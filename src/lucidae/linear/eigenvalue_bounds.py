@@ -96,7 +96,7 @@ def _hash_entries(digest: Any, part: Vector) -> None:
 
     def hashed(start: int) -> bytes:
         piece = np.ascontiguousarray(part[start : start + step])
-        return hashlib.sha256(memoryview(piece.reshape(-1).view(np.uint8))).digest()
+        return hashlib.sha256(piece.tobytes()).digest()
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         for found in pool.map(hashed, range(0, len(part), step)):
