@@ -127,3 +127,9 @@ def test_certificates_of_few_rows_hold_at_the_optimum(dtype, mean):
 def test_more_rows_are_not_decomposed():
     X = np.random.default_rng(0).standard_normal((FEW_ROWS + 1, FEW_ROWS + 200))
     assert data_of(X).few_rows is None
+
+
+def test_the_reference_says_how_the_eigenvalues_were_found():
+    found = LinearAutoencoder(3).fit(rows(4)).certificate_["subspace"]
+    assert "Gram matrix of the rows tested" in found.reference
+    assert "Balakrishnan" not in found.reference

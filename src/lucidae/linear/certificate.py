@@ -107,6 +107,7 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
 _DEFINITIONS = "Bao et al. 2020, Definition"
 _KRYLOV = "Boyd & Balakrishnan 1990, failure probability 1e-9"
+_GRAM = "Weyl 1912, Gram matrix of the rows tested with failure probability 1e-9"
 _NO_NOISE = (
     "The components explain all variance of the data, so none remains for the noise of the linear "
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
@@ -123,7 +124,8 @@ def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     if figures.leading.dense:
         return claim
     statement = claim.statement + " (not computed exactly: bounds from residuals)"
-    reference = f"{claim.reference}; Davis & Kahan 1970; {_KRYLOV}"
+    source = _GRAM if figures.leading.by_gram else _KRYLOV
+    reference = f"{claim.reference}; Davis & Kahan 1970; {source}"
     advice = claim.advice
     if claim.holds is None and claim.value is not None:
         advice = (

@@ -412,6 +412,8 @@ class Leading:
         column of unit length with residual r has a sine of at least r/σ₁² to every axis, where σ₁²
         is the largest eigenvalue. Half the mean square over the columns is a bound, since several
         axes may share a column: their squared sines sum to at least their number minus one.
+    by_gram : bool
+        Whether the eigenvalues are those of the Gram matrix of few rows.
     """
 
     values: Vector
@@ -424,6 +426,7 @@ class Leading:
     ritz: Vector
     upper: Vector
     unaligned: float = 0.0
+    by_gram: bool = False
 
     def gaps(self, k: int) -> Vector:
         """Return the eigengaps of the first k eigenvalues: distances to the nearest other one."""
@@ -646,6 +649,7 @@ def _from_gram(
         error=found.error,
         subspace=subspace,
         upper=values[:k] + found.error,
+        by_gram=True,
     )
 
 
