@@ -5,7 +5,8 @@ python3 dev.py test      the same, then run the tests
 python3 dev.py lint      the same, then ruff and mypy
 python3 dev.py bench     the same, then the benchmarks against other libraries
 python3 dev.py fuzz      the same, then the fuzzers, for ten minutes or `--minutes N`
-python3 dev.py coverage  the same, then the tests with the branch coverage of src/lucidae
+python3 dev.py coverage  the same, then the tests with the branch coverage of src/lucidae; in
+                         pieces: `--folder F tests/linear`, `--folder F tests/dropout`, …
 python3 dev.py mutate    the same, then mutation testing of the formula modules
 python3 dev.py versions  test the wheel with the oldest and the newest packages
 
@@ -122,14 +123,20 @@ def fuzz(arguments):
 
 
 def coverage(arguments):
-    """Run the tests and print the branch coverage of each file with what it lacks."""
+    """Run the tests and print the branch coverage of each file with what it lacks.
+
+    With ``--folder F`` as the first argument, what is measured is kept in this folder and added to
+    what earlier calls have measured there, so that a slow machine can run the tests in pieces.
+    """
+    wanted = ["pytest", "-n", str(cores()), "-m", "not slow", "--cov", "--cov-branch"]
+    wanted += ["--cov-report", "term-missing:skip-covered"]
     with tempfile.TemporaryDirectory() as folder:
-        return run(
-            *("pytest", "-n", str(cores()), "-m", "not slow", "--cov", "--cov-branch"),
-            *("--cov-report", "term-missing:skip-covered", *arguments),
-            **TESTED,
-            COVERAGE_FILE=str(Path(folder) / "coverage"),
-        )
+        if len(arguments) > 1 and arguments[0] == "--folder":
+            folder, arguments = Path(arguments[1]).resolve(), arguments[2:]
+            folder.mkdir(parents=True, exist_ok=True)
+            wanted.append("--cov-append")
+        place = str(Path(folder) / "coverage")
+        return run(*wanted, *arguments, **TESTED, COVERAGE_FILE=place)
 
 
 def mutate(arguments):

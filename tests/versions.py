@@ -138,10 +138,14 @@ def lower_bounds(extra):
 
 
 def available(python, name):
-    """Return the versions of a package of which this Python has wheels, as tuples of numbers."""
-    command = (python, "-m", "pip", "index", "versions", name, "--only-binary", ":all:")
-    printed = subprocess.run(command, capture_output=True, text=True).stdout
-    listed = re.search(r"Available versions: (.*)", printed)
+    """Return the versions of a package of which this Python has wheels, as tuples of numbers.
+
+    pip lists them if it is asked for one that does not exist.
+    """
+    options = ("--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:")
+    command = (python, "-m", "pip", "install", *options, f"{name}==0")
+    printed = subprocess.run(command, capture_output=True, text=True).stderr
+    listed = re.search(r"from versions: ([^)]*)", printed)
     numbers = listed[1].split(", ") if listed else []
     return [parts(number) for number in numbers if re.fullmatch(r"[\d.]+", number)]
 
@@ -176,7 +180,8 @@ def checked(folder, python, age, wheel, tree, extra):
     if age == "oldest":
         pins = raised(lower_bounds(extra), lambda name: available(python, name))
     given = f"{wheel}[{extra}]" if extra else str(wheel)
-    installed = call(inner, "-m", "pip", "install", "--quiet", given, *pins)
+    wheels = ("--only-binary", ":all:")
+    installed = call(inner, "-m", "pip", "install", "--quiet", *wheels, given, *pins)
     if installed.returncode:
         return version, age, "–", "the packages cannot be installed together", False
     packages = versions_of(inner)

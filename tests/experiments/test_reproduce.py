@@ -7,6 +7,7 @@ import pytest
 
 import extras
 from lucidae.experiments.__main__ import main
+from lucidae.experiments.catalogue import NAMES
 from lucidae.experiments.reproduce import reproduce
 
 
@@ -113,6 +114,7 @@ import sys
 for name in ("matplotlib", "rich", "typer", "jinja2"):
     sys.modules[name] = None
 from lucidae.experiments.__main__ import main
+from lucidae.experiments.catalogue import NAMES
 if __name__ == "__main__":
     sys.exit(main(["run", "sparse-slices", "--jobs", "1", "--out", sys.argv[1]]))
 """
@@ -124,3 +126,10 @@ def test_a_machine_without_the_extras_can_do_the_work(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "4 of 4 claims of the paper seen; 1 of 1 findings of our own hold" in done.stdout
     assert (tmp_path / "smoke" / "sparse-slices.csv").exists()
+
+
+def test_the_list_names_every_experiment_and_what_it_shows(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(NAMES)
+    assert all(len(line.split()) > 3 for line in lines)

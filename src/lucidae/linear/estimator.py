@@ -119,7 +119,9 @@ class LinearAutoencoder(
         c a bound on the curvature at the optimum (for most methods 4σ₁², where σ₁² is the largest
         eigenvalue of the second moment; for ``"linear_vae"`` the number of features). The gradient
         solver tests this every 20 steps. The stochastic solver tests it on all rows after each pass
-        over the rows, or after 20 steps if that is later.
+        over the rows, or after 20 steps if that is later. If the loss then exceeds its minimum by
+        more than 1e-6 of the total variance, because components of small eigenvalues have not
+        converged, a ConvergenceWarning states by how much.
     random_state : int, RandomState or None, default=None
         Seed of the initial weights, of the order of mini-batches and of the masks of nested
         dropout. The exact solver does not use it.
