@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, centred, leverages
+from lucidae.sparsity.evaluation import (
+    Evaluation,
+    Sample,
+    Weighted,
+    generalised_means,
+    leverages,
+    prediction_variances,
+)
 
 UNIT = float(np.finfo(float).eps)
 
@@ -42,8 +49,7 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     if sample.intercept:
         first = X[0]
-        Phi, _ = centred(Phi, weights)
-        X, mean = centred(X, weights)
+        (Phi, X), mean = generalised_means(sample)
     size = np.sqrt(weights @ X**2 / weights.sum())
     size = np.where(size > 0, size, np.abs(first + mean))
     size = np.where(size > 0, size, 1.0)
@@ -54,7 +60,9 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     return float(distance.max()), float(error.max())
 
 
-def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[float, float]:
+def variance_distance(
+    rows: Weighted, at: Evaluation, variances: Any, sample: Sample
+) -> tuple[float, float]:
     """Return the largest error of an estimator's posterior variances of the predicted means.
 
     Parameters
@@ -66,6 +74,8 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
         the variances.
     variances : ndarray of shape (d,)
         The estimator's posterior variances of the means predicted for the same rows, divided by γ.
+    sample : Sample
+        The rows as they were given.
 
     Returns
     -------
@@ -73,6 +83,14 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
         The largest absolute difference between the two sets of variances, and a bound on its
         rounding error, both divided by γ.
     """
+    if sample.noise_cov is not None:  # whitened rows are no rows that the estimator predicts
+        points = generalised_means(sample)[0][0] if sample.intercept else sample.dictionary
+        points = np.ldexp(points, -rows.shifts)
+        points = points if sample.weights is None else points[sample.weights > 0]
+        expected = prediction_variances(rows, at.relevance, at.noise, points)
+        size = max(float(expected.max(initial=0.0)), 1.0)
+        distance = float(np.abs(variances - expected).max(initial=0.0)) / size
+        return distance, 4.0 * at.rounding
     # For a row that counts m times, ΦWΦᵀΣ⁻¹ of the weighted rows has m times its variance.
     expected = leverages(rows, at.relevance, at.noise)
     distance = float(np.abs(variances * rows.weights - expected).max(initial=0.0))

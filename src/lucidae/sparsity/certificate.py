@@ -84,7 +84,25 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         _unique_by_coherence(figures),
         _row_scales(figures),
         _posterior_collapse(figures),
+        *_noise_covariance(figures),
     )  # fmt: skip
+
+
+def _noise_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return a claim that reports the rank of the noise covariance; none for white noise."""
+    rank, rows = figures.noise_rank, figures.noise_rows
+    if rank is None or rows is None:
+        return ()
+    advice = ""
+    if rank < rows:
+        share = figures.noise_outside or 0.0
+        advice = (
+            f"The noise covariance of the {rows} rows has rank {rank}, as after an average "
+            f"reference or a projection. The fit uses the {rank} dimensions of its range; of the "
+            f"power of the responses, {100.0 * share:.2g} % lie outside and were not used."
+        )
+    statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
+    return (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
 
 
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:

@@ -60,6 +60,7 @@ from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
+from lucidae.sparsity.whitening import NoiseCovariance, canonical_whitened, whitened_rows
 from lucidae.validation import (
     check_flag,
     check_integer,
@@ -184,9 +185,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     support_ : ndarray of int
         Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
-        The noise variance that was given or found.
+        The noise variance that was given or found; with `noise_cov`, the factor of this covariance.
+    noise_variances_ : ndarray of shape (n_samples,)
+        Noise variance of each row: ``noise_variance_`` times the diagonal of `noise_cov`. Only
+        after a fit with `noise_cov` or with ``noise_variance="learn_diagonal"``.
     energy_ : float
-        Energy at the fitted relevances and noise variance, summed over the outputs.
+        Energy at the fitted relevances and noise variance, summed over the outputs. With
+        `noise_cov` it includes the log-determinant of this covariance (on its range), so that
+        fits with different covariances of the same range can be compared.
     history_ : History
         Energy divided by the number of outputs, in each iteration.
     n_iter_ : int
@@ -220,6 +226,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     relevance_ = Fitted()
     support_ = Fitted()
     noise_variance_ = Fitted()
+    noise_variances_ = Fitted()
     energy_ = Fitted()
     history_ = Fitted()
     n_iter_ = Fitted()
@@ -261,7 +268,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.verbose = verbose
 
     @restored_on_failure
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_cov: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
         Parameters
@@ -271,7 +278,16 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows: weight 2 is the same as giving the row twice.
+            Frequencies of the rows: weight 2 is the same as giving the row twice. Together with
+            `noise_cov`, this must be one variance for each row.
+        noise_cov : array-like of shape (n_samples, n_samples) or (n_samples,), optional
+            Covariance R of the noise of the rows, or its diagonal if their noise is independent.
+            The noise has covariance ``noise_variance_`` times R, so give ``noise_variance=1`` if R
+            is an estimate of the noise itself. X, y and the intercept's column of ones are whitened
+            by R (generalised least squares), and the folds of ``noise_variance="cv"`` are folds of
+            whitened rows. If R is singular, only what lies in its range is fitted, and the
+            certificate says so. Functions that select rows, such as `GridSearchCV`, can split
+            variances but not a covariance matrix.
 
         Returns
         -------
@@ -281,8 +297,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
+        cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
         with limited_blas(X.shape[0]):
-            solution = self._fit(X, y, weights, objective)
+            solution = self._fit(X, y, weights, objective, cov)
         if not solution.status.ok:
             diverged = solution.status is Status.DIVERGED
             warn_user(DIVERGED if diverged else solution.advice, ConvergenceWarning)
@@ -296,7 +313,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X : array-like of shape (n_samples, n_features)
             New rows of the dictionary.
         return_std : bool, default=False
-            Whether to return the predictive standard deviation, noise included.
+            Whether to return the predictive standard deviation, noise included. After a fit with
+            `noise_cov`, this noise has the mean of the noise variances of the training rows.
 
         Returns
         -------
@@ -315,7 +333,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if not return_std:
             return mean
         with np.errstate(all="ignore"):
-            spread = self._state.variances(X) + self.noise_variance_
+            noise = self.noise_variance_ * self._state.noise_level
+            spread = self._state.variances(X) + noise
             spread = namespace(spread).sqrt(spread)
         return mean, narrowed(spread, X, "the standard deviation")
 
@@ -368,24 +387,29 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         groups = None if self.groups is None else Groups.of(self.groups, n_columns)
         return make_objective(self.posterior, as_penalty(self.penalty), groups)
 
-    def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
+    def _fit(
+        self, X: Array, y: Array, weights: Array | None, objective: Energy,
+        cov: NoiseCovariance | None,
+    ) -> Solution[State]:  # fmt: skip
         """Minimise the energy on checked data, store the fitted state and return the solution.
 
         The energy is the loss that is minimised.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
-        rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
+        given = Rows(as_double(X), targets, weights, bool(self.fit_intercept))
+        rows, split = _prepared(given, cov)
         problem, units = rows.normalised(objective.groups)
-        given = Rows(as_double(X), targets, weights, rows.intercept)
-        solution = self._solve(problem, units, objective, rows, given)
+        solution = self._solve(problem, units, objective, rows, split)
         state = self._copied_out(solution, units, objective, rows, X, y)
+        state.add_noise(cov)
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         shapes = problem.columns, units.n_responses
         fitted = checked_attributes(state.results, *shapes)
-        state.figures = self._verified(state, fitted, given, rows, objective, rule)
+        state.figures = self._verified(state, fitted, given, rows, objective, rule, cov)
         groups = None if objective.groups is None else objective.groups.labels
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
         state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
+        state.parameters |= {"noise_cov": cov is not None}
         self._state = state
         return solution
 
@@ -466,7 +490,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         coef = narrowed(estimate, X, "coef_")
         kept = as_double(coef)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
-        center, mean = rows.offsets
+        center, mean = rows.means
         level = mean.rounded + mean.rest
         intercept = level - kept.mT @ center.rounded - kept.mT @ center.rest
         single = y.ndim == 1
@@ -477,7 +501,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "relevance_": relevance,
             "noise_variance_": noise,
             "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
-            "energy_": scalar(objective.in_units(objective.value(state), units)),
+            "energy_": _energy(objective, state, units, rows),
             "history_": solution.history,
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
@@ -488,12 +512,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _verified(
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
-        objective: Energy, rule: str | float,
+        objective: Energy, rule: str | float, cov: NoiseCovariance | None,
     ) -> SparseFigures:  # fmt: skip
         """Return the verifier's measured values of fitted attributes on rows of data.
 
         `given` are the rows as they were passed, `rows` the distinct rows among them with their
-        total weights, and `rule` tells how the noise variance was found (see `noise_rule`).
+        total weights (whitened if the noise has a covariance `cov`), and `rule` tells how the noise
+        variance was found (see `noise_rule`).
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule == "cv" else None
@@ -517,10 +542,15 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             None if known else _violation(rows, relevance, noise, objective),
             self.significance,
         )
-        sample = Sample(given.dictionary, given.responses, given.frequencies, given.intercept)
+        sample = Sample(
+            given.dictionary, given.responses, given.frequencies, given.intercept,
+            None if cov is None else cov.values,
+        )  # fmt: skip
         return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
-    def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
+    def _certify_on(
+        self, X: Any, y: Any = None, sample_weight: Any = None, noise_cov: Any = None
+    ) -> Certificate:
         """Return a certificate of the current attributes on data, by the parameters of the fit."""
         check_is_fitted(self)
         if y is None:
@@ -535,19 +565,47 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
                 "give y with as many."
             )
+        parameters = dict(self._state.parameters or {})
+        if parameters.pop("noise_cov", False) and noise_cov is None:
+            raise ValueError(
+                "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
+            )
+        cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
         then = copy(self)
-        then.__dict__.update(self._state.parameters or {})
+        then.__dict__.update(parameters)
         objective = then._objective(dictionary.shape[1])
         given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
-        rows = canonical(dictionary, targets, weights, given.intercept)
+        rows, _ = _prepared(given, cov)
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
-            figures = then._verified(self._state, fitted, given, rows, objective, rule)
+            figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
         return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+
+
+def _prepared(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
+    """Return the distinct rows to fit with their weights, and the rows that a splitter divides.
+
+    Both are whitened if the noise has a covariance `cov`.
+    """
+    if cov is None:
+        parts = given.dictionary, given.responses, given.frequencies, given.intercept
+        return canonical(*parts), given
+    whitened = whitened_rows(given, cov)
+    return canonical_whitened(whitened), whitened
+
+
+def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
+    """Return the energy (loss) of all responses, with the log-determinant of the noise covariance.
+
+    Energies without a log-volume do not contain this determinant.
+    """
+    volume = rows.noise_volume() if objective.marginal is not None else 0.0
+    whitened = scalar(objective.in_units(objective.value(state), units))
+    return whitened + units.n_responses * volume
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:

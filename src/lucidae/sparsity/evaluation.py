@@ -39,12 +39,15 @@ class Sample(NamedTuple):
         Weights of the rows; by default every row has weight 1.
     intercept : bool
         Whether the model has an intercept, so that rows are centred.
+    noise_cov : array of shape (d, d) or (d,), optional
+        Covariance of the noise of the rows without the factor γ, or its diagonal.
     """
 
     dictionary: Any
     responses: Any
     weights: Any = None
     intercept: bool = False
+    noise_cov: Any = None
 
 
 class Weighted(NamedTuple):
@@ -65,6 +68,11 @@ class Weighted(NamedTuple):
         an intercept.
     distinct : int
         Number of different rows.
+    volume : float
+        Log-determinant of the covariance of the noise on its range, without the factor γ, and
+        orthogonal to the intercept; zero for white noise.
+    outside : float
+        Share of the sum of squares of the centred responses outside the range of this covariance.
     """
 
     dictionary: Any
@@ -75,6 +83,8 @@ class Weighted(NamedTuple):
     total: float
     dimension: float
     distinct: int
+    volume: float = 0.0
+    outside: float = 0.0
 
     @property
     def mean_square(self) -> float:
@@ -90,8 +100,11 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     """Return the rows of positive weight, centred, weighted and divided by powers of two.
 
     Rows are centred only if `sample.intercept`. `labels` are the groups of the columns, or None;
-    the columns of a group are divided by the same power of two.
+    the columns of a group are divided by the same power of two. Rows whose noise has a covariance
+    are whitened.
     """
+    if sample.noise_cov is not None:
+        return _whitened(sample, labels)
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
     if (weights <= 0).any():
@@ -103,12 +116,100 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     root = np.sqrt(weights)[:, None]
     if sample.weights is not None:
         Phi, X = Phi * root, X * root
+    return _rescaled(Phi, X, weights, labels, (total, total - float(sample.intercept), count))
+
+
+def _rescaled(
+    Phi: Any, X: Any, weights: Any, labels: Any, sizes: tuple[float, float, int], *noise: float
+) -> Weighted:
+    """Return rows divided by powers of two; `sizes` and `noise` are the last fields of the result.
+
+    `sizes` are the fields `total`, `dimension` and `distinct`, `noise` are `volume` and `outside`.
+    """
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, total,
-        total - float(sample.intercept), count,
-    )  # fmt: skip
+        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, *sizes, *noise
+    )
+
+
+def noise_root(noise_cov: Any) -> Any:
+    """Return a matrix A with r columns and AAᵀ = R for the covariance R of rank r, or its diagonal.
+
+    Its columns are orthogonal, and those that rounding errors alone produce are left out.
+    """
+    if noise_cov.ndim == 1:
+        return np.diag(np.sqrt(noise_cov))[:, noise_cov > 0]
+    scales = np.sqrt(np.where(np.diagonal(noise_cov) > 0, np.diagonal(noise_cov), 1.0))
+    values = np.linalg.svd(noise_cov / scales / scales[:, None], compute_uv=False)
+    rank = int((values > 10.0 * values.size * np.finfo(float).eps * values[0]).sum())
+    values, vectors = np.linalg.eigh((noise_cov + noise_cov.T) / 2.0)
+    return vectors[:, -rank:] * np.sqrt(values[-rank:])
+
+
+def generalised_means(sample: Sample) -> tuple[Any, Any]:
+    """Return the centred dictionary and responses, and the mean response minus its first row.
+
+    With a noise covariance R the mean is that of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1; it is the
+    plain mean if R says nothing about it (1ᵀR⁺1 = 0).
+    """
+    Phi, X = sample.dictionary, sample.responses
+    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    Phi, _ = centred(Phi, weights)
+    X, mean = centred(X, weights)
+    if sample.noise_cov is None:
+        return (Phi, X), mean
+    shares = _shares(sample)
+    return (Phi - shares @ Phi, X - shares @ X), mean + shares @ X
+
+
+def _shares(sample: Sample) -> Any:
+    """Return the weights of rows, with sum one, in the mean by generalised least squares.
+
+    They are all zero if the column of ones is outside the range of the noise covariance.
+    """
+    root = noise_root(sample.noise_cov)
+    white = root / (root**2).sum(axis=0)  # the transposed whitener of the rows
+    ones = white.sum(axis=0)
+    largest = np.linalg.norm(white, axis=0).max() * ones.size**0.5
+    if np.linalg.norm(ones) <= 1e-7 * largest:
+        return np.zeros(white.shape[0])
+    shares = white @ ones if sample.weights is None else (white @ ones) * sample.weights
+    return shares / shares.sum()
+
+
+def _whitened(sample: Sample, labels: Any) -> Weighted:
+    """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
+
+    With R = AAᵀ, where the r columns of A are orthogonal, the whitened rows are AᵀΦ and AᵀX divided
+    by the squared norms of these columns.
+    """
+    weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
+    Phi, X = sample.dictionary, sample.responses
+    if sample.intercept:
+        Phi, X = (_without_constants(part, weights) for part in (Phi, X))
+    root = noise_root(sample.noise_cov)
+    squares = (root**2).sum(axis=0)
+    used = weights if sample.noise_cov.ndim == 1 else np.ones(squares.size)
+    used = used[sample.noise_cov > 0] if sample.noise_cov.ndim == 1 else used
+    inside = (root / np.sqrt(squares)).T @ X
+    power = float((X**2).sum())
+    outside = max(1.0 - float((inside**2).sum()) / power, 0.0) if power > 0 else 0.0
+    white = (root / squares).T
+    Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
+    volume, total = float((used * np.log(squares)).sum()), float(used.sum())
+    dimension = total
+    if sample.intercept and _shares(sample).any():
+        ones_power = float(used @ ones**2)
+        shares = used * ones / ones_power
+        for _ in range(2):  # twice, so that rounding errors of the first pass are removed
+            Phi, X = Phi - np.outer(ones, shares @ Phi), X - np.outer(ones, shares @ X)
+        volume += float(np.log(ones_power) - np.log(weights.sum()))
+        dimension = total - 1.0
+    kept = used > 0
+    count = _distinct(np.column_stack([Phi, ones])[kept], X[kept])
+    Phi, X = (part[kept] * np.sqrt(used[kept])[:, None] for part in (Phi, X))
+    return _rescaled(Phi, X, used[kept], labels, (total, dimension, count), volume, outside)
 
 
 def _distinct(Phi: Any, X: Any) -> int:
@@ -231,6 +332,20 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
     inverse = solve_triangular(R, np.eye(R.shape[0]), trans="T", check_finite=False)
     return 1.0 - noise * (inverse**2).sum(axis=0)
+
+
+def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> Any:
+    """Return the posterior variance of the mean predicted at each point, divided by the noise.
+
+    `points` has one row for each prediction, in the units of `rows`. With S = ΦW^½ on the columns
+    of positive relevance (prior variance) W and [S; √γ I] = QR, the variance at a point x is
+    γ‖R⁻ᵀW^½x‖².
+    """
+    used = np.flatnonzero(w)
+    scaled = rows.dictionary[:, used] * np.sqrt(w[used])
+    R = triangle_of(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))
+    half = solve_triangular(R, (points[:, used] * np.sqrt(w[used])).T, trans="T")
+    return (half**2).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from lucidae.arrays import Array, as_double, is_array, like, namespace
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
@@ -17,6 +19,7 @@ from lucidae.io.models import reads, saved_as
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.prediction import level_at_center
+from lucidae.sparsity.whitening import NoiseCovariance
 
 CERTIFIED_PARAMETERS = (
     "posterior",
@@ -51,6 +54,8 @@ class SparseState(FittedState):
         Prediction for the mean training row. `intercept_` may not represent it to all digits.
     parameters : dict, optional
         The parameters of the fit that its certificate depends on; earlier versions saved none.
+    noise_level : float
+        Mean noise variance of the training rows, divided by the attribute ``noise_variance_``.
     """
 
     results: dict[str, Any]
@@ -60,6 +65,14 @@ class SparseState(FittedState):
     rest: Array | None = None
     level: Array | None = None
     parameters: dict[str, Any] | None = None
+    noise_level: float = 1.0
+
+    def add_noise(self, cov: NoiseCovariance | None) -> None:
+        """Add the noise variances of the training rows, if the noise has a covariance `cov`."""
+        if cov is not None:
+            variances = self.results["noise_variance_"] * cov.variances
+            self.results["noise_variances_"] = variances
+            self.noise_level = float(np.mean(cov.variances))
 
     def moved(self, rows: Array) -> Array:
         """Return rows minus the mean of the training rows, as float64."""

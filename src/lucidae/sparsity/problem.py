@@ -366,6 +366,19 @@ class Rows:
         """Weighted means of the dictionary and of the responses; zeros without an intercept."""
         return self._offset(self.dictionary), self._offset(self.responses)
 
+    @property
+    def means(self) -> tuple[Mean, Mean]:
+        """Means of the dictionary and the responses in the units of the data, as in `offsets`."""
+        return self.offsets
+
+    def noise_volume(self) -> float:
+        """Return the log-determinant of the noise covariance at γ = 1: zero for white noise."""
+        return 0.0
+
+    def without(self, values: Array, offset: Mean) -> Array:
+        """Return rows minus the mean `offset`; `values` has as many rows as this object."""
+        return offset.removed_from(values)
+
     def _offset(self, values: Array) -> Mean:
         """Return the weighted mean of the rows of `values`; zeros without an intercept."""
         if not self.intercept:
@@ -387,7 +400,7 @@ class Rows:
         xp = namespace(self.dictionary)
         results = []
         for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
-            moved = offset.removed_from(values)
+            moved = self.without(values, offset)
             rounding = 8.0 * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
             constant = xp.max(xp.abs(moved), axis=0) <= rounding
             results.append(xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved))
@@ -429,8 +442,8 @@ class Rows:
         dictionary and the responses are those of the rows `reference`.
         """
         center, level = reference.offsets
-        predicted = center.removed_from(self.dictionary) @ coefficients
-        errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2
+        predicted = self.without(self.dictionary, center) @ coefficients
+        errors = self.weights[:, None] * (self.without(self.responses, level) - predicted) ** 2
         return scalar(namespace(errors).sum(errors))
 
 

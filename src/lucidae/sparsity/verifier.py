@@ -165,11 +165,17 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         to_numpy(sample.responses).astype(np.float64),
         None if sample.weights is None else to_numpy(sample.weights).astype(np.float64),
         sample.intercept,
+        None if sample.noise_cov is None else to_numpy(sample.noise_cov).astype(np.float64),
     )
     fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
     rows = weighted_rows(plain, model.labels)
     U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
     figures = _figures_of_fit(rows, U, title)
+    if plain.noise_cov is not None:
+        figures = replace(
+            figures, noise_rank=len(rows.dictionary), noise_rows=len(plain.dictionary),
+            noise_outside=rows.outside,
+        )  # fmt: skip
     if fit.noise is None:
         return figures
     implied = 0.0
@@ -234,7 +240,7 @@ def _with_attributes(
     if fit.variances is not None and fit.noise is not None:
         given = to_numpy(fit.variances).astype(np.float64)
         given = given if plain.weights is None else given[plain.weights > 0]
-        distance, error = variance_distance(rows, at, given / fit.noise)
+        distance, error = variance_distance(rows, at, given / fit.noise, plain)
         figures = replace(figures, variance_distance=distance, variance_error=error)
     if fit.support is None:
         return figures
@@ -507,7 +513,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     else:
         spare = rows.dimension - min(rows.dictionary.shape)
         volume = at.log_determinant + spare * logarithm
-    return float(volume + 2.0 * rows.dimension * rows.shift * np.log(2.0))
+    return float(volume + 2.0 * rows.dimension * rows.shift * np.log(2.0) + rows.volume)
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
