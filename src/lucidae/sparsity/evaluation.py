@@ -4,6 +4,7 @@
 the coefficients) and γ the noise variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a
 response and use Cholesky factors. This module shares no code with them. It decomposes a square root
 of Σ and does not form Σ, so its results are accurate to ε√cond(Σ), where ε is the machine epsilon.
+For complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Weighted(NamedTuple):
 
         The smallest noise variance that is allowed is relative to this number.
         """
-        power = float((self.responses**2).sum())
+        power = float((np.abs(self.responses) ** 2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
 
@@ -129,7 +130,7 @@ def _rescaled(
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, *sizes, *noise
+        _scaled(Phi, -shifts), _scaled(X, -shift), weights, shifts, shift, *sizes, *noise
     )
 
 
@@ -140,10 +141,11 @@ def noise_root(noise_cov: Any) -> Any:
     """
     if noise_cov.ndim == 1:
         return np.diag(np.sqrt(noise_cov))[:, noise_cov > 0]
-    scales = np.sqrt(np.where(np.diagonal(noise_cov) > 0, np.diagonal(noise_cov), 1.0))
+    variances = np.diagonal(noise_cov).real
+    scales = np.sqrt(np.where(variances > 0, variances, 1.0))
     values = np.linalg.svd(noise_cov / scales / scales[:, None], compute_uv=False)
     rank = int((values > 10.0 * values.size * np.finfo(float).eps * values[0]).sum())
-    values, vectors = np.linalg.eigh((noise_cov + noise_cov.T) / 2.0)
+    values, vectors = np.linalg.eigh((noise_cov + noise_cov.conj().T) / 2.0)
     return vectors[:, -rank:] * np.sqrt(values[-rank:])
 
 
@@ -169,12 +171,13 @@ def _shares(sample: Sample) -> Any:
     They are all zero if the column of ones is outside the range of the noise covariance.
     """
     root = noise_root(sample.noise_cov)
-    white = root / (root**2).sum(axis=0)  # the transposed whitener of the rows
-    ones = white.sum(axis=0)
-    largest = np.linalg.norm(white, axis=0).max() * ones.size**0.5
+    white = (root / squares(root).sum(axis=0)).conj().T  # the whitener of the rows
+    ones = white.sum(axis=1)
+    largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
     if np.linalg.norm(ones) <= 1e-7 * largest:
-        return np.zeros(white.shape[0])
-    shares = white @ ones if sample.weights is None else (white @ ones) * sample.weights
+        return np.zeros(white.shape[1])
+    shares = ones.conj() @ white
+    shares = shares if sample.weights is None else shares * sample.weights
     return shares / shares.sum()
 
 
@@ -189,19 +192,19 @@ def _whitened(sample: Sample, labels: Any) -> Weighted:
     if sample.intercept:
         Phi, X = (_without_constants(part, weights) for part in (Phi, X))
     root = noise_root(sample.noise_cov)
-    squares = (root**2).sum(axis=0)
-    used = weights if sample.noise_cov.ndim == 1 else np.ones(squares.size)
-    used = used[sample.noise_cov > 0] if sample.noise_cov.ndim == 1 else used
-    inside = (root / np.sqrt(squares)).T @ X
-    power = float((X**2).sum())
-    outside = max(1.0 - float((inside**2).sum()) / power, 0.0) if power > 0 else 0.0
-    white = (root / squares).T
+    sizes = squares(root).sum(axis=0)
+    used = np.ones(sizes.size)
+    if sample.noise_cov.ndim == 1:
+        used = weights[sample.noise_cov > 0]
+    power, inside = float(squares(X).sum()), (root / np.sqrt(sizes)).conj().T @ X
+    outside = max(1.0 - float(squares(inside).sum()) / power, 0.0) if power > 0 else 0.0
+    white = (root / sizes).conj().T
     Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
-    volume, total = float((used * np.log(squares)).sum()), float(used.sum())
+    volume, total = float((used * np.log(sizes)).sum()), float(used.sum())
     dimension = total
     if sample.intercept and _shares(sample).any():
-        ones_power = float(used @ ones**2)
-        shares = used * ones / ones_power
+        ones_power = float(used @ squares(ones))
+        shares = used * ones.conj() / ones_power
         for _ in range(2):  # twice, so that rounding errors of the first pass are removed
             Phi, X = Phi - np.outer(ones, shares @ Phi), X - np.outer(ones, shares @ X)
         volume += float(np.log(ones_power) - np.log(weights.sum()))
@@ -243,6 +246,18 @@ def _exponents(peaks: Any) -> Any:
     The exponent of zero is 0.
     """
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
+
+
+def _scaled(values: Any, exponents: Any) -> Any:
+    """Return real or complex numbers times two to the power of the exponents, without rounding."""
+    if not np.iscomplexobj(values):
+        return np.ldexp(values, exponents)
+    return np.ldexp(values.real, exponents) + 1j * np.ldexp(values.imag, exponents)
+
+
+def squares(values: Any) -> Any:
+    """Return the squares of the absolute values of real or complex numbers."""
+    return values.real**2 + values.imag**2 if np.iscomplexobj(values) else values**2
 
 
 class Evaluation(NamedTuple):
@@ -294,23 +309,23 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     used = np.flatnonzero(w)
     scaled = Phi[:, used] * np.sqrt(w[used])
     # With A = [W^½Φᵀ; √γ I] = QR, AᵀA = Σ = RᵀR, and cond(R) = √cond(Σ).
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(size)]))
-    columns = solve_triangular(R, Phi, trans="T", check_finite=False)
-    targets = solve_triangular(R, X, trans="T", check_finite=False)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(size)]))
+    columns = solve_triangular(R, Phi, trans="C", check_finite=False)
+    targets = solve_triangular(R, X, trans="C", check_finite=False)
     # Q needs the responses through their Gram matrix alone.
-    root = triangle_of(targets.T).T if n > size else targets
-    loading = columns.T @ root
-    mean = np.zeros((Phi.shape[1], n))
-    mean[used] = w[used, None] * (columns[:, used].T @ targets)
+    root = triangle_of(targets.conj().T).conj().T if n > size else targets
+    loading = columns.conj().T @ root
+    mean = np.zeros((Phi.shape[1], n), np.result_type(Phi, X))
+    mean[used] = w[used, None] * (columns[:, used].conj().T @ targets)
     precise = solve_triangular(R, targets, check_finite=False)
-    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float((R**2).sum()))
+    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float(squares(R).sum()))
     condition = max(largest / noise, 1.0)
     unit = float(np.finfo(float).eps)
     return Evaluation(
-        w, noise, columns, loading, (columns**2).sum(axis=0), (loading**2).sum(axis=1) / n, mean,
-        (float((targets**2).sum()) + outside / noise) / n,
+        w, noise, columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1) / n,
+        mean, (float(squares(targets).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (float(((noise * precise) ** 2).sum()) + outside) / n,
+        (float(squares(noise * precise).sum()) + outside) / n,
         unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
         REACHED * unit * condition,
     )  # fmt: skip
@@ -327,11 +342,11 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     if used.size <= scaled.shape[0]:
         # With [S; √γ I] = QR and S = ΦW^½, S(SᵀS + γI)⁻¹Sᵀ is the Gram matrix of Q's first rows.
         basis = np.linalg.qr(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))[0]
-        return (basis[: scaled.shape[0]] ** 2).sum(axis=1)
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
+        return squares(basis[: scaled.shape[0]]).sum(axis=1)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
     # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
-    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="T", check_finite=False)
-    return 1.0 - noise * (inverse**2).sum(axis=0)
+    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="C", check_finite=False)
+    return 1.0 - noise * squares(inverse).sum(axis=0)
 
 
 def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> Any:
@@ -344,8 +359,8 @@ def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> A
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])
     R = triangle_of(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))
-    half = solve_triangular(R, (points[:, used] * np.sqrt(w[used])).T, trans="T")
-    return (half**2).sum(axis=0)
+    half = solve_triangular(R, (points[:, used] * np.sqrt(w[used])).conj().T, trans="C")
+    return squares(half).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:
@@ -362,8 +377,8 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
     Q, R = np.linalg.qr(Phi)
-    inside = Q.T @ X
-    return R, inside, float(((X - Q @ inside) ** 2).sum())
+    inside = Q.conj().T @ X
+    return R, inside, float(squares(X - Q @ inside).sum())
 
 
 def largest_in(values: Any, labels: Any) -> Any:

@@ -17,7 +17,18 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from lucidae.arrays import Array, device, is_array, like, namespace, scalar, to_numpy
+from lucidae.arrays import (
+    Array,
+    as_complex,
+    conjugate,
+    device,
+    is_array,
+    like,
+    namespace,
+    real_part,
+    scalar,
+    to_numpy,
+)
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.problem import Mean, Rows, canonical
 
@@ -118,11 +129,12 @@ class NoiseCovariance:
 
     def apply(self, values: Array) -> Array:
         """Return T times `values`, of shape (r, m) for values of shape (d, m) and the rank r."""
-        xp = namespace(values)
         if self.is_diagonal:
+            xp = namespace(values)
             kept = xp.asarray(np.flatnonzero(self.variances > 0), device=device(values))
             roots = like(np.sqrt(self.variances[self.variances > 0]), values)
             return xp.take(values, kept, axis=0) / roots[:, None]
+        values = as_complex(values) if np.iscomplexobj(self.matrix) else values
         return like(self.matrix, values) @ values
 
     def log_determinant(self, weights: Any = None) -> float:
@@ -261,8 +273,8 @@ class WhitenedRows(Rows):
         if not self.identified:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
-        shares = self.weights * self.constant
-        shares = shares / (shares @ self.constant)
+        shares = self.weights * conjugate(self.constant)
+        shares = like(shares / (shares @ self.constant), values)
         column = self.constant[:, None]
         center = shares @ values
         center = center + shares @ (values - column * center)
@@ -305,8 +317,8 @@ def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
     weights = None
     if frequencies is not None:
         weights = to_numpy(frequencies)[noise.variances > 0]
-        frequencies = like(weights, dictionary)
-    ones = noise.apply(namespace(dictionary).ones_like(dictionary[:, :1]))[:, 0]
+        frequencies = like(weights, real_part(dictionary[0, :]))
+    ones = noise.apply(namespace(dictionary).ones_like(real_part(dictionary[:, :1])))[:, 0]
     log_volume = noise.log_determinant(None if weights is None else to_numpy(rows.frequencies))
     peak = 1.0 / float(noise.variances[noise.variances > 0].min()) ** 0.5
     if not noise.is_diagonal:
