@@ -5,14 +5,17 @@ from lucidae.sparsity.certificate import certify_coefficients
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_lasso import group_lasso, noise_free_group_lasso
 from lucidae.sparsity.objectives import Energy, register_posterior
+from lucidae.sparsity.path import NoisePath, noise_path
 
 __all__ = [
     "Energy",
+    "NoisePath",
     "SparseBatch",
     "SparseVAE",
     "certify_coefficients",
     "group_lasso",
     "noise_free_group_lasso",
+    "noise_path",
     "register_posterior",
     "solve_batch",
 ]

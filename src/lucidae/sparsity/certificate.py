@@ -84,8 +84,36 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         _unique_by_coherence(figures),
         _row_scales(figures),
         _posterior_collapse(figures),
+        *_path_stability(figures),
         *_noise_covariance(figures),
     )  # fmt: skip
+
+
+def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return a claim that reports how the columns change with the noise variance.
+
+    There is none for coefficients alone, whose noise variance was not chosen by a fit.
+    """
+    name, reference = "path_stability", "Meinshausen & Bühlmann 2010"
+    statement = "share of the columns in use that stay in use if the noise variance is varied"
+    path = figures.path
+    if not figures.noise_rule:
+        return ()
+    if path is None or path["overlap"] is None:
+        why = "Neighbouring noise variances were not tried. Look at lucidae.sparsity.noise_path."
+        return (does_not_apply(name, statement, reference, why),)
+    column, others = path["column"], path["strongest"] != path["column"]
+    advice = ""
+    if others.any():
+        worst = int(np.argmax(others))
+        advice = (
+            f"Warning: the strongest column changes along the path of noise variances. Here it is "
+            f"column {column}, but column {path['strongest'][worst]} at the noise variance "
+            f"{path['noise'][worst]:.3g}. If the dictionary fits the data only roughly, as an "
+            "approximate forward model does, trust a larger noise variance more: see "
+            "lucidae.sparsity.noise_path."
+        )
+    return (reported(name, statement, reference, path["overlap"], advice),)
 
 
 def _noise_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
@@ -202,7 +230,9 @@ NOISE_STATEMENTS = {
     "learn": "the energy is stationary in the noise variance",
     "floor": "the energy is stationary in the noise variance",
     "cv": "the noise variance is the mean squared error of predicting held-out rows",
+    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
+HELD_OUT = ("cv", "cv_1se")
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
@@ -215,7 +245,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
     if figures.noise_distance is None:
         why = "The noise variance was given with the coefficients."
-        why = "Held-out rows are predicted during fit only." if rule == "cv" else why
+        why = "Held-out rows are predicted during fit only." if rule in HELD_OUT else why
         why = NO_NOISE if figures.violation is None else why
         return _unknown(figures, name, statement, reference, why)
     learned = rule in ("learn", "floor")
@@ -226,7 +256,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
     claim = at_most(
         name, statement, reference, figures.noise_distance, threshold, advice, error=error
     )
-    if rule == "cv" and claim.holds:
+    if rule in HELD_OUT and claim.holds:
         why = "Held-out rows are predicted during fit; the certificate does not repeat this."
         return does_not_apply(name, statement, reference, why)
     if rule == "floor" and claim.holds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -37,30 +38,32 @@ from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.held_out import (
+    RULES,
+    Guide,
+    PathTrace,
+    coarse_trace,
+    folds,
+    held_out_errors,
+    with_stability,
+)
 from lucidae.sparsity.inputs import (
     checked_attributes,
     validated_data,
     validated_pair,
     validated_weights,
 )
-from lucidae.sparsity.noise import (
-    FALLBACK,
-    cross_validated_noise,
-    folds,
-    learn_noise,
-    noise_rule,
-    warn_if_collapsed,
-)
+from lucidae.sparsity.noise import FALLBACK, learn_noise, noise_rule, warn_if_collapsed
 from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, narrowed
-from lucidae.sparsity.problem import Problem, Rows, Units, canonical
+from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from lucidae.sparsity.whitening import NoiseCovariance, canonical_whitened, whitened_rows
+from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import (
     check_flag,
     check_integer,
@@ -127,9 +130,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Posterior covariance of the coefficients (the encoder's covariance): full, diagonal, or none
         ("point", the deterministic autoencoder). Names given to
         `lucidae.sparsity.register_posterior` are also accepted.
-    noise_variance : float, "auto", "learn" or "cv", default="auto"
+    noise_variance : float, "auto", "learn", "cv" or "cv_1se", default="auto"
         The noise variance, or how to find it. "learn" minimises the energy over the noise variance
-        too. "cv" takes the mean squared error of predicting held-out rows. "auto" means "learn" if
+        too. "cv" takes the mean squared error of predicting held-out rows. "cv_1se" takes the
+        largest noise variance at which this error is within one standard error of its smallest
+        value, which gives fewer columns. "auto" means "learn" if
         there are at most half as many columns as rows, and "cv" otherwise; for a single row it
         takes 0.1 times the mean square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
@@ -142,7 +147,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
     cv : int, splitter or iterable, optional
-        Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
+        Folds over rows for ``noise_variance="cv"`` and ``"cv_1se"``; five by default, ten for one
+        or two outputs.
     significance : float, default=0.05
         Family-wise significance level of the test that decides which columns are in ``support_``:
         the probability that any irrelevant column is included.
@@ -294,12 +300,18 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         SparseVAE
             The fitted estimator itself.
         """
+        return self._fit_on(X, y, sample_weight, noise_cov)
+
+    def _fit_on(
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None
+    ) -> Self:
+        """Fit to data that are checked first; `guide` is a solution of `noise_path` to start at."""
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
         cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
         with limited_blas(X.shape[0]):
-            solution = self._fit(X, y, weights, objective, cov)
+            solution = self._fit(X, y, weights, objective, cov, guide)
         if not solution.status.ok:
             diverged = solution.status is Status.DIVERGED
             warn_user(DIVERGED if diverged else solution.advice, ConvergenceWarning)
@@ -389,7 +401,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _fit(
         self, X: Array, y: Array, weights: Array | None, objective: Energy,
-        cov: NoiseCovariance | None,
+        cov: NoiseCovariance | None, guide: Guide | None,
     ) -> Solution[State]:  # fmt: skip
         """Minimise the energy on checked data, store the fitted state and return the solution.
 
@@ -397,15 +409,16 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = Rows(as_double(X), targets, weights, bool(self.fit_intercept))
-        rows, split = _prepared(given, cov)
+        rows, split = prepared_rows(given, cov)
         problem, units = rows.normalised(objective.groups)
-        solution = self._solve(problem, units, objective, rows, split)
+        solution, trace = self._solve(problem, units, objective, rows, split, guide)
         state = self._copied_out(solution, units, objective, rows, X, y)
         state.add_noise(cov)
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         shapes = problem.columns, units.n_responses
         fitted = checked_attributes(state.results, *shapes)
         state.figures = self._verified(state, fitted, given, rows, objective, rule, cov)
+        state.figures = with_stability(state.figures, trace, solution.value, units, objective)
         groups = None if objective.groups is None else objective.groups.labels
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
         state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
@@ -414,42 +427,46 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return solution
 
     def _solve(
-        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
-    ) -> Solution[State]:
+        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
+        guide: Guide | None,
+    ) -> tuple[Solution[State], PathTrace | None]:  # fmt: skip
         """Find the noise variance and return the relevances that minimise the energy (loss).
 
-        `rows` are the distinct training rows with their weights, `given` those passed to `fit`. The
-        relevance of a column is the prior variance of its coefficients.
+        `rows` are the distinct training rows with their weights, `given` those passed to `fit`, and
+        `guide` is a solution of `noise_path` to start at. The relevance of a column is the prior
+        variance of its coefficients. The second value is the path of noise variances, if known.
         """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
             "method": self.solver,
             "tolerance": self.tol,
             "limit": self.max_iter,
-            "start": self._last_relevance(problem, units, objective.groups),
+            "start": guide.relevance if guide else self._last_relevance(problem, units, objective),
             "callbacks": self._callbacks("minimising the energy"),
         }
         if rule == "learn":
             learned = learn_noise(problem, objective, **settings)
             warn_if_collapsed(learned)
-            return learned
-        if rule == "cv":
+            return learned, None
+        trace = guide.trace if guide else None
+        if rule in RULES:
             split = folds(self.cv, self.random_state, rows, given)
-            noise = cross_validated_noise(
+            held_out = held_out_errors(
                 *split, objective, self._callbacks("path of noise variances"), self.n_jobs
             )
+            noise = RULES[str(rule)](held_out)
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
-        level = scalar(units.normalised_noise(noise))
-        return solve(problem.with_noise(level), objective, **settings)
+        at = problem.with_noise(scalar(units.normalised_noise(noise)))
+        if rule in RULES:
+            trace = coarse_trace(at, objective, noise)
+        return solve(at, objective, **settings), trace
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
         """Return a list with a progress bar if `verbose`, otherwise an empty list."""
         return [ProgressBar(f"SparseVAE, {description}")] if self.verbose else []
 
-    def _last_relevance(
-        self, problem: Problem, units: Units, groups: Groups | None
-    ) -> Array | None:
+    def _last_relevance(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
         """Return the relevances (prior variances) of the last fit, in normalised units.
 
         These are the units of the new normalised problem. Return None without `warm_start`, before
@@ -457,6 +474,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
+        groups = objective.groups
         relevance = to_numpy(self.relevance_)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
             reason = "relevance_ has entries that are negative or not finite"
@@ -521,7 +539,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         variance was found (see `noise_rule`).
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
-        estimated = state.results["noise_variance_"] if rule == "cv" else None
+        estimated = state.results["noise_variance_"] if rule in RULES else None
         fit = Fit(
             coef.mT,
             relevance,
@@ -575,7 +593,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         then.__dict__.update(parameters)
         objective = then._objective(dictionary.shape[1])
         given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
-        rows, _ = _prepared(given, cov)
+        rows, _ = prepared_rows(given, cov)
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
@@ -583,19 +601,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
             figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
+        figures = replace(figures, path=self._state.figures.path)
         return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
-
-
-def _prepared(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
-    """Return the distinct rows to fit with their weights, and the rows that a splitter divides.
-
-    Both are whitened if the noise has a covariance `cov`.
-    """
-    if cov is None:
-        parts = given.dictionary, given.responses, given.frequencies, given.intercept
-        return canonical(*parts), given
-    whitened = whitened_rows(given, cov)
-    return canonical_whitened(whitened), whitened
 
 
 def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:

@@ -83,7 +83,8 @@ class Fit(NamedTuple):
     energy : float, optional
         The reported energy (loss).
     noise_rule : str
-        How the noise variance was found: "given", "learn", "cv", "fallback", or "" if unknown.
+        How the noise variance was found: "given", "learn", "cv", "cv_1se", "fallback", or "" if
+        unknown.
     given_noise : float, optional
         The noise variance that was asked for, or that was estimated on held-out rows.
     predicted, variances : array of shape (n_rows, n_responses) and (n_rows,), optional
@@ -486,7 +487,7 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
     if fit.noise_rule == "given" and fit.given_noise is not None:
         expected = max(_shifted(fit.given_noise, rows), lowest)
         return float(abs(at.noise / expected - 1.0))
-    if fit.noise_rule == "cv" and fit.given_noise is not None:
+    if fit.noise_rule in ("cv", "cv_1se") and fit.given_noise is not None:
         return float(abs(at.noise / _shifted(fit.given_noise, rows) - 1.0))
     if fit.noise_rule == "fallback":
         share = float((rows.responses**2).sum()) / (rows.total * rows.responses.shape[1])

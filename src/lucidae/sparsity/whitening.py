@@ -351,3 +351,15 @@ def canonical_whitened(rows: WhitenedRows) -> WhitenedRows:
         merged.dictionary, merged.responses[:, :-1], merged.frequencies, rows.intercept,
         merged.responses[:, -1], rows.origin, rows.log_volume,
     )  # fmt: skip
+
+
+def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
+    """Return the distinct rows to fit with their weights, and the rows that a splitter divides.
+
+    Both are whitened if the noise has a covariance `cov`.
+    """
+    if cov is None:
+        parts = given.dictionary, given.responses, given.frequencies, given.intercept
+        return canonical(*parts), given
+    whitened = whitened_rows(given, cov)
+    return canonical_whitened(whitened), whitened
