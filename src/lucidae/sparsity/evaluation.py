@@ -66,6 +66,9 @@ class Weighted(NamedTuple):
         an intercept.
     distinct : int
         Number of different rows.
+    parts : int
+        2 if a number of the data has an imaginary part other than zero, otherwise 1. The change of
+        twice the log-likelihood is the change of the energy (loss) times this number.
     """
 
     dictionary: Any
@@ -76,6 +79,7 @@ class Weighted(NamedTuple):
     total: float
     dimension: float
     distinct: int
+    parts: int = 1
 
     @property
     def mean_square(self) -> float:
@@ -99,6 +103,7 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
     count = _distinct(Phi, X)
+    parts = 1 + any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
     if sample.intercept:
         Phi, X = (_without_constants(part, weights) for part in (Phi, X))
     root = np.sqrt(weights)[:, None]
@@ -107,8 +112,8 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
-        _scaled(Phi, -shifts), _scaled(X, -shift), weights, shifts, shift, total,
-        total - float(sample.intercept), count,
+        times_power(Phi, -shifts), times_power(X, -shift), weights, shifts, shift, total,
+        total - float(sample.intercept), count, parts,
     )  # fmt: skip
 
 
@@ -145,7 +150,7 @@ def _exponents(peaks: Any) -> Any:
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
-def _scaled(values: Any, exponents: Any) -> Any:
+def times_power(values: Any, exponents: Any) -> Any:
     """Return real or complex numbers times two to the power of the exponents, without rounding."""
     if not np.iscomplexobj(values):
         return np.ldexp(values, exponents)

@@ -393,7 +393,7 @@ class Rows:
 
     @property
     def real_responses(self) -> int:
-        """Number of real responses with as much information; a complex response counts as two.
+        """Number of responses, of which each complex one counts as two.
 
         Twice the log-likelihood that a column adds is this number times the decrease of the energy
         per response.
@@ -402,8 +402,12 @@ class Rows:
 
     @property
     def is_complex(self) -> bool:
-        """Whether dictionary or responses are complex, so that the noise is circular complex."""
-        return is_complex(self.dictionary) or is_complex(self.responses)
+        """Whether dictionary or responses are complex, so that the noise is circular complex.
+
+        Real numbers in an array of complex dtype are real.
+        """
+        xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
+        return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
 
     @property
     def total_weight(self) -> float:
