@@ -8,6 +8,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 import lucidae
 from lucidae import SparseVAE, certify
+from lucidae.sparsity import noise_path
 from lucidae.sparsity.whitening import NoiseCovariance
 
 D, KAPPA, N = 30, 45, 6
@@ -211,3 +212,36 @@ def test_saved_estimators_keep_the_noise_of_their_rows(tmp_path):
     assert_allclose(loaded.noise_variances_, model.noise_variances_)
     assert_allclose(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
     assert loaded.certificate_["noise_covariance"].value == D
+
+
+@pytest.mark.parametrize("rank", [D, D - 3])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_hermitian_covariances_of_complex_data(rank, intercept):
+    rng = np.random.default_rng(13)
+
+    def normal(*shape):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / 2**0.5
+
+    X = normal(D, KAPPA) + 1.0
+    root = np.linalg.qr(normal(D, D))[0][:, :rank] * rng.uniform(0.5, 3.0, rank)
+    cov = root @ root.conj().T
+    y = 3.0 * X[:, [5, 20]] @ normal(2, N) + 2.0 - 1.0j + 0.4 * root @ normal(rank, N)
+    model = SparseVAE(noise_variance=0.2, fit_intercept=intercept).fit(X, y, noise_cov=cov)
+    values, vectors = np.linalg.eigh(cov)
+    kept = values > 1e-10
+    whitener = (vectors[:, kept] / np.sqrt(values[kept])).conj().T
+    if intercept:
+        ones = whitener.sum(axis=1)
+        whitener = np.linalg.svd(ones.conj()[None, :])[2][1:] @ whitener
+    hand = SparseVAE(noise_variance=0.2, fit_intercept=False).fit(whitener @ X, whitener @ y)
+    assert_allclose(model.coef_, hand.coef_, atol=1e-10)
+    assert_allclose(model.relevance_, hand.relevance_, atol=1e-10)
+    for claim in hand.certificate_:
+        assert model.certificate_[claim.name].holds == claim.holds
+    assert certify(model, X, y, noise_cov=cov).holds == model.certificate_.holds
+    path = noise_path(X, y, [1.0, 0.2], noise_cov=cov, fit_intercept=intercept, cv=3)
+    assert_allclose(path.energies[1], model.energy_, rtol=1e-8)
+    wrong = cov.copy()
+    wrong[0, 1] *= -1j
+    with pytest.raises(ValueError, match="not symmetric"):
+        model.fit(X, y, noise_cov=wrong)

@@ -69,6 +69,9 @@ class Weighted(NamedTuple):
         an intercept.
     distinct : int
         Number of different rows.
+    parts : int
+        2 if a number of the data has an imaginary part other than zero, otherwise 1. The change of
+        twice the log-likelihood is the change of the energy (loss) times this number.
     volume : float
         Log-determinant of the covariance of the noise on its range, without the factor γ, and
         orthogonal to the intercept; zero for white noise.
@@ -84,6 +87,7 @@ class Weighted(NamedTuple):
     total: float
     dimension: float
     distinct: int
+    parts: int = 1
     volume: float = 0.0
     outside: float = 0.0
 
@@ -101,121 +105,47 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     """Return the rows of positive weight, centred, weighted and divided by powers of two.
 
     Rows are centred only if `sample.intercept`. `labels` are the groups of the columns, or None;
-    the columns of a group are divided by the same power of two. Rows whose noise has a covariance
-    are whitened.
+    the columns of a group are divided by the same power of two. `whitened_rows` is for rows whose
+    noise has a covariance.
     """
-    if sample.noise_cov is not None:
-        return _whitened(sample, labels)
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
     if (weights <= 0).any():
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
-    count = _distinct(Phi, X)
+    count = distinct(Phi, X)
+    parts = parts_of(Phi, X)
     if sample.intercept:
-        Phi, X = (_without_constants(part, weights) for part in (Phi, X))
+        Phi, X = (without_constants(part, weights) for part in (Phi, X))
     root = np.sqrt(weights)[:, None]
     if sample.weights is not None:
         Phi, X = Phi * root, X * root
-    return _rescaled(Phi, X, weights, labels, (total, total - float(sample.intercept), count))
+    sizes = total, total - float(sample.intercept), count, parts
+    return rescaled(Phi, X, weights, labels, sizes)
 
 
-def _rescaled(
-    Phi: Any, X: Any, weights: Any, labels: Any, sizes: tuple[float, float, int], *noise: float
-) -> Weighted:
+def rescaled(
+    Phi: Any, X: Any, weights: Any, labels: Any, sizes: tuple[float, float, int, int],
+    *noise: float,
+) -> Weighted:  # fmt: skip
     """Return rows divided by powers of two; `sizes` and `noise` are the last fields of the result.
 
-    `sizes` are the fields `total`, `dimension` and `distinct`, `noise` are `volume` and `outside`.
+    `sizes` are the fields `total`, `dimension`, `distinct` and `parts`, and `noise` are `volume`
+    and `outside`.
     """
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
-        _scaled(Phi, -shifts), _scaled(X, -shift), weights, shifts, shift, *sizes, *noise
+        times_power(Phi, -shifts), times_power(X, -shift), weights, shifts, shift, *sizes, *noise
     )
 
 
-def noise_root(noise_cov: Any) -> Any:
-    """Return a matrix A with r columns and AAᵀ = R for the covariance R of rank r, or its diagonal.
-
-    Its columns are orthogonal, and those that rounding errors alone produce are left out.
-    """
-    if noise_cov.ndim == 1:
-        return np.diag(np.sqrt(noise_cov))[:, noise_cov > 0]
-    variances = np.diagonal(noise_cov).real
-    scales = np.sqrt(np.where(variances > 0, variances, 1.0))
-    values = np.linalg.svd(noise_cov / scales / scales[:, None], compute_uv=False)
-    rank = int((values > 10.0 * values.size * np.finfo(float).eps * values[0]).sum())
-    values, vectors = np.linalg.eigh((noise_cov + noise_cov.conj().T) / 2.0)
-    return vectors[:, -rank:] * np.sqrt(values[-rank:])
+def parts_of(Phi: Any, X: Any) -> int:
+    """Return 2 if a number of the data has an imaginary part other than zero, otherwise 1."""
+    return 1 + any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
 
 
-def generalised_means(sample: Sample) -> tuple[Any, Any]:
-    """Return the centred dictionary and responses, and the mean response minus its first row.
-
-    With a noise covariance R the mean is that of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1; it is the
-    plain mean if R says nothing about it (1ᵀR⁺1 = 0).
-    """
-    Phi, X = sample.dictionary, sample.responses
-    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
-    Phi, _ = centred(Phi, weights)
-    X, mean = centred(X, weights)
-    if sample.noise_cov is None:
-        return (Phi, X), mean
-    shares = _shares(sample)
-    return (Phi - shares @ Phi, X - shares @ X), mean + shares @ X
-
-
-def _shares(sample: Sample) -> Any:
-    """Return the weights of rows, with sum one, in the mean by generalised least squares.
-
-    They are all zero if the column of ones is outside the range of the noise covariance.
-    """
-    root = noise_root(sample.noise_cov)
-    white = (root / squares(root).sum(axis=0)).conj().T  # the whitener of the rows
-    ones = white.sum(axis=1)
-    largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
-    if np.linalg.norm(ones) <= 1e-7 * largest:
-        return np.zeros(white.shape[1])
-    shares = ones.conj() @ white
-    shares = shares if sample.weights is None else shares * sample.weights
-    return shares / shares.sum()
-
-
-def _whitened(sample: Sample, labels: Any) -> Weighted:
-    """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
-
-    With R = AAᵀ, where the r columns of A are orthogonal, the whitened rows are AᵀΦ and AᵀX divided
-    by the squared norms of these columns.
-    """
-    weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
-    Phi, X = sample.dictionary, sample.responses
-    if sample.intercept:
-        Phi, X = (_without_constants(part, weights) for part in (Phi, X))
-    root = noise_root(sample.noise_cov)
-    sizes = squares(root).sum(axis=0)
-    used = np.ones(sizes.size)
-    if sample.noise_cov.ndim == 1:
-        used = weights[sample.noise_cov > 0]
-    power, inside = float(squares(X).sum()), (root / np.sqrt(sizes)).conj().T @ X
-    outside = max(1.0 - float(squares(inside).sum()) / power, 0.0) if power > 0 else 0.0
-    white = (root / sizes).conj().T
-    Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
-    volume, total = float((used * np.log(sizes)).sum()), float(used.sum())
-    dimension = total
-    if sample.intercept and _shares(sample).any():
-        ones_power = float(used @ squares(ones))
-        shares = used * ones.conj() / ones_power
-        for _ in range(2):  # twice, so that rounding errors of the first pass are removed
-            Phi, X = Phi - np.outer(ones, shares @ Phi), X - np.outer(ones, shares @ X)
-        volume += float(np.log(ones_power) - np.log(weights.sum()))
-        dimension = total - 1.0
-    kept = used > 0
-    count = _distinct(np.column_stack([Phi, ones])[kept], X[kept])
-    Phi, X = (part[kept] * np.sqrt(used[kept])[:, None] for part in (Phi, X))
-    return _rescaled(Phi, X, used[kept], labels, (total, dimension, count), volume, outside)
-
-
-def _distinct(Phi: Any, X: Any) -> int:
+def distinct(Phi: Any, X: Any) -> int:
     """Return the number of different rows of the dictionary and the responses taken together."""
     seen = {row.tobytes() for row in np.hstack([Phi, X]) + 0.0}
     return len(seen)
@@ -232,7 +162,7 @@ def centred(values: Any, weights: Any) -> tuple[Any, Any]:
     return moved - rest, mean + rest
 
 
-def _without_constants(values: Any, weights: Any) -> Any:
+def without_constants(values: Any, weights: Any) -> Any:
     """Return centred values; columns that vary by rounding errors only become exactly zero."""
     moved, _ = centred(values, weights)
     spread, peaks = np.abs(moved).max(axis=0), np.abs(values).max(axis=0)
@@ -248,7 +178,7 @@ def _exponents(peaks: Any) -> Any:
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
-def _scaled(values: Any, exponents: Any) -> Any:
+def times_power(values: Any, exponents: Any) -> Any:
     """Return real or complex numbers times two to the power of the exponents, without rounding."""
     if not np.iscomplexobj(values):
         return np.ldexp(values, exponents)
@@ -347,20 +277,6 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
     inverse = solve_triangular(R, np.eye(R.shape[0]), trans="C", check_finite=False)
     return 1.0 - noise * squares(inverse).sum(axis=0)
-
-
-def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> Any:
-    """Return the posterior variance of the mean predicted at each point, divided by the noise.
-
-    `points` has one row for each prediction, in the units of `rows`. With S = ΦW^½ on the columns
-    of positive relevance (prior variance) W and [S; √γ I] = QR, the variance at a point x is
-    γ‖R⁻ᵀW^½x‖².
-    """
-    used = np.flatnonzero(w)
-    scaled = rows.dictionary[:, used] * np.sqrt(w[used])
-    R = triangle_of(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))
-    half = solve_triangular(R, (points[:, used] * np.sqrt(w[used])).conj().T, trans="C")
-    return squares(half).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:

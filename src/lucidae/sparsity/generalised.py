@@ -1,0 +1,120 @@
+"""Rows whose noise has a covariance, for the verifier: generalised least squares by definition.
+
+Like the rest of the verifier, this module shares no code with the solvers or the estimator. For
+complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from lucidae.sparsity.evaluation import (
+    Sample,
+    Weighted,
+    centred,
+    distinct,
+    parts_of,
+    rescaled,
+    squares,
+    triangle_of,
+    without_constants,
+)
+
+
+def noise_root(noise_cov: Any) -> Any:
+    """Return a matrix A with r columns and AAᵀ = R for the covariance R of rank r, or its diagonal.
+
+    Its columns are orthogonal, and those that rounding errors alone produce are left out.
+    """
+    if noise_cov.ndim == 1:
+        return np.diag(np.sqrt(noise_cov))[:, noise_cov > 0]
+    variances = np.diagonal(noise_cov).real
+    scales = np.sqrt(np.where(variances > 0, variances, 1.0))
+    values = np.linalg.svd(noise_cov / scales / scales[:, None], compute_uv=False)
+    rank = int((values > 10.0 * values.size * np.finfo(float).eps * values[0]).sum())
+    values, vectors = np.linalg.eigh((noise_cov + noise_cov.conj().T) / 2.0)
+    return vectors[:, -rank:] * np.sqrt(values[-rank:])
+
+
+def generalised_means(sample: Sample) -> tuple[Any, Any]:
+    """Return the centred dictionary and responses, and the mean response minus its first row.
+
+    With a noise covariance R the mean is that of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1; it is the
+    plain mean if R says nothing about it (1ᵀR⁺1 = 0).
+    """
+    Phi, X = sample.dictionary, sample.responses
+    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    Phi, _ = centred(Phi, weights)
+    X, mean = centred(X, weights)
+    if sample.noise_cov is None:
+        return (Phi, X), mean
+    shares = _shares(sample)
+    return (Phi - shares @ Phi, X - shares @ X), mean + shares @ X
+
+
+def _shares(sample: Sample) -> Any:
+    """Return the weights of rows, with sum one, in the mean by generalised least squares.
+
+    They are all zero if the column of ones is outside the range of the noise covariance.
+    """
+    root = noise_root(sample.noise_cov)
+    white = (root / squares(root).sum(axis=0)).conj().T  # the whitener of the rows
+    ones = white.sum(axis=1)
+    largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
+    if np.linalg.norm(ones) <= 1e-7 * largest:
+        return np.zeros(white.shape[1])
+    shares = ones.conj() @ white
+    shares = shares if sample.weights is None else shares * sample.weights
+    return shares / shares.sum()
+
+
+def whitened_sample(sample: Sample, labels: Any) -> Weighted:
+    """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
+
+    With R = AAᵀ, where the r columns of A are orthogonal, the whitened rows are AᵀΦ and AᵀX divided
+    by the squared norms of these columns.
+    """
+    weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
+    Phi, X = sample.dictionary, sample.responses
+    if sample.intercept:
+        Phi, X = (without_constants(part, weights) for part in (Phi, X))
+    root = noise_root(sample.noise_cov)
+    powers = squares(root).sum(axis=0)
+    used = np.ones(powers.size)
+    if sample.noise_cov.ndim == 1:
+        used = weights[sample.noise_cov > 0]
+    power, inside = float(squares(X).sum()), (root / np.sqrt(powers)).conj().T @ X
+    outside = max(1.0 - float(squares(inside).sum()) / power, 0.0) if power > 0 else 0.0
+    white = (root / powers).conj().T
+    Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
+    volume, total = float((used * np.log(powers)).sum()), float(used.sum())
+    dimension = total
+    if sample.intercept and _shares(sample).any():
+        ones_power = float(used @ squares(ones))
+        shares = used * ones.conj() / ones_power
+        for _ in range(2):  # twice, so that rounding errors of the first pass are removed
+            Phi, X = Phi - np.outer(ones, shares @ Phi), X - np.outer(ones, shares @ X)
+        volume += float(np.log(ones_power) - np.log(weights.sum()))
+        dimension = total - 1.0
+    kept = used > 0
+    count, parts = distinct(np.column_stack([Phi, ones])[kept], X[kept]), parts_of(Phi, X)
+    Phi, X = (part[kept] * np.sqrt(used[kept])[:, None] for part in (Phi, X))
+    sizes = total, dimension, count, parts
+    return rescaled(Phi, X, used[kept], labels, sizes, volume, outside)
+
+
+def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> Any:
+    """Return the posterior variance of the mean predicted at each point, divided by the noise.
+
+    `points` has one row for each prediction, in the units of `rows`. With S = ΦW^½ on the columns
+    of positive relevance (prior variance) W and [S; √γ I] = QR, the variance at a point x is
+    γ‖R⁻ᵀW^½x‖².
+    """
+    used = np.flatnonzero(w)
+    scaled = rows.dictionary[:, used] * np.sqrt(w[used])
+    R = triangle_of(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))
+    half = solve_triangular(R, (points[:, used] * np.sqrt(w[used])).conj().T, trans="C")
+    return squares(half).sum(axis=0)
