@@ -229,6 +229,7 @@ def _posterior_mean(figures: SparseFigures) -> Claim:
 NOISE_STATEMENTS = {
     "learn": "the energy is stationary in the noise variance",
     "floor": "the energy is stationary in the noise variance",
+    "learn_diagonal": "the energy is stationary in the noise variance of every row",
     "cv": "the noise variance is the mean squared error of predicting held-out rows",
     "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
@@ -248,7 +249,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
         why = "Held-out rows are predicted during fit only." if rule in HELD_OUT else why
         why = NO_NOISE if figures.violation is None else why
         return _unknown(figures, name, statement, reference, why)
-    learned = rule in ("learn", "floor")
+    learned = rule in ("learn", "floor", "learn_diagonal")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
     advice = "Raise max_iter." if learned else "The noise variance was changed. Fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.

@@ -62,6 +62,7 @@ from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
@@ -138,11 +139,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Posterior covariance of the coefficients (the encoder's covariance): full, diagonal, or none
         ("point", the deterministic autoencoder). Names given to
         `lucidae.sparsity.register_posterior` are also accepted.
-    noise_variance : float, "auto", "learn", "cv" or "cv_1se", default="auto"
+    noise_variance : float, "auto", "learn", "learn_diagonal", "cv" or "cv_1se", default="auto"
         The noise variance, or how to find it. "learn" minimises the energy over the noise variance
         too. "cv" takes the mean squared error of predicting held-out rows. "cv_1se" takes the
         largest noise variance at which this error is within one standard error of its smallest
-        value, which gives fewer columns. "auto" means "learn" if
+        value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row
+        (full posterior, at least two outputs, and enough of them: many more than there are
+        columns in use per row); ``noise_variance_`` is then their mean. "auto" means "learn" if
         there are at most half as many columns as rows, and "cv" otherwise; for a single row it
         takes 0.1 times the mean square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
@@ -449,19 +452,23 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = Rows(as_double(X), targets, weights, bool(self.fit_intercept))
         rows, split = prepared_rows(given, cov)
-        problem, units = rows.normalised(objective.groups)
-        solution, trace = self._solve(problem, units, objective, rows, split, guide)
+        rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
+        has_cov, trace = cov is not None, None
+        if rule == "learn_diagonal":
+            rows, units, solution, cov = self._learned_rows(given, objective, has_cov)
+        else:
+            problem, units = rows.normalised(objective.groups)
+            solution, trace = self._solve(problem, units, objective, rows, split, guide)
         state = self._copied_out(solution, units, objective, rows, X, y)
         state.add_noise(cov)
-        rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
-        shapes = problem.columns, units.n_responses
+        shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
         state.figures = self._verified(state, fitted, given, rows, objective, rule, cov)
         state.figures = with_stability(state.figures, trace, solution.value, units, objective)
         groups = None if objective.groups is None else objective.groups.labels
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
         state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
-        state.parameters |= {"noise_cov": cov is not None}
+        state.parameters |= {"noise_cov": has_cov}
         self._state = state
         return solution
 
@@ -500,6 +507,29 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if rule in RULES:
             trace = coarse_trace(at, objective, noise)
         return solve(at, objective, **settings), trace
+
+    def _learned_rows(
+        self, given: Rows, objective: Energy, has_cov: bool
+    ) -> tuple[Rows, Units, Solution[State], NoiseCovariance]:
+        """Return whitened rows, their units, the solution and the learned covariance of the noise.
+
+        `given` are the rows as they were passed to `fit`, and `has_cov` tells whether `noise_cov`
+        was given, which is refused.
+        """
+        outputs = given.responses.shape[1]
+        check_learnable_rows(objective, outputs, given.frequencies is not None, has_cov)
+        problem, units = given.normalised(objective.groups)
+        last = self._last_relevance(problem, units, objective)
+        learned = learn_row_noise(
+            given,
+            objective,
+            method=self.solver,
+            tolerance=self.tol,
+            limit=self.max_iter,
+            start=None if last is None else units.relevance(last),
+            callbacks=self._callbacks("learning the noise of the rows"),
+        )
+        return learned.rows, learned.units, learned.solution, learned.covariance
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
         """Return a list with a progress bar if `verbose`, otherwise an empty list."""
@@ -629,6 +659,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
             )
         cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
+        cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
         then = copy(self)
         then.__dict__.update(parameters)
         objective = then._objective(dictionary.shape[1])

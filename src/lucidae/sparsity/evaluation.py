@@ -77,6 +77,8 @@ class Weighted(NamedTuple):
         orthogonal to the intercept; zero for white noise.
     outside : float
         Share of the sum of squares of the centred responses outside the range of this covariance.
+    axis : ndarray of shape (d,), optional
+        With a noise covariance and an intercept, the unit vector along its whitened column of ones.
     """
 
     dictionary: Any
@@ -90,6 +92,7 @@ class Weighted(NamedTuple):
     parts: int = 1
     volume: float = 0.0
     outside: float = 0.0
+    axis: Any = None
 
     @property
     def mean_square(self) -> float:

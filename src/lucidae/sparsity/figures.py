@@ -79,7 +79,8 @@ class SparseFigures:
         standard deviations of the responses. `mean_tolerance` is the largest distance allowed.
     noise_rule : str
         How γ was found: "given", "learn", "floor" (learning ended at the smallest value allowed),
-        "cv" and "cv_1se" (held-out rows) or "fallback" (a single row).
+        "learn_diagonal" (one for each row; γ is their mean), "cv" and "cv_1se" (held-out rows) or
+        "fallback" (a single row).
     noise_distance : float
         Relative distance of γ from the value that this rule gives.
     energy_distance : float

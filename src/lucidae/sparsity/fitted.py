@@ -74,6 +74,18 @@ class SparseState(FittedState):
             self.results["noise_variances_"] = variances
             self.noise_level = float(np.mean(cov.variances))
 
+    def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
+        """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
+        if self.figures.noise_rule != "learn_diagonal":
+            return None
+        variances = self.results["noise_variances_"]
+        if len(variances) != n_rows:
+            raise ValueError(
+                f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
+                "were given: give the rows of the fit, or noise_cov."
+            )
+        return NoiseCovariance(variances / self.results["noise_variance_"])
+
     def moved(self, rows: Array) -> Array:
         """Return rows minus the mean of the training rows, in double precision."""
         wide = as_double(rows)

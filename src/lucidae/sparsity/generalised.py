@@ -12,16 +12,22 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from lucidae.sparsity.evaluation import (
+    Evaluation,
     Sample,
     Weighted,
     centred,
     distinct,
+    leverages,
     parts_of,
     rescaled,
     squares,
     triangle_of,
     without_constants,
 )
+
+SMALLEST_ROW = 1e-6
+"""Smallest noise variance of a row that the estimator learns, relative to the mean square response.
+"""
 
 
 def noise_root(noise_cov: Any) -> Any:
@@ -91,19 +97,41 @@ def whitened_sample(sample: Sample, labels: Any) -> Weighted:
     white = (root / powers).conj().T
     Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
     volume, total = float((used * np.log(powers)).sum()), float(used.sum())
-    dimension = total
+    dimension, axis = total, None
     if sample.intercept and _shares(sample).any():
         ones_power = float(used @ squares(ones))
         shares = used * ones.conj() / ones_power
         for _ in range(2):  # twice, so that rounding errors of the first pass are removed
             Phi, X = Phi - np.outer(ones, shares @ Phi), X - np.outer(ones, shares @ X)
         volume += float(np.log(ones_power) - np.log(weights.sum()))
-        dimension = total - 1.0
+        dimension, axis = total - 1.0, ones / ones_power**0.5
     kept = used > 0
     count, parts = distinct(np.column_stack([Phi, ones])[kept], X[kept]), parts_of(Phi, X)
     Phi, X = (part[kept] * np.sqrt(used[kept])[:, None] for part in (Phi, X))
     sizes = total, dimension, count, parts
-    return rescaled(Phi, X, used[kept], labels, sizes, volume, outside)
+    return rescaled(Phi, X, used[kept], labels, sizes, volume, outside)._replace(axis=axis)
+
+
+def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: float) -> float:
+    """Return the largest distance to stationarity of the noise variances of rows.
+
+    The derivative of the energy (loss) in the noise variance Λᵢ of row i vanishes where Λᵢ(Σ⁻¹)ᵢᵢ
+    is the mean square of the residual of row i over the responses, divided by Λᵢ. In whitened rows,
+    whose noise variance is γ, the first is one minus the leverage of the row (and minus its share
+    of the intercept). A noise variance is stationary at the smallest one that is allowed, if the
+    energy falls below it. `sample` are the rows as given, with the noise variances Λᵢ/γ, and
+    `noise` is γ in the units of the data.
+    """
+    X = sample.responses
+    if sample.intercept:
+        X = without_constants(X, np.ones(len(X)))
+    lowest = noise * sample.noise_cov <= 1.01 * SMALLEST_ROW * squares(X).mean()
+    left = 1.0 - leverages(rows, at.relevance, at.noise)
+    left = left if rows.axis is None else left - squares(rows.axis)
+    used = np.flatnonzero(at.relevance)
+    residual = rows.responses - rows.dictionary[:, used] @ at.mean[used]
+    slope = left - squares(residual).mean(axis=1) / at.noise
+    return float(np.where((slope > 0) & lowest, 0.0, np.abs(slope)).max())
 
 
 def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> Any:

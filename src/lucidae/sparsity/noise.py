@@ -26,7 +26,7 @@ from lucidae.validation import check_choice, check_number, warn_user
 WARM_STEPS = 50
 """Largest number of descent sweeps in the relevances between two updates of the noise variance."""
 
-WAYS = ("auto", "learn", *RULES)
+WAYS = ("auto", "learn", "learn_diagonal", *RULES)
 """Names of the ways to find the noise variance."""
 
 FALLBACK = 0.1

@@ -34,7 +34,7 @@ from lucidae.sparsity.evaluation import (
     weighted_rows,
 )
 from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
-from lucidae.sparsity.generalised import whitened_sample
+from lucidae.sparsity.generalised import row_noise_distance, whitened_sample
 from lucidae.sparsity.theory import implied_relevance
 from lucidae.sparsity.uniqueness import with_uniqueness
 
@@ -86,8 +86,8 @@ class Fit(NamedTuple):
     energy : float, optional
         The reported energy (loss).
     noise_rule : str
-        How the noise variance was found: "given", "learn", "cv", "cv_1se", "fallback", or "" if
-        unknown.
+        How the noise variance was found: "given", "learn", "learn_diagonal", "cv", "cv_1se",
+        "fallback", or "" if unknown.
     given_noise : float, optional
         The noise variance that was asked for, or that was estimated on held-out rows.
     predicted, variances : array of shape (n_rows, n_responses) and (n_rows,), optional
@@ -205,7 +205,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     return replace(
         figures,
         noise_rule=_floored_rule(fit, rows, at),
-        noise_distance=_noise_distance(fit, rows, at, model),
+        noise_distance=_noise_distance(fit, plain, rows, at, model),
         energy_distance=_energy_distance(fit, rows, at, model),
         evidence=figures.evidence | _energies(rows, at, model),
     )
@@ -486,7 +486,9 @@ def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
 
 
-def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
+def _noise_distance(
+    fit: Fit, sample: Sample, rows: Weighted, at: Evaluation, model: EnergyKind
+) -> Figure:
     """Return the relative distance of the noise variance from the value that it should have.
 
     That value follows from how it was found: given, learned, or from held-out rows. Return None if
@@ -502,6 +504,8 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
     if fit.noise_rule == "fallback":
         share = float(squares(rows.responses).sum()) / (rows.total * rows.responses.shape[1])
         return float(abs(at.noise / max(FALLBACK * share, lowest) - 1.0))
+    if fit.noise_rule == "learn_diagonal" and fit.noise is not None:
+        return row_noise_distance(sample, rows, at, fit.noise)
     if fit.noise_rule == "learn" and rows.dimension > 0:
         # The derivative of the energy in γ vanishes where γ = (‖X − ΦU‖²/n + γ dof)/d.
         freedom = float((at.relevance * _pressure(rows, at, model)).sum())
