@@ -88,14 +88,16 @@ def test_tables_and_html(drawn):
     assert "noise variances" in repr(path)
 
 
-def test_the_longest_part_with_one_strongest_column(drawn):
+def test_the_stable_part_has_one_strongest_column_and_explains_most(drawn):
     _, path = drawn
     strongest, part = path.strongest, path.stable_part
     assert len(set(strongest[part])) == 1
+    explained = np.concatenate([[0.0], path.explained])
     for begin in range(len(path)):
         for end in range(begin + 1, len(path) + 1):
             if len(set(strongest[begin:end])) == 1 and strongest[begin] >= 0:
-                assert end - begin <= part.stop - part.start
+                growth = explained[end] - explained[begin]
+                assert growth <= explained[part.stop] - explained[part.start] + 1e-3
 
 
 def test_groups_covariances_and_weights_go_along_the_path():

@@ -47,8 +47,11 @@ PATH_STEP = 10.0**-0.5
 PATH_END = 1e-10
 """Smallest noise variance on the path, relative to the mean square response."""
 
-PATIENCE = 2
+PATIENCE = 3
 """The path ends after this many noise variances without a better prediction of held-out rows."""
+
+LARGE_PATIENCE = 2
+"""The same for large problems, where fits at noise variances that are too small cost most."""
 
 FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
@@ -436,7 +439,7 @@ def held_out_errors(
     callbacks: Sequence[Callback] = (),
     n_jobs: int | None = None,
     noise: Any = None,
-    patience: int = PATIENCE,
+    patience: int | None = None,
 ) -> HeldOut:
     """Return the errors of predicting held-out rows along a path of noise variances.
 
@@ -455,8 +458,9 @@ def held_out_errors(
         Number of folds that are fitted at a time, as in scikit-learn.
     noise : array of shape (m,), optional
         The noise variances, in descending order; by default those of `default_path`.
-    patience : int
-        The path ends after this many noise variances without a better prediction.
+    patience : int, optional
+        The path ends after this many noise variances without a better prediction; by default
+        `PATIENCE`, or `LARGE_PATIENCE` for large problems.
 
     Returns
     -------
@@ -490,10 +494,12 @@ def held_out_errors(
         waited = 0 if error < 0.99 * walk.best else walk.waited + 1
         return Walk(walk.tried + 1, min(walk.best, error), waited)
 
+    large = objective.exact_coordinates and not is_small(parts[0].problem)
+    allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
     iterate(
         step,
         Walk(0, np.inf, 0),
-        stop=Below(lambda walk: patience - walk.waited, 0.0),
+        stop=Below(lambda walk: allowed - walk.waited, 0.0),
         limit=len(path),
         callbacks=callbacks,
     )

@@ -191,19 +191,22 @@ class NoisePath:
 
     @property
     def stable_part(self) -> slice:
-        """The longest part of the path, in decades, on which the strongest column is the same.
+        """The part of the path on which one strongest column stays while most power gets explained.
 
-        Of noise variances at which no column is in use, none belongs to it. It is empty if there
-        are no others.
+        The path is divided where the strongest column changes. Of these parts, the one on which the
+        explained share of the power grows most is returned, as a slice of the path. What a wrong
+        dictionary misfits is explained last, in small shares. The slice is empty if no column is in
+        use.
         """
-        strongest, steps = self.strongest, -np.log10(self.noise_variances)
-        best, longest, begin = slice(0, 0), -1.0, 0
+        strongest = self.strongest
+        before = np.concatenate([[0.0], self.explained[:-1]])
+        best, largest, begin = slice(0, 0), -1.0, 0
         for end in range(1, len(self) + 1):
             if end < len(self) and strongest[end] == strongest[begin]:
                 continue
-            length = float(steps[end - 1] - steps[begin])
-            if strongest[begin] >= 0 and length > longest:
-                best, longest = slice(begin, end), length
+            growth = float(self.explained[end - 1] - before[begin])
+            if strongest[begin] >= 0 and growth > largest:
+                best, largest = slice(begin, end), growth
             begin = end
         return best
 
@@ -253,7 +256,7 @@ class NoisePath:
         rule : {"min", "one_se", "stable"}, optional
             "min": the smallest held-out error. "one_se": the largest noise variance whose held-out
             error is within one standard error of the smallest. "stable": the smallest noise
-            variance of `stable_part`, the longest part of the path with one strongest column.
+            variance of `stable_part`, on which one strongest column explains most.
         n_columns : int, optional
             The smallest noise variance of the path with this many significant columns (groups, if
             there are any). If the path has none, noise variances between its own are tried.
