@@ -68,6 +68,27 @@ class Groups:
         """Number of groups."""
         return int(self.members.shape[0])
 
+    @property
+    def sizes(self) -> np.ndarray[Any, Any]:
+        """Number of columns of each group."""
+        return self.present.sum(axis=1).astype(int)
+
+    def by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """Return the numbers of the groups of each size and their columns, in order of the sizes.
+
+        For each size m there is a pair of integer arrays of shape (k,) and (k, m), for k groups.
+        """
+        sizes = self.sizes
+        return [
+            (numbers, self.members[numbers, :size])
+            for size in np.unique(sizes)
+            for numbers in (np.flatnonzero(sizes == size),)
+        ]
+
+    def columns(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the columns of some groups in ascending order; `numbers` are their numbers."""
+        return np.sort(self.members[numbers][self.present[numbers] > 0])
+
     def gather(self, values: Array) -> Array:
         """Return the values of the columns, arranged by group.
 

@@ -35,7 +35,7 @@ from lucidae.sparsity.solvers import (
 )
 from lucidae.sparsity.state import State, empty_start, evaluate
 from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
-from lucidae.sparsity.working_set import solve_working_set
+from lucidae.sparsity.working_set import FULL, solve_working_set
 from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 PATH_STEP = 10.0**-0.5
@@ -325,8 +325,9 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
     if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
         return repeat_update(problem, objective, "mackay", tolerance=1e-2, limit=FEW_STEPS)
-    first = empty_start(problem) if start is None else start
-    return solve_working_set(evaluate(problem, first, columns=True), tolerance=1e-2, limit=10)
+    first = evaluate(problem, empty_start(problem) if start is None else start, columns=True)
+    marginal = FULL if objective.marginal is None else objective.marginal
+    return solve_working_set(first, marginal, tolerance=1e-2, limit=10)
 
 
 class PathPoint(NamedTuple):
