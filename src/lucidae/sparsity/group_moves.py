@@ -28,14 +28,17 @@ MoveRule: TypeAlias = Callable[[Matrices, Matrices, Matrices], tuple[Matrices, M
 
 EPSILON = float(np.finfo(float).eps)
 
-GRID = 24
-"""Number of points at which the search for one relevance evaluates the energy in each round."""
-
-ROUNDS = 2
-"""Number of rounds of the search; each divides the logarithm of the interval by GRID/2."""
+GRID = 32
+"""Number of intervals at whose ends the search for one relevance compares the energy."""
 
 NEWTON = 12
-"""Largest number of safeguarded Newton steps after the rounds."""
+"""Largest number of safeguarded Newton steps after this comparison."""
+
+SETTLED = 1e-9
+"""Relative change of a relevance in the last of these steps; the next would change its square."""
+
+NEGLIGIBLE = 1e-14
+"""Eigenvalue of a covariance, relative to the largest of the group, below which it is zero."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -138,7 +141,7 @@ def spherical_moves(
     """
     weights = covariance[:, 0, 0].real
     s, vectors = np.linalg.eigh(metric)
-    q = np.einsum("kim,kij,kjm->km", np.conj(vectors), explained, vectors, optimize=True).real
+    q = _powers(vectors, explained)
     flat = s <= 8.0 * EPSILON * s.shape[1] * s[:, -1:]  # the group has no column in this direction
     s, q = np.where(flat, 0.0, s), np.where(flat, 0.0, np.maximum(q, 0.0))
     change, gain = np.zeros_like(weights), np.zeros_like(weights)
@@ -147,6 +150,11 @@ def spherical_moves(
         change[moving], gain[moving] = _best_changes(weights[moving], s[moving], q[moving])
     moved = np.where(change <= -weights, 0.0, weights + change)
     return multiples_of_identity(moved, metric.shape[1]), gain
+
+
+def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
+    """Return vᵀQv for the columns v of each matrix of `vectors`, where Q is in `explained`."""
+    return np.asarray((np.conj(vectors) * (explained @ vectors)).sum(axis=1).real)
 
 
 def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices, Matrices]:
@@ -169,25 +177,18 @@ def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices
     shift = 1.0 / s.max(axis=1)
     smallest = EPSILON * shift
     below, above = (np.log(np.maximum(end + shift, smallest)) for end in (low, high))
-    place = np.arange(GRID + 1) / GRID
-    for _ in range(ROUNDS):
-        points = below[:, None] + (above - below)[:, None] * place
-        changes = np.maximum(np.exp(points) - shift[:, None], -weights[:, None])
-        best = change_of_energy(changes).argmin(axis=1)
-        width = (above - below) / GRID
-        below, above = (
-            below + np.maximum(best - 1, 0) * width,
-            below + np.minimum(best + 1, GRID) * width,
-        )
-    low = np.maximum(np.exp(below) - shift, -weights)
-    high = np.maximum(np.exp(above) - shift, low)
+    width = (above - below) / GRID
+    points = np.exp(below[:, None] + width[:, None] * np.arange(GRID + 1)) - shift[:, None]
+    points = np.maximum(points, -weights[:, None])
+    best = change_of_energy(points).argmin(axis=1)
+    every = np.arange(best.size)
+    low, high = points[every, np.maximum(best - 1, 0)], points[every, np.minimum(best + 1, GRID)]
     change = _root_of_slope(low, high, s, q)
     # No move and removal of the group are compared with the point that was found.
     choices = np.stack([change, np.zeros_like(change), -weights], axis=1)
     values = change_of_energy(choices)
-    chosen = values.argmin(axis=1)[:, None]
-    gain = -np.take_along_axis(values, chosen, axis=1)[:, 0]
-    return np.take_along_axis(choices, chosen, axis=1)[:, 0], gain
+    chosen = values.argmin(axis=1)
+    return choices[every, chosen], -values[every, chosen]
 
 
 def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> Matrices:
@@ -198,13 +199,14 @@ def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> M
     change = 0.5 * (low + high)
     for _ in range(NEWTON):
         inverse = 1.0 / (1.0 + change[:, None] * s)
-        slope = (s * inverse - q * inverse**2).sum(axis=1)
-        bend = ((2.0 * q * inverse - s) * s * inverse**2).sum(axis=1)
+        squared = inverse**2
+        slope = (s * inverse - q * squared).sum(axis=1)
+        bend = ((2.0 * q * inverse - s) * s * squared).sum(axis=1)
         low, high = np.where(slope < 0, change, low), np.where(slope < 0, high, change)
         step = change - slope / np.where(bend > 0, bend, 1.0)
         inside = (bend > 0) & (step >= low) & (step <= high)
         following = np.where(inside, step, 0.5 * (low + high))
-        if (np.abs(following - change) <= 4.0 * EPSILON * np.abs(change)).all():
+        if (np.abs(following - change) <= SETTLED * np.abs(change)).all():
             return following
         change = following
     return change
@@ -238,16 +240,21 @@ def full_moves(
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).
-    outside, quality, present = leave_group_out(covariance, metric, explained)
-    s, vectors = np.linalg.eigh(outside)
-    flat = s <= 8.0 * EPSILON * s.shape[1] * s[:, -1:]
-    roots = np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, s)))
-    root = (vectors * roots[:, None, :]) @ adjoint(vectors)
+    outside, quality, saved = leave_group_out(covariance, metric, explained)
+    root = inverse_root(outside)
     ratios, axes = np.linalg.eigh(root @ quality @ root)
     excess = np.maximum(ratios - 1.0, 0.0)
     half = root @ (axes * np.sqrt(excess)[:, None, :])
-    gain = (excess - np.log1p(excess)).sum(axis=1) - present
+    gain = (excess - np.log1p(excess)).sum(axis=1) - saved
     return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
+
+
+def inverse_root(metric: Matrices) -> Matrices:
+    """Return S^{-½} for each positive semi-definite matrix S of a stack, zero on its null space."""
+    values, vectors = np.linalg.eigh(metric)
+    flat = values <= 8.0 * EPSILON * values.shape[1] * values[:, -1:]
+    roots = np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, values)))
+    return np.asarray((vectors * roots[:, None, :]) @ adjoint(vectors))
 
 
 def leave_group_out(
@@ -261,19 +268,35 @@ def leave_group_out(
     # Let Γ = TTᵀ and M = I − TᵀST, the posterior covariance of the group's latents. Woodbury's
     # identity gives Σ₋⁻¹ = Σ⁻¹ + Σ⁻¹Φ_gT M⁻¹ TᵀΦ_gᵀΣ⁻¹, so S₋ = S + ST M⁻¹ TᵀS = RS and Q₋ = RQRᵀ
     # with R = I + ST M⁻¹ Tᵀ. The energy rises by log|M| + tr(M⁻¹TᵀQT).
-    values, vectors = np.linalg.eigh(covariance)
-    half = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    active = covariance.any(axis=(1, 2))
+    if not active.all():  # most groups are not active and need no work
+        outside, quality, saved = metric.copy(), explained.copy(), np.zeros(len(metric))
+        if active.any():
+            parts = (covariance[active], metric[active], explained[active])
+            outside[active], quality[active], saved[active] = leave_group_out(*parts)
+        return outside, quality, saved
+    half = square_root(covariance)
     coupled = metric @ half
     left = np.eye(metric.shape[1]) - adjoint(half) @ coupled
     spread, turn = np.linalg.eigh(left)
     spread = np.maximum(spread, EPSILON)
     rotated = half @ turn
     resolvent = np.eye(metric.shape[1]) + (metric @ rotated / spread[:, None, :]) @ adjoint(rotated)
-    powers = np.einsum("kim,kij,kjm->km", np.conj(rotated), explained, rotated, optimize=True).real
-    saved = (np.log(spread) + powers / spread).sum(axis=1)
+    saved = (np.log(spread) + _powers(rotated, explained) / spread).sum(axis=1)
     outside = resolvent @ metric
     quality = resolvent @ explained @ adjoint(resolvent)
     return 0.5 * (outside + adjoint(outside)), 0.5 * (quality + adjoint(quality)), saved
+
+
+def square_root(covariance: Matrices) -> Matrices:
+    """Return T with TTᵀ = Γ for each positive semi-definite matrix Γ of a stack.
+
+    The columns of T are the principal axes of Γ, times the square roots of its eigenvalues. Those
+    that are zero up to rounding become zero.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.where(values > NEGLIGIBLE * values[:, -1:], values, 0.0)
+    return np.asarray(vectors * np.sqrt(values)[:, None, :])
 
 
 class Ranking(NamedTuple):
@@ -372,15 +395,18 @@ class GroupWorkspace:
         self.covariances[size][place] = covariance
 
 
-def descend_groups(workspace: GroupWorkspace, *, tolerance: float, limit: int) -> None:
-    """Lower the energy by moves of single groups until none gains more than `tolerance`.
+def descend_groups(
+    workspace: GroupWorkspace, *, share: float, floor: float, limit: int
+) -> None:
+    """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
 
-    The energy is the loss per response. The group that gains most moves first. At most `limit`
-    moves are made. The arrays of the workspace are overwritten.
+    The moves end when none gains more than `share` times the largest gain at the start, or more
+    than `floor` per response, and at the latest after `limit` moves. The arrays of the workspace
+    are overwritten.
     """
     found = workspace.best_moves()
 
-    def largest_gain(_: int) -> float:
+    def largest_gain(_: int = 0) -> float:
         return max(float(gains.max(initial=0.0)) for _, gains in found)
 
     def step(count: int) -> int:
@@ -392,4 +418,5 @@ def descend_groups(workspace: GroupWorkspace, *, tolerance: float, limit: int) -
         found = workspace.best_moves()
         return count + 1
 
-    iterate(step, 0, stop=Below(largest_gain, tolerance), limit=limit)
+    enough = max(share * largest_gain(), floor)
+    iterate(step, 0, stop=Below(largest_gain, enough), limit=limit)

@@ -384,13 +384,13 @@ def working_set(
     if marginal.groups is not None:
         ranking = rank_groups(state, marginal.groups) if ranking is None else ranking
         active = relevance[marginal.groups.members[:, 0]] > 0
-        return marginal.groups.columns(_candidates(active, ranking.gains, GROUP_CANDIDATES))
+        return marginal.groups.columns(candidates(active, ranking.gains, GROUP_CANDIDATES))
     curvature = positive(state.curvature)  # zero columns align with nothing and gain nothing
     gains = to_numpy(coordinate_gains(state.relevance, curvature, state.alignment))
-    return _candidates(relevance > 0, gains, CANDIDATES)
+    return candidates(relevance > 0, gains, CANDIDATES)
 
 
-def _candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
+def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
     """Return the indices, ascending, of what is active and of the others that gain most.
 
     At most `most` others are taken, those whose gain is not far below the best.
@@ -450,7 +450,7 @@ def _move_groups(
         for _, members in inside.by_size()
     ]
     workspace = GroupWorkspace.of(part, inside, covariances, spherical_moves)
-    descend_groups(workspace, tolerance=tolerance, limit=4 * inside.count)
+    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * inside.count)
     free = np.zeros(index.size, dtype=bool)
     for members, covariance in zip(workspace.members, workspace.covariances, strict=True):
         weights = covariance[:, :1, 0]
