@@ -4,6 +4,7 @@
 the coefficients) and γ the noise variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a
 response and use Cholesky factors. This module shares no code with them. It decomposes a square root
 of Σ and does not form Σ, so its results are accurate to ε√cond(Σ), where ε is the machine epsilon.
+For complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ class Weighted(NamedTuple):
         an intercept.
     distinct : int
         Number of different rows.
+    parts : int
+        2 if a number of the data has an imaginary part other than zero, otherwise 1. The change of
+        twice the log-likelihood is the change of the energy (loss) times this number.
     """
 
     dictionary: Any
@@ -75,6 +79,7 @@ class Weighted(NamedTuple):
     total: float
     dimension: float
     distinct: int
+    parts: int = 1
 
     @property
     def mean_square(self) -> float:
@@ -82,7 +87,7 @@ class Weighted(NamedTuple):
 
         The smallest noise variance that is allowed is relative to this number.
         """
-        power = float((self.responses**2).sum())
+        power = float((np.abs(self.responses) ** 2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
 
@@ -98,6 +103,7 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
     count = _distinct(Phi, X)
+    parts = 1 + any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
     if sample.intercept:
         Phi, X = (_without_constants(part, weights) for part in (Phi, X))
     root = np.sqrt(weights)[:, None]
@@ -106,8 +112,8 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, total,
-        total - float(sample.intercept), count,
+        times_power(Phi, -shifts), times_power(X, -shift), weights, shifts, shift, total,
+        total - float(sample.intercept), count, parts,
     )  # fmt: skip
 
 
@@ -142,6 +148,18 @@ def _exponents(peaks: Any) -> Any:
     The exponent of zero is 0.
     """
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
+
+
+def times_power(values: Any, exponents: Any) -> Any:
+    """Return real or complex numbers times two to the power of the exponents, without rounding."""
+    if not np.iscomplexobj(values):
+        return np.ldexp(values, exponents)
+    return np.ldexp(values.real, exponents) + 1j * np.ldexp(values.imag, exponents)
+
+
+def squares(values: Any) -> Any:
+    """Return the squares of the absolute values of real or complex numbers."""
+    return values.real**2 + values.imag**2 if np.iscomplexobj(values) else values**2
 
 
 class Evaluation(NamedTuple):
@@ -193,23 +211,23 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     used = np.flatnonzero(w)
     scaled = Phi[:, used] * np.sqrt(w[used])
     # With A = [W^½Φᵀ; √γ I] = QR, AᵀA = Σ = RᵀR, and cond(R) = √cond(Σ).
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(size)]))
-    columns = solve_triangular(R, Phi, trans="T", check_finite=False)
-    targets = solve_triangular(R, X, trans="T", check_finite=False)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(size)]))
+    columns = solve_triangular(R, Phi, trans="C", check_finite=False)
+    targets = solve_triangular(R, X, trans="C", check_finite=False)
     # Q needs the responses through their Gram matrix alone.
-    root = triangle_of(targets.T).T if n > size else targets
-    loading = columns.T @ root
-    mean = np.zeros((Phi.shape[1], n))
-    mean[used] = w[used, None] * (columns[:, used].T @ targets)
+    root = triangle_of(targets.conj().T).conj().T if n > size else targets
+    loading = columns.conj().T @ root
+    mean = np.zeros((Phi.shape[1], n), np.result_type(Phi, X))
+    mean[used] = w[used, None] * (columns[:, used].conj().T @ targets)
     precise = solve_triangular(R, targets, check_finite=False)
-    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float((R**2).sum()))
+    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float(squares(R).sum()))
     condition = max(largest / noise, 1.0)
     unit = float(np.finfo(float).eps)
     return Evaluation(
-        w, noise, columns, loading, (columns**2).sum(axis=0), (loading**2).sum(axis=1) / n, mean,
-        (float((targets**2).sum()) + outside / noise) / n,
+        w, noise, columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1) / n,
+        mean, (float(squares(targets).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (float(((noise * precise) ** 2).sum()) + outside) / n,
+        (float(squares(noise * precise).sum()) + outside) / n,
         unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
         REACHED * unit * condition,
     )  # fmt: skip
@@ -226,11 +244,11 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     if used.size <= scaled.shape[0]:
         # With [S; √γ I] = QR and S = ΦW^½, S(SᵀS + γI)⁻¹Sᵀ is the Gram matrix of Q's first rows.
         basis = np.linalg.qr(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))[0]
-        return (basis[: scaled.shape[0]] ** 2).sum(axis=1)
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
+        return squares(basis[: scaled.shape[0]]).sum(axis=1)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
     # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
-    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="T", check_finite=False)
-    return 1.0 - noise * (inverse**2).sum(axis=0)
+    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="C", check_finite=False)
+    return 1.0 - noise * squares(inverse).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:
@@ -247,8 +265,8 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
     Q, R = np.linalg.qr(Phi)
-    inside = Q.T @ X
-    return R, inside, float(((X - Q @ inside) ** 2).sum())
+    inside = Q.conj().T @ X
+    return R, inside, float(squares(X - Q @ inside).sum())
 
 
 def largest_in(values: Any, labels: Any) -> Any:

@@ -14,11 +14,13 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
+    adjoint,
     cholesky,
     device,
     diagonal,
     inverse_lower,
     namespace,
+    real_part,
     solve_lower,
     squared_norm,
     squared_norms,
@@ -184,8 +186,8 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     dictionary, weights = _active_columns(problem, relevance)
     factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
-        factor, _ = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
-    return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+        factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(weights)[None, :]), problem.noise)
+    return factor, 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
 
 
 def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
@@ -226,13 +228,12 @@ def evaluate(
     -------
     State
     """
-    xp = namespace(problem.dictionary)
     if factor is None:
         lower, log_determinant = factorise(problem, relevance)
         inverse = inverse_lower(lower)
         factor = Factor(inverse, inverse @ problem.responses, log_determinant)
     whitened = factor.inverse @ problem.dictionary
-    loading = xp.matrix_transpose(whitened) @ factor.responses
+    loading = adjoint(whitened) @ factor.responses
     nothing = _not_stored(relevance)
     return State(
         *problem,
@@ -260,7 +261,7 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
     lower, log_determinant = factorise(problem, relevance)
     whitened_responses = solve_lower(lower, problem.responses)
     precise = solve_lower(lower, whitened_responses, transpose=True)
-    loading = xp.matrix_transpose(problem.dictionary) @ precise
+    loading = adjoint(problem.dictionary) @ precise
     nothing = _not_stored(relevance)
     return State(
         *problem,
@@ -300,7 +301,7 @@ def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     """
     xp = namespace(problem.dictionary)
     share = float(problem.rows) / problem.columns
-    ones = xp.ones_like(problem.dictionary[..., 0, :])
+    ones = xp.ones_like(real_part(problem.dictionary[..., 0, :]))
     nonzero = xp.where(xp.any(problem.dictionary != 0, axis=-2), ones, 0.0 * ones)
     # Newton steps and the test of significance read a group's relevance off its first column.
     nonzero = nonzero if groups is None else groups.share(nonzero)
@@ -313,7 +314,7 @@ def empty_start(problem: Problem) -> Array:
     The relevance of a column is the prior variance of its coefficients.
     """
     shape = (*problem.dictionary.shape[:-2], problem.columns)
-    return zeros_like_shape(shape, problem.dictionary)
+    return zeros_like_shape(shape, problem.noise)
 
 
 def positive(values: Array) -> Array:

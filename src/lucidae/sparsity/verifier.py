@@ -28,6 +28,8 @@ from lucidae.sparsity.evaluation import (
     Weighted,
     evaluate_relevances,
     largest_in,
+    squares,
+    times_power,
     totals_in,
     weighted_rows,
 )
@@ -161,14 +163,14 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     """Return the measured values of a fit, without suppressing floating-point warnings."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
-        to_numpy(sample.dictionary).astype(np.float64),
-        to_numpy(sample.responses).astype(np.float64),
+        _wide(sample.dictionary),
+        _wide(sample.responses),
         None if sample.weights is None else to_numpy(sample.weights).astype(np.float64),
         sample.intercept,
     )
-    fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
+    fit = fit._replace(coef=_wide(fit.coef))
     rows = weighted_rows(plain, model.labels)
-    U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
+    U = times_power(fit.coef, rows.shifts[:, None] - rows.shift)
     figures = _figures_of_fit(rows, U, title)
     if fit.noise is None:
         return figures
@@ -200,6 +202,12 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     )
 
 
+def _wide(values: Any) -> Any:
+    """Return numbers as a NumPy array in double precision; complex numbers stay complex."""
+    plain = to_numpy(values)
+    return plain.astype(np.complex128 if np.iscomplexobj(plain) else np.float64)
+
+
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
     """Return measured values with infinite distances to optimality, for an invalid fit.
 
@@ -224,7 +232,7 @@ def _with_attributes(
 ) -> SparseFigures:  # fmt: skip
     """Return `figures` with the values about predictions, predictive variances and the support."""
     if fit.predicted is not None:
-        predicted = to_numpy(fit.predicted).astype(np.float64)
+        predicted = _wide(fit.predicted)
         distance, error = prediction_distance(plain, fit.coef, predicted)
         figures = replace(
             figures,
@@ -239,7 +247,7 @@ def _with_attributes(
     if fit.support is None:
         return figures
     support = to_numpy(fit.support)
-    wrong, left = support_differences(at, model.labels, model.significance, support)
+    wrong, left = support_differences(at, model.labels, model.significance, support, rows.parts)
     return replace(figures, support_wrong=wrong, support_undecided=left)
 
 
@@ -374,8 +382,8 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """
     if model.posterior != "diagonal":
         return at.curvature
-    squares = (rows.dictionary**2).sum(axis=0)
-    return squares / (at.noise + at.relevance * squares)
+    norms = squares(rows.dictionary).sum(axis=0)
+    return norms / (at.noise + at.relevance * norms)
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
@@ -384,12 +392,12 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
     The relevances are the prior variances of the coefficients. In these units columns have unit
     norm and responses have unit mean square.
     """
-    squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
-    squares = np.where(squares > 0, squares, 1.0)
-    squares = squares / rows.mean_square if rows.mean_square > 0 else squares
-    power = at.relevance**2 * alignment * squares
+    norms = totals_in(squares(rows.dictionary).sum(axis=0), model.labels)
+    norms = np.where(norms > 0, norms, 1.0)
+    norms = norms / rows.mean_square if rows.mean_square > 0 else norms
+    power = at.relevance**2 * alignment * norms
     count = totals_in(np.ones_like(power), model.labels)
-    return totals_in(power, model.labels) / count, at.relevance * squares
+    return totals_in(power, model.labels) / count, at.relevance * norms
 
 
 def _point_violation(
@@ -483,7 +491,7 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
     if fit.noise_rule == "cv" and fit.given_noise is not None:
         return float(abs(at.noise / _shifted(fit.given_noise, rows) - 1.0))
     if fit.noise_rule == "fallback":
-        share = float((rows.responses**2).sum()) / (rows.total * rows.responses.shape[1])
+        share = float(squares(rows.responses).sum()) / (rows.total * rows.responses.shape[1])
         return float(abs(at.noise / max(FALLBACK * share, lowest) - 1.0))
     if fit.noise_rule == "learn" and rows.dimension > 0:
         # The derivative of the energy in γ vanishes where γ = (‖X − ΦU‖²/n + γ dof)/d.
@@ -501,8 +509,8 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
-        squares = (rows.dictionary**2).sum(axis=0)
-        volume = float(np.log1p(at.relevance * squares / at.noise).sum())
+        norms = squares(rows.dictionary).sum(axis=0)
+        volume = float(np.log1p(at.relevance * norms / at.noise).sum())
         volume += rows.dimension * logarithm
     else:
         spare = rows.dimension - min(rows.dictionary.shape)
