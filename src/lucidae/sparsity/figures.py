@@ -104,6 +104,9 @@ class SparseFigures:
     variance_distance, variance_error : float
         Largest difference between the estimator's and the verifier's posterior variances of the
         predicted means, divided by γ, and a bound on its rounding error.
+    covariance_distance : float
+        Largest relative deviation of the covariances of groups from symmetric, positive
+        semi-definite matrices whose diagonals are the relevances; None without such covariances.
     evidence : dict
         The numbers, by name, from which the measured values can be computed again.
     """
@@ -137,4 +140,5 @@ class SparseFigures:
     support_undecided: int = 0
     variance_distance: Figure = None
     variance_error: float = 0.0
+    covariance_distance: Figure = None
     evidence: dict[str, Any] = field(default_factory=dict)

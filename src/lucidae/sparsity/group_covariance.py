@@ -21,14 +21,25 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from lucidae.arrays import Array, device, like, namespace, put, scalar, to_numpy
+from lucidae.arrays import (
+    Array,
+    adjoint,
+    as_complex,
+    device,
+    is_complex,
+    like,
+    matched,
+    namespace,
+    put,
+    scalar,
+    to_numpy,
+)
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
     GroupWorkspace,
     Matrices,
-    adjoint,
     descend_groups,
     full_moves,
     group_blocks,
@@ -81,6 +92,7 @@ class Axes:
         if not self.members.shape[0]:
             return values
         xp = namespace(values)
+        values = as_complex(values) if is_complex(vectors) else values
         turns = like(vectors, values)
         index = xp.asarray(self.members.ravel(), device=device(values))
         rows = xp.reshape(xp.take(values, index, axis=0), (*self.members.shape, values.shape[1]))
@@ -102,6 +114,12 @@ class Axes:
         """
         return self._turned(latent, self.vectors)
 
+    def closure(self, columns: Any) -> Any:
+        """Return the given columns and all columns of the groups that they belong to, ascending."""
+        touched = (np.isin(self.members, columns) & (self.present > 0)).any(axis=1)
+        others = self.members[touched][self.present[touched] > 0]
+        return np.union1d(columns, others)
+
     def covariances(self, relevance: Array, groups: Groups) -> Array:
         """Return the covariance of each group, of shape (g, m, m), padded with zeros.
 
@@ -113,12 +131,7 @@ class Axes:
         vectors = to_numpy(self.vectors)
         found = found.astype(np.result_type(found, vectors))
         found[numbers] = (vectors * variances[numbers][:, None, :]) @ adjoint(vectors)
-        return like(found, relevance) if not np.iscomplexobj(found) else _beside(found, relevance)
-
-
-def _beside(values: Matrices, ref: Array) -> Array:
-    """Return complex NumPy values in the library and on the device of `ref`."""
-    return namespace(ref).asarray(values, device=device(ref))
+        return matched(found, relevance)
 
 
 def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrices]:
@@ -202,7 +215,7 @@ class PrincipalState(State):
         With S and Q the metric and the explained moment of a group (see `group_moves`), optimality
         of its covariance Γ means that Q − S is zero on the range of Γ and negative semi-definite.
         The distance is the largest eigenvalue, over all groups, of |Γ^½(Q − S)Γ^½| and of
-        S^{-½}(Q − S)S^{-½}.
+        S^{-½}(Q − S)S^{-½}. Directions in which the columns are dependent do not count.
         """
         state = evaluate_from(self, self.relevance)
         relevance = to_numpy(self.relevance)
@@ -213,7 +226,7 @@ class PrincipalState(State):
             _, gains[numbers] = full_moves(present, metric, explained)
             active = variances.any(axis=1)
             root = inverse_root(metric)
-            outer = np.linalg.eigvalsh(root @ explained @ root)[:, -1] - 1.0
+            outer = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
             roots = np.sqrt(variances[active])
             slack = roots[:, :, None] * (explained - metric)[active] * roots[:, None, :]
             inner = np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)
@@ -263,7 +276,8 @@ def majorize_minimize_groups(state: State) -> Any:
     coefficients for n responses. This minimises an upper bound of the energy (loss).
     """
     # log|Σ| is concave in Γ, with gradient Z, and the data term is the minimum over U of a sum with
-    # tr(Γ⁻¹A): tr(ZΓ) + tr(Γ⁻¹A) is minimal where ΓZΓ = A.
+    # tr(Γ⁻¹A): tr(ZΓ) + tr(Γ⁻¹A) is minimal where ΓZΓ = A. With RZRᵀ = I and Γ = RᵀBR this is
+    # B² = R⁻ᵀAR⁻¹, where R⁻ᵀ = RZ.
     assert isinstance(state, PrincipalState)
     groups, relevance = state.groups, to_numpy(state.relevance)
     whole = evaluate_from(state, state.relevance)
@@ -273,10 +287,10 @@ def majorize_minimize_groups(state: State) -> Any:
         variances = relevance[members]
         moment = variances[:, :, None] * explained * variances[:, None, :]
         inverse = inverse_root(metric)
-        root = metric @ inverse
+        root = inverse @ metric
         half = square_root(root @ moment @ adjoint(root))
         values = np.linalg.norm(half, axis=1)  # square roots of the eigenvalues
-        scaled = inverse @ (half / np.sqrt(np.where(values > 0, values, 1.0))[:, None, :])
+        scaled = adjoint(inverse) @ (half / np.sqrt(np.where(values > 0, values, 1.0))[:, None, :])
         place = np.arange(members.shape[1])
         found[numbers[:, None, None], place[:, None], place] = scaled @ adjoint(scaled)
     return in_given_axes(found, state)
@@ -288,6 +302,11 @@ def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
     numbers, vectors = state.groups.labels[axes.members[:, 0]], to_numpy(axes.vectors)
     found[numbers] = vectors @ found[numbers] @ adjoint(vectors)
     return found
+
+
+def axes_of(state: State) -> Axes | None:
+    """Return the principal axes of a state; None if its columns are those of the data."""
+    return state.axes if isinstance(state, PrincipalState) else None
 
 
 def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> PrincipalState:

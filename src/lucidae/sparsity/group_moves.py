@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lucidae.arrays import Array, device, namespace, to_numpy
+from lucidae.arrays import adjoint, device, namespace, to_numpy
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.state import State
@@ -40,14 +40,13 @@ SETTLED = 1e-9
 NEGLIGIBLE = 1e-14
 """Eigenvalue of a covariance, relative to the largest of the group, below which it is zero."""
 
+DEPENDENT = 1e-9
+"""Eigenvalue of the correlations of a group's columns below which they count as dependent.
+
+The coefficients along such a direction would be determined to less than seven digits."""
+
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
-
-
-def adjoint(A: Matrices) -> Matrices:
-    """Return the conjugate transpose of each matrix of a stack; no copy for real matrices."""
-    transposed = np.swapaxes(A, -1, -2)
-    return np.conj(transposed) if np.iscomplexobj(A) else transposed
 
 
 class Blocks(NamedTuple):
@@ -98,16 +97,9 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         columns = xp.take(state.whitened, index, axis=1)
         loading = xp.take(state.loading, index, axis=0)
     count, size = members.shape
-    columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 2, 0))
+    columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
     loading = xp.reshape(loading, (count, size, -1))
-    return tuple(to_numpy(_gram(part)) for part in (columns, loading))  # type: ignore[return-value]
-
-
-def _gram(A: Array) -> Array:
-    """Return the product of each matrix of a stack with its adjoint."""
-    xp = namespace(A)
-    other = xp.matrix_transpose(A)
-    return A @ (xp.conj(other) if xp.isdtype(A.dtype, "complex floating") else other)
+    return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
 
 
 def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
@@ -242,19 +234,25 @@ def full_moves(
     # of Q̃ and the eigenvalues max(λ, 1).
     outside, quality, saved = leave_group_out(covariance, metric, explained)
     root = inverse_root(outside)
-    ratios, axes = np.linalg.eigh(root @ quality @ root)
+    ratios, axes = np.linalg.eigh(root @ quality @ adjoint(root))
     excess = np.maximum(ratios - 1.0, 0.0)
-    half = root @ (axes * np.sqrt(excess)[:, None, :])
+    half = adjoint(root) @ (axes * np.sqrt(excess)[:, None, :])
     gain = (excess - np.log1p(excess)).sum(axis=1) - saved
     return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
 
 
 def inverse_root(metric: Matrices) -> Matrices:
-    """Return S^{-½} for each positive semi-definite matrix S of a stack, zero on its null space."""
-    values, vectors = np.linalg.eigh(metric)
-    flat = values <= 8.0 * EPSILON * values.shape[1] * values[:, -1:]
+    """Return R with RSRᵀ = I for each positive semi-definite matrix S of a stack.
+
+    Directions in which S is zero up to rounding have rows of zeros in R. Columns are first scaled
+    to a unit diagonal, so that columns of very different norms are not taken for zero.
+    """
+    sizes = np.diagonal(metric, axis1=1, axis2=2).real
+    scale = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
+    values, vectors = np.linalg.eigh(metric * scale[:, :, None] * scale[:, None, :])
+    flat = values <= DEPENDENT
     roots = np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, values)))
-    return np.asarray((vectors * roots[:, None, :]) @ adjoint(vectors))
+    return np.asarray(roots[:, :, None] * adjoint(vectors) * scale[:, None, :])
 
 
 def leave_group_out(

@@ -6,6 +6,7 @@ The relevance of a column is the prior variance of its coefficients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,12 @@ class Groups:
 
     @classmethod
     def of(cls, labels: Any, n_columns: int) -> Groups:
-        """Return the partition in which columns with equal integer labels form a group."""
+        """Return the partition in which columns with equal integer labels form a group.
+
+        `labels` may be an integer m: then each m consecutive columns form a group.
+        """
+        if isinstance(labels, Integral) and not isinstance(labels, bool):
+            labels = _consecutive(int(labels), n_columns)
         given = np.asarray(labels)
         if given.shape != (n_columns,):
             raise ValueError(
@@ -102,6 +108,15 @@ class Groups:
         )
         return taken * xp.asarray(self.present, dtype=values.dtype, device=device(values))
 
+    def spread(self, values: Array) -> Array:
+        """Return the values of each column from values arranged by group; undoes `gather`."""
+        xp = namespace(values)
+        places = np.zeros(self.labels.size, dtype=int)
+        used = np.flatnonzero(self.present.ravel() > 0)
+        places[self.members.ravel()[used]] = used
+        flat = xp.reshape(values, (-1,))
+        return xp.take(flat, xp.asarray(places, device=device(values)), axis=0)
+
     def total(self, values: Array) -> Array:
         """Return the sum of the values of each group's columns: one number for each group."""
         return namespace(values).sum(self.gather(values), axis=-1)
@@ -118,3 +133,13 @@ class Groups:
     def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:
         """Return the partition of the selected columns; `columns` are their indices, in order."""
         return Groups.of(self.labels[columns], len(columns))
+
+
+def _consecutive(size: int, n_columns: int) -> np.ndarray[Any, Any]:
+    """Return labels by which each `size` consecutive columns form a group."""
+    if size < 1 or n_columns % size:
+        raise ValueError(
+            f"groups={size} was given for {n_columns} columns, expected a positive number of "
+            "columns per group that divides the number of columns, or one label per column."
+        )
+    return np.arange(n_columns) // size

@@ -21,6 +21,7 @@ from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate, limited_blas, of_each
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import Problem, Rows, Units
@@ -223,7 +224,8 @@ def learn_noise(
 
     def step(learning: Learning) -> Learning:
         state, at_noise = learning.solution.value, problem.with_noise(learning.noise)
-        return Learning.after(solve(at_noise, objective, start=state.relevance, **warm), objective)
+        begin = objective.parameters(state)
+        return Learning.after(solve(at_noise, objective, start=begin, **warm), objective)
 
     first = solve(problem, objective, method=method, start=start, limit=limit, **stop)
     learned = iterate(
@@ -310,9 +312,11 @@ class RowFold:
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
             solution = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
-            relevance = self.units.relevance(solution.value.relevance)
-            coefficients = posterior_mean(*self.train.weighted, relevance, noise)
-            return self.test.squared_error(coefficients, self.train), solution.value.relevance
+            state = solution.value
+            relevance, axes = self.units.relevance(state.relevance), axes_of(state)
+            coefficients = posterior_mean(*self.train.weighted, relevance, noise, axes)
+            error = self.test.squared_error(coefficients, self.train)
+            return error, objective.parameters(state)
 
 
 def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solution[State]:
@@ -323,9 +327,15 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
     if not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
-    if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
+    blocks = isinstance(objective, GroupCovariance)
+    if is_small(problem) and not blocks:  # no start is better: one from a larger γ may end at a higher energy
         return repeat_update(problem, objective, "mackay", tolerance=1e-2, limit=FEW_STEPS)
-    first = evaluate(problem, empty_start(problem) if start is None else start, columns=True)
+    begin = empty_start(problem) if start is None else start
+    if blocks:
+        return solve(
+            problem, objective, method="coordinate", start=begin, tolerance=1e-2, limit=10
+        )
+    first = evaluate(problem, begin, columns=True)
     marginal = FULL if objective.marginal is None else objective.marginal
     return solve_working_set(first, marginal, tolerance=1e-2, limit=10)
 

@@ -104,6 +104,14 @@ class Energy(ABC):
         The relevance of a column is the prior variance of its coefficients.
         """
 
+    def parameters(self, state: State) -> Array:
+        """Return what was fitted, from which another fit can start: the relevances of `state`.
+
+        The relevance of a column is the prior variance of its coefficients. An energy with other
+        parameters returns those.
+        """
+        return state.relevance
+
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit; zero for a point estimate.
 

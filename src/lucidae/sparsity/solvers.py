@@ -35,6 +35,7 @@ import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.sparsity.group_covariance import GroupCovariance, solve_groups
 from lucidae.sparsity.group_moves import rank_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
@@ -158,7 +159,28 @@ def solve(
         Its value is the `State` at the relevances found.
     """
     solver = SOLVERS[check_suited(method, objective)]
-    return solver.minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
+    limits = Limits(tolerance, limit, callbacks)
+    if isinstance(objective, GroupCovariance):
+        return _solve_group_covariances(problem, objective, method, start, limits)
+    return solver.minimise(problem, objective, start, limits)
+
+
+def _solve_group_covariances(
+    problem: Problem, objective: GroupCovariance, method: str, start: Array | None, limits: Limits
+) -> Solution[State]:
+    """Minimise the energy (loss) with a covariance of its own for every group of columns.
+
+    For a small problem "auto" starts twice, and returns the result with the lower energy.
+    """
+    names = (method,) if method != "auto" or start is not None else ("coordinate", "mm")
+    ended = [
+        solve_groups(
+            problem, objective, method=name, start=start,
+            tolerance=limits.tolerance, limit=limits.steps, callbacks=limits.callbacks,
+        )
+        for name in (names if is_small(problem) else names[:1])
+    ]  # fmt: skip
+    return min(ended, key=lambda each: scalar(objective.value(each.value)))
 
 
 def check_suited(method: Any, objective: Energy) -> str:

@@ -36,6 +36,12 @@ from lucidae.sparsity.evaluation import (
 from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
 from lucidae.sparsity.theory import implied_relevance
 from lucidae.sparsity.uniqueness import with_uniqueness
+from lucidae.sparsity.verified_groups import (
+    covariance_support_differences,
+    excess_of_groups,
+    group_violation,
+    in_principal_axes,
+)
 
 ACTIVE = 1e-6
 """A latent is active if its posterior variance is below its prior variance 1 by more than this.
@@ -92,6 +98,8 @@ class Fit(NamedTuple):
         Predicted means of the rows, and the posterior variances of these means.
     support : array of int, optional
         The columns that are reported as significant.
+    covariances : array of shape (n_groups, m, m), optional
+        Covariances of the coefficients of groups of columns, padded with zeros.
     """
 
     coef: Any
@@ -103,6 +111,7 @@ class Fit(NamedTuple):
     predicted: Any = None
     variances: Any = None
     support: Any = None
+    covariances: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -122,6 +131,8 @@ class EnergyKind(NamedTuple):
         Distance to stationarity reported by an energy that `register_posterior` added, else None.
     significance : float
         Family-wise significance level of the test that decides which columns are in the support.
+    full_groups : bool
+        Whether every group of columns has a covariance matrix of its own.
     """
 
     posterior: str = "full"
@@ -130,6 +141,7 @@ class EnergyKind(NamedTuple):
     tolerance: float = FINEST
     violation: Figure = None
     significance: float = 0.05
+    full_groups: bool = False
 
 
 FULL = EnergyKind()
@@ -180,6 +192,13 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
+    if model.full_groups:
+        given = to_numpy(fit.relevance).astype(np.float64)
+        turned = in_principal_axes(rows, U, _wide(fit.covariances), given, model.labels)
+        if turned is None:
+            return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
+        rows, U, w, distance = turned
+        figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
@@ -247,7 +266,8 @@ def _with_attributes(
     if fit.support is None:
         return figures
     support = to_numpy(fit.support)
-    wrong, left = support_differences(at, model.labels, model.significance, support, rows.parts)
+    differences = covariance_support_differences if model.full_groups else support_differences
+    wrong, left = differences(at, model.labels, model.significance, support, rows.parts)
     return replace(figures, support_wrong=wrong, support_undecided=left)
 
 
@@ -318,6 +338,8 @@ def _judged(
     ratio = _ratio(alignment - curvature, curvature)
     bar = max(COLLAPSE, 10.0 * tolerance)
     margin = _ratio(error, curvature)
+    if model.full_groups:
+        ratio, margin = excess_of_groups(at, model.labels)
     outside = np.where(active | (z == 0), -np.inf, ratio)
     worst = int(np.argmax(outside)) if outside.size else 0
     reach = min(at.reach * (1.0 + at.fit) ** 0.5, LOOSEST)
@@ -359,6 +381,8 @@ def _violation(
         return model.violation, 0.0
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
+    if model.full_groups:
+        return group_violation(at, model.labels, slope_error)
     w, pressure = at.relevance, _pressure(rows, at, model)
     # Columns of a group share one relevance, also those that are zero on these rows.
     if (np.abs(w - largest_in(w, model.labels)) > FINEST * w).any():
