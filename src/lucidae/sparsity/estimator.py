@@ -506,9 +506,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         groups, full = objective.groups, isinstance(objective, GroupCovariance)
         if full and groups is not None and hasattr(self, "group_covariances_"):
             covariances = to_numpy(self.group_covariances_)
-            same = np.array_equal((self._state.parameters or {}).get("groups"), groups.labels)
+            last: Any = (self._state.parameters or {}).get("groups")
+            same = np.array_equal(last, groups.labels)
             if same and is_covariance(covariances):
-                factor = to_numpy(groups.gather(units.normalised_relevance(1.0 + 0.0 * units.norms)))
+                factor = to_numpy(
+                    groups.gather(units.normalised_relevance(1.0 + 0.0 * units.norms))
+                )
                 return covariances * factor[:, :1, None]
         relevance = to_numpy(self.relevance_)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):

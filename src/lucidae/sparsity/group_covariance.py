@@ -7,8 +7,9 @@ independent coefficients with variances w. In these principal axes the problem i
 groups, so every formula for relevances (prior variances) holds there. A `PrincipalState` is the
 state of the problem in principal axes, and `Axes` converts between these and the given columns.
 
-A sweep evaluates all columns once, ranks the groups by the gain of their exact moves (`group_moves`),
-moves those of a working set and finishes with damped Newton steps in the covariances of that set.
+A sweep evaluates all columns once, ranks the groups by the gain of their exact moves (see
+`group_moves`), moves those of a working set and finishes with damped Newton steps in the
+covariances of that set.
 """
 
 from __future__ import annotations
@@ -438,7 +439,8 @@ def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) ->
     part = State(*state).take(index)
     relevance = to_numpy(part.relevance)
     covariances = [
-        relevance[members][:, :, None] * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
+        relevance[members][:, :, None]
+        * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
         for _, members in inside.by_size()
     ]
     workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
@@ -622,9 +624,7 @@ def _stepped(at: Latents, members: list[Matrices], change: Matrices) -> list[Mat
             own = np.flatnonzero(at.group == first + place)
             if own.size:
                 used = factor[place].any(axis=0)
-                values, vectors = np.linalg.eigh(
-                    np.eye(own.size) + change[np.ix_(own, own)]
-                )
+                values, vectors = np.linalg.eigh(np.eye(own.size) + change[np.ix_(own, own)])
                 roots = np.sqrt(np.where(values > 1e-12, values, 0.0))
                 new[place][:, : own.size] = factor[place][:, used] @ (vectors * roots)
         found.append(new)

@@ -1,12 +1,12 @@
 """Exact moves of groups of columns: the minimum of the full energy in the covariance of one group.
 
-The full energy is the loss of the VAE with full posterior covariance. The coefficients of a group of
-m columns Φ_g have the prior covariance Γ, an m × m matrix. It is either a multiple wI of the
+The full energy is the loss of the VAE with full posterior covariance. The coefficients of a group
+of m columns Φ_g have the prior covariance Γ, an m × m matrix. It is either a multiple wI of the
 identity (one relevance w for the group) or any positive semi-definite matrix. Let Σ be the
-covariance of a response and C = XXᵀ/n the second moment of the n responses X. The energy per response
-as a function of Γ, with all other groups fixed, depends on two matrices alone: the metric S =
-Φ_gᵀΣ⁻¹Φ_g and the explained moment Q = Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g. A move replaces Γ by the minimiser, and its
-gain is the decrease of the energy per response. The matrices of all groups are computed on the
+covariance of a response and C = XXᵀ/n the second moment of the n responses X. The energy per
+response as a function of Γ, with all other groups fixed, depends on two matrices alone: the metric
+S = Φ_gᵀΣ⁻¹Φ_g and the explained moment Q = Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g. A move replaces Γ by the minimiser, and
+its gain is the decrease of the energy per response. The matrices of all groups are computed on the
 device of the data; the moves themselves are small and are computed by NumPy.
 """
 
@@ -114,8 +114,8 @@ def spherical_moves(
 
     With S = V diag(s) Vᵀ and q the diagonal of VᵀQV, a change of the relevance by Δ changes the
     energy (loss) per response by the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls
-    until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary points lie between the smallest and
-    the largest of these numbers. There may be several minima: the search compares energies.
+    until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary points lie between the smallest
+    and the largest of these numbers. There may be several minima: the search compares energies.
 
     Parameters
     ----------
@@ -162,7 +162,8 @@ def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices
 
     def change_of_energy(change: Matrices) -> Matrices:
         growth = change[..., None] * s[:, None, :]
-        return (np.log1p(growth) - change[..., None] * q[:, None, :] / (1.0 + growth)).sum(-1)
+        terms = np.log1p(growth) - change[..., None] * q[:, None, :] / (1.0 + growth)
+        return np.asarray(terms.sum(axis=-1))
 
     # The terms are functions of Δ + 1/sᵢ, so the search proceeds in log(Δ + 1/max s). Its domain is
     # Δ ≥ −w > −1/max s.
@@ -334,8 +335,8 @@ class GroupWorkspace:
     Parameters
     ----------
     gram : ndarray of shape (c, c + p)
-        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the covariance
-        of a response and Y are the p responses of the normalised problem.
+        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the
+        covariance of a response and Y are the p responses of the normalised problem.
     members : list of ndarray of int of shape (k, m)
         The columns of each group, as positions in the working set, for each size m of groups.
     covariances : list of ndarray of shape (k, m, m)
@@ -376,7 +377,7 @@ class GroupWorkspace:
         """Return how fast the energy (loss) falls as the relevance of each group grows."""
         loading = self.gram[members, self.gram.shape[0] :]
         alignment = (np.abs(loading) ** 2).sum(axis=(1, 2))
-        return alignment - self.gram[members, members].real.sum(axis=1)
+        return np.asarray(alignment - self.gram[members, members].real.sum(axis=1))
 
     def move(self, size: int, place: int, covariance: Matrices) -> None:
         """Change the covariance of one group and update the arrays by one product of rank m.
@@ -393,9 +394,7 @@ class GroupWorkspace:
         self.covariances[size][place] = covariance
 
 
-def descend_groups(
-    workspace: GroupWorkspace, *, share: float, floor: float, limit: int
-) -> None:
+def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
     """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
 
     The moves end when none gains more than `share` times the largest gain at the start, or more

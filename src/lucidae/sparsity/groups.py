@@ -6,7 +6,6 @@ The relevance of a column is the prior variance of its coefficients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ class Groups:
 
         `labels` may be an integer m: then each m consecutive columns form a group.
         """
-        if isinstance(labels, Integral) and not isinstance(labels, bool):
+        if isinstance(labels, int | np.integer) and not isinstance(labels, bool):
             labels = _consecutive(int(labels), n_columns)
         given = np.asarray(labels)
         if given.shape != (n_columns,):
@@ -77,7 +76,7 @@ class Groups:
     @property
     def sizes(self) -> np.ndarray[Any, Any]:
         """Number of columns of each group."""
-        return self.present.sum(axis=1).astype(int)
+        return np.asarray(self.present.sum(axis=1), dtype=int)
 
     def by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
         """Return the numbers of the groups of each size and their columns, in order of the sizes.

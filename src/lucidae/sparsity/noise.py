@@ -328,13 +328,12 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Solutio
         begin = lifted(problem, start, objective.groups)
         return repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
     blocks = isinstance(objective, GroupCovariance)
-    if is_small(problem) and not blocks:  # no start is better: one from a larger γ may end at a higher energy
+    if is_small(problem) and not blocks:
+        # No start is better: one from a larger γ may end at a higher energy.
         return repeat_update(problem, objective, "mackay", tolerance=1e-2, limit=FEW_STEPS)
     begin = empty_start(problem) if start is None else start
     if blocks:
-        return solve(
-            problem, objective, method="coordinate", start=begin, tolerance=1e-2, limit=10
-        )
+        return solve(problem, objective, method="coordinate", start=begin, tolerance=1e-2, limit=10)
     first = evaluate(problem, begin, columns=True)
     marginal = FULL if objective.marginal is None else objective.marginal
     return solve_working_set(first, marginal, tolerance=1e-2, limit=10)

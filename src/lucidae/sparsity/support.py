@@ -145,9 +145,7 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
     return float(scipy.stats.chi2.isf(min(factor * significance / n_groups, 0.5), dof))
 
 
-def _significant_covariances(
-    state: PrincipalState, n_responses: int, significance: float
-) -> Any:
+def _significant_covariances(state: PrincipalState, n_responses: int, significance: float) -> Any:
     """Return a Boolean mask of the columns of significant groups, each with its own covariance."""
     groups = state.groups
     parts = 2 if is_complex(state.dictionary) else 1

@@ -1,7 +1,7 @@
 """Verification of fits with a covariance matrix for every group of columns.
 
-The covariance Γ_g of the coefficients of a group with columns Φ_g has the principal axes V, in which
-Γ_g = V diag(w) Vᵀ. The verifier rotates the columns of each group to these axes. There the
+The covariance Γ_g of the coefficients of a group with columns Φ_g has the principal axes V, in
+which Γ_g = V diag(w) Vᵀ. The verifier rotates the columns of each group to these axes. There the
 coefficients are independent with the relevances (prior variances) w, and all measured values for
 relevances apply, except for the optimality (KKT) conditions and the test of significance, which are
 computed here. Like the rest of the verifier, this module shares no code with the solvers.

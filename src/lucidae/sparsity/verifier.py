@@ -329,7 +329,8 @@ def _judged(
     violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
     norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
-    mean_distance = _mean_distance(rows, at, U, norms)
+    prior = largest_in(w, model.labels) if model.full_groups else w
+    mean_distance = _mean_distance(rows, at, U, norms, prior)
     mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
     mean_error += implied * (at.fit + 1.0) ** 0.5
     alignment, curvature = totals_in(Q, model.labels), totals_in(z, model.labels)
@@ -447,15 +448,16 @@ def _point_violation(
     return value, float(max(abs(other - value) for other in others))
 
 
-def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
+def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any, w: Any) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance (prior variance) w, the distance is divided by √(n
-    w), its prior standard deviation. If the relevance is negligible, the distance times the norm of
-    the column is divided by the norm of the responses instead. `U` are the coefficients and `norms`
-    the norms of the columns.
+    For n responses and a column with relevance (prior variance) `w`, the distance is divided by
+    √(n w), its prior standard deviation. Along the axes of a group with a covariance of its own,
+    `w` is the largest variance, since the coefficients of a group are rounded together. If the
+    relevance is negligible, the distance times the norm of the column is divided by the norm of the
+    responses instead. `U` are the coefficients and `norms` the norms of the columns.
     """
-    w, n = at.relevance, U.shape[1]
+    n = U.shape[1]
     lengths = np.linalg.norm(U - at.mean, axis=1)
     total = float(np.linalg.norm(rows.responses))
     # Relevances that vanish beside γ have a posterior mean that vanishes too: an absolute
