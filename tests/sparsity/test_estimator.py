@@ -289,7 +289,7 @@ def test_nothing_of_the_input_is_changed():
         ({"posterior": "half"}, "posterior='half' was given, expected one of 'full'"),
         ({"solver": "magic"}, "solver='magic'"),
         ({"solver": "em", "posterior": "diagonal"}, "use solver='auto'"),
-        ({"solver": "coordinate", "groups": [0, 0, 1, 1, 2, 2]}, "without groups has it"),
+        ({"solver": "coordinate", "posterior": "diagonal"}, "only the full energy has it"),
         ({"noise_variance": 0.0}, "noise_variance=0.0"),
         ({"noise_variance": -1.0}, "noise_variance=-1.0"),
         ({"noise_variance": float("nan")}, "noise_variance=nan"),

@@ -100,20 +100,29 @@ def test_the_stable_part_has_one_strongest_column_and_explains_most(drawn):
                 assert growth <= explained[part.stop] - explained[part.start] + 1e-3
 
 
-def test_groups_covariances_and_weights_go_along_the_path():
+@pytest.mark.parametrize("kind", ["spherical", "full"])
+def test_groups_covariances_and_weights_go_along_the_path(kind):
     p = make_sparse_regression(30, 24, 2, 6, 3, snr_db=15, random_state=2)
     rng = np.random.default_rng(2)
     groups, variances = np.repeat(np.arange(8), 3), rng.uniform(0.5, 2.0, 30)
     weights = rng.integers(1, 3, 30)
     path = noise_path(
-        p.dictionary, p.responses, [1.0, 0.1], cv=3, groups=groups, noise_cov=variances,
-        sample_weight=weights,
+        p.dictionary, p.responses, [1.0, 0.1], cv=3, groups=groups, group_covariance=kind,
+        noise_cov=variances, sample_weight=weights,
     )  # fmt: skip
-    model = SparseVAE(noise_variance=0.1, groups=groups)
+    model = SparseVAE(noise_variance=0.1, groups=groups, group_covariance=kind)
     model.fit(p.dictionary, p.responses, sample_weight=weights, noise_cov=variances)
     assert_allclose(path.energies[1], model.energy_, rtol=1e-6)
     assert path.n_columns[1] == np.unique(groups[model.support_]).size
     assert np.isfinite(path.held_out_error).all()
+    assert_allclose(path.relevances[1], model.relevance_, rtol=1e-3, atol=1e-6)
+    again = path.select(explained=float(path.explained[1]))
+    assert_allclose(again.energy_, model.energy_, rtol=1e-6)
+    for fitted in (model, again):
+        assert all(claim.holds is not False for claim in fitted.certificate_)
+    chosen = SparseVAE(noise_variance="cv_1se", groups=groups, group_covariance=kind)
+    chosen.fit(p.dictionary, p.responses)
+    assert chosen.certificate_["stationarity"].holds
 
 
 def test_one_standard_error_chooses_fewer_columns():

@@ -67,6 +67,7 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
     """Return all claims of a certificate, judged by the measured values, most important first."""
     return (
         _stationarity(figures),
+        *_group_covariances(figures),
         _posterior_mean(figures),
         _noise_variance(figures),
         _energy(figures),
@@ -197,6 +198,8 @@ def _stationarity(figures: SparseFigures) -> Claim:
     """
     name = "stationarity"
     statement = "the energy is stationary in the relevances (KKT conditions)"
+    if figures.covariance_distance is not None:
+        statement = "the energy is stationary in the covariances of the groups (KKT conditions)"
     reference = "Wipf 2023, eq. 18 and 21"
     if figures.violation is None or figures.tolerance is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
@@ -206,6 +209,20 @@ def _stationarity(figures: SparseFigures) -> Claim:
         error=figures.violation_error,
     )  # fmt: skip
     return _reachable(claim, figures.reach)
+
+
+def _group_covariances(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return the claim that the covariances of groups are covariances; empty without them."""
+    if figures.covariance_distance is None:
+        return ()
+    claim = at_most(
+        "group_covariances",
+        "the covariances of the groups are symmetric and positive semi-definite, and their "
+        "diagonals are the relevances",
+        "Wipf 2023, eq. 18", figures.covariance_distance, FINEST,
+        "group_covariances_ or relevance_ were changed. Fit again.",
+    )  # fmt: skip
+    return (claim,)
 
 
 def _posterior_mean(figures: SparseFigures) -> Claim:

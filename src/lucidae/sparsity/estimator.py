@@ -16,12 +16,14 @@ from lucidae.arrays import (
     Array,
     as_double,
     device,
+    diagonal,
     is_array,
     is_complex,
     like,
     namespace,
     number,
     of_one_kind,
+    real_part,
     scalar,
     to_numpy,
 )
@@ -40,6 +42,7 @@ from lucidae.sparsity.certificate import certificate_of, with_changes
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import (
     RULES,
@@ -52,6 +55,7 @@ from lucidae.sparsity.held_out import (
 )
 from lucidae.sparsity.inputs import (
     checked_attributes,
+    is_covariance,
     validated_data,
     validated_pair,
     validated_weights,
@@ -69,6 +73,7 @@ from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import (
+    check_choice,
     check_flag,
     check_integer,
     check_jobs,
@@ -94,6 +99,7 @@ ATTRIBUTES = (
     "coef_",
     "intercept_",
     "relevance_",
+    "group_covariances_",
     "support_",
     "noise_variance_",
     "energy_",
@@ -152,8 +158,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         How the energy of the full posterior is minimised: by majorise–minimise (MM),
         expectation–maximisation (EM) or MacKay's updates, or one relevance at a time
         ("coordinate"). The other posteriors have one update each ("mm").
-    groups : array-like of int of shape (n_features,), optional
-        Group label of each column. Columns with the same label share one relevance.
+    groups : int or array-like of int of shape (n_features,), optional
+        Group label of each column, or the number of consecutive columns in each group (such as 3
+        for sources with three orientations). Columns of a group are selected together.
+    group_covariance : {"spherical", "full"}, default="spherical"
+        Prior covariance of the coefficients of a group. "spherical": the columns of a group share
+        one relevance. "full": each group has a covariance matrix of its own, any positive
+        semi-definite one, so that results do not depend on the choice of axes inside a group. It
+        needs `groups` and the full posterior.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -198,7 +210,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         ``X @ coef_.T + intercept_`` if columns are far from zero.
     relevance_ : ndarray of shape (n_features,)
         The optimal relevances: prior variances of the coefficients of each column (w_x² in Wipf
-        2023), zero for columns that are not used.
+        2023), zero for columns that are not used. With ``group_covariance="full"`` they are the
+        diagonals of ``group_covariances_``.
+    group_covariances_ : ndarray of shape (n_groups, m, m)
+        Only with ``group_covariance="full"``: the prior covariance of the coefficients of each
+        group, in float64. Groups are in the order of their labels, columns of a group in ascending
+        order, and groups of fewer than m columns are padded with zeros.
     support_ : ndarray of int
         Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
@@ -242,6 +259,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     coef_ = Fitted()
     intercept_ = Fitted()
     relevance_ = Fitted()
+    group_covariances_ = Fitted()
     support_ = Fitted()
     noise_variance_ = Fitted()
     noise_variances_ = Fitted()
@@ -259,6 +277,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         noise_variance: float | str = "auto",
         solver: str = "auto",
         groups: Any = None,
+        group_covariance: str = "spherical",
         penalty: Any = "log",
         cv: Any = None,
         significance: float = 0.05,
@@ -274,6 +293,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.noise_variance = noise_variance
         self.solver = solver
         self.groups = groups
+        self.group_covariance = group_covariance
         self.penalty = penalty
         self.cv = cv
         self.significance = significance
@@ -439,7 +459,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _objective(self, n_columns: int) -> Energy:
         groups = None if self.groups is None else Groups.of(self.groups, n_columns)
-        return make_objective(self.posterior, as_penalty(self.penalty), groups)
+        kind = check_choice(self.group_covariance, "group_covariance", ("spherical", "full"))
+        objective = make_objective(self.posterior, as_penalty(self.penalty), groups)
+        if kind == "spherical":
+            return objective
+        if groups is None or self.posterior != "full":
+            raise ValueError(
+                "group_covariance='full' needs groups of columns and posterior='full', but "
+                f"groups={'None' if groups is None else 'labels'} and "
+                f"posterior={self.posterior!r} were given."
+            )
+        return GroupCovariance(groups)
 
     def _fit(
         self, X: Array, y: Array, weights: Array | None, objective: Energy,
@@ -487,7 +517,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "method": self.solver,
             "tolerance": self.tol,
             "limit": self.max_iter,
-            "start": guide.relevance if guide else self._last_relevance(problem, units, objective),
+            "start": guide.start if guide else self._last_fit(problem, units, objective),
             "callbacks": self._callbacks("minimising the energy"),
         }
         if rule == "learn":
@@ -519,7 +549,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         outputs = given.responses.shape[1]
         check_learnable_rows(objective, outputs, given.frequencies is not None, has_cov)
         problem, units = given.normalised(objective.groups)
-        last = self._last_relevance(problem, units, objective)
+        last = self._last_fit(problem, units, objective)
         learned = learn_row_noise(
             given,
             objective,
@@ -535,21 +565,32 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """Return a list with a progress bar if `verbose`, otherwise an empty list."""
         return [ProgressBar(f"SparseVAE, {description}")] if self.verbose else []
 
-    def _last_relevance(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
+    def _last_fit(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
         """Return the relevances (prior variances) of the last fit, in normalised units.
 
         These are the units of the new normalised problem. Return None without `warm_start`, before
         the first fit, or, with a warning, if the relevances do not suit the new columns or groups.
+        With a covariance for every group, these covariances are returned if the groups are those of
+        the last fit.
         """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
-        groups = objective.groups
+        groups, full = objective.groups, isinstance(objective, GroupCovariance)
+        if full and groups is not None and hasattr(self, "group_covariances_"):
+            covariances = to_numpy(self.group_covariances_)
+            last: Any = (self._state.parameters or {}).get("groups")
+            same = np.array_equal(last, groups.labels)
+            if same and is_covariance(covariances):
+                factor = to_numpy(
+                    groups.gather(units.normalised_relevance(1.0 + 0.0 * units.norms))
+                )
+                return covariances * factor[:, :1, None]
         relevance = to_numpy(self.relevance_)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
             reason = "relevance_ has entries that are negative or not finite"
         elif relevance.size != problem.columns:
             reason = f"the last fit had {relevance.size} columns, this one has {problem.columns}"
-        elif groups is not None and not _constant_in(groups, relevance):
+        elif groups is not None and not full and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
             xp = namespace(problem.noise)
@@ -572,7 +613,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         relevance, state = _stored_relevance(solution.value, units, X)
         noise = scalar(units.noise(state.noise))
         dictionary, responses = rows.weighted
-        factor = ActiveFactor.of(dictionary, as_double(relevance), noise)
+        axes = axes_of(state)
+        factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
         estimate = factor.mean(responses)
         coef = narrowed(estimate, X, "coef_")
         kept = as_double(coef)
@@ -594,6 +636,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
+        if axes is not None and objective.groups is not None:
+            covariances = axes.covariances(relevance, objective.groups)
+            results["group_covariances_"] = covariances
+            results["relevance_"] = narrowed(
+                objective.groups.spread(real_part(diagonal(covariances))), X, "relevance_"
+            )
         return SparseState(
             results, factor.posterior(noise), center.rounded, None, center.rest, level
         )
@@ -620,6 +668,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.predicted(given.dictionary, coef, fitted["intercept_"]),
             state.variances(given.dictionary),
             fitted["support_"],
+            fitted.get("group_covariances_"),
         )
         known = self.posterior in VERIFIED
         model = EnergyKind(
@@ -629,6 +678,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             self.tol,
             None if known else _violation(rows, relevance, noise, objective),
             self.significance,
+            isinstance(objective, GroupCovariance),
         )
         sample = Sample(
             given.dictionary, given.responses, given.frequencies, given.intercept,
@@ -665,7 +715,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         objective = then._objective(dictionary.shape[1])
         given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
         rows, _ = prepared_rows(given, cov)
-        attributes = {name: getattr(self, name) for name in ATTRIBUTES}
+        attributes = {name: getattr(self, name) for name in ATTRIBUTES if hasattr(self, name)}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):
@@ -681,7 +731,7 @@ def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
 
     Energies without a log-volume do not contain this determinant.
     """
-    volume = rows.noise_volume() if objective.marginal is not None else 0.0
+    volume = rows.noise_volume() if objective.has_posterior else 0.0
     whitened = scalar(objective.in_units(objective.value(state), units))
     return whitened + units.n_responses * volume
 
@@ -689,9 +739,12 @@ def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
     """Return the relevances in the dtype of X, and the solver's state at these rounded values.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. Those along the principal
+    axes of group covariances are not rounded, since a covariance loses its small eigenvalues by it.
     """
     relevance = units.relevance(state.relevance)
+    if axes_of(state) is not None:
+        return relevance, state
     stored = narrowed(relevance, X, "relevance_")
     if stored.dtype == relevance.dtype:
         return stored, state

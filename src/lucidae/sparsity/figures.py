@@ -105,6 +105,9 @@ class SparseFigures:
     variance_distance, variance_error : float
         Largest difference between the estimator's and the verifier's posterior variances of the
         predicted means, divided by γ, and a bound on its rounding error.
+    covariance_distance : float
+        Largest relative deviation of the covariances of groups from symmetric, positive
+        semi-definite matrices whose diagonals are the relevances; None without such covariances.
     noise_rank, noise_rows, noise_outside : int, int and float
         With a noise covariance R: the rank of R, its number of rows, and the share of the sum of
         squares of the responses outside the range of R. None for white noise.
@@ -144,6 +147,7 @@ class SparseFigures:
     support_undecided: int = 0
     variance_distance: Figure = None
     variance_error: float = 0.0
+    covariance_distance: Figure = None
     noise_rank: int | None = None
     noise_rows: int | None = None
     noise_outside: Figure = None

@@ -25,6 +25,7 @@ CERTIFIED_PARAMETERS = (
     "posterior",
     "penalty",
     "groups",
+    "group_covariance",
     "noise_variance",
     "fit_intercept",
     "tol",
@@ -120,7 +121,8 @@ class SparseState(FittedState):
         """
         shown = dict(self._attributes or {}) | dict(assigned)
         shown.pop("history_", None)
-        return changed_attributes(shown, self.results)
+        known = {name: value for name, value in shown.items() if name in self.results}
+        return changed_attributes(known, self.results)
 
     def saved_fields(self) -> dict[str, Any]:
         """Return what `lucidae.save` and pickle write, with attributes that were changed in place.

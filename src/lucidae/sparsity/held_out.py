@@ -33,10 +33,11 @@ from lucidae.arrays import (
 )
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.figures import SparseFigures
+from lucidae.sparsity.group_covariance import axes_of
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import Problem, Rows, Units
-from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update
+from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update, solve
 from lucidae.sparsity.state import State, empty_start, evaluate, positive
 from lucidae.sparsity.working_set import solve_working_set, working_set
 from lucidae.validation import check_integer
@@ -114,15 +115,16 @@ class RowFold:
         The training rows as a normalised problem, and its units.
     train, test : Rows
         The training rows and the held-out rows.
-    relevance : array of shape (n_columns,), optional
-        Relevances fitted at the previous noise variance; None before the first.
+    start : array, optional
+        What was fitted at the previous noise variance (see `Energy.parameters`); None before the
+        first.
     """
 
     problem: Problem
     units: Units
     train: Rows
     test: Rows
-    relevance: Array | None = None
+    start: Array | None = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
@@ -139,39 +141,58 @@ class RowFold:
         """
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
-            found = _coarse(self.problem.with_noise(normalised), objective, self.relevance)
-            relevance = self.units.relevance(found)
-            dictionary, responses = self.train.weighted
-            coefficients = posterior_mean(dictionary, responses, relevance, noise)
-            return FoldFit(self.test.squared_error(coefficients, self.train), found)
+            found = _coarse(self.problem.with_noise(normalised), objective, self.start)
+            relevance = self.units.relevance(found.relevance)
+            coefficients = posterior_mean(*self.train.weighted, relevance, noise, found.axes)
+            return FoldFit(self.test.squared_error(coefficients, self.train), found.start)
 
 
 class FoldFit(NamedTuple):
     """The fit of one fold at one noise variance.
 
-    The fields are the weighted sum of squares of the errors of the test rows, and the fitted
-    relevances (prior variances) in normalised units.
+    The fields are the weighted sum of squares of the errors of the test rows, and what the next fit
+    starts from.
     """
 
     error: float
+    start: Array
+
+
+class CoarseFit(NamedTuple):
+    """Relevances of a low energy, along the principal axes of groups or None, and the next start.
+
+    The relevance of a column is the prior variance of its coefficients, and the energy is the loss.
+    """
+
     relevance: Array
+    axes: Any
+    start: Array
+
+    @classmethod
+    def of(cls, state: State, objective: Energy) -> CoarseFit:
+        """Return the fit that a state describes."""
+        return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
-def _coarse(problem: Problem, objective: Energy, start: Array | None) -> Array:
+def _coarse(problem: Problem, objective: Energy, start: Array | None) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
     """
+    rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
     if not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)
-        fit = repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100)
-        return fit.value.relevance
+        updated = repeat_update(problem, objective, start=begin, **rough)
+        return CoarseFit.of(updated.value, objective)
+    begin = empty_start(problem) if start is None else start
+    if objective.marginal is None:
+        rough |= {"limit": 10, "method": "coordinate"}
+        return CoarseFit.of(solve(problem, objective, start=begin, **rough).value, objective)
     if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
-        fit = repeat_update(problem, objective, "mackay", tolerance=1e-2, limit=FEW_STEPS)
-        return fit.value.relevance
-    marginal = objective.marginal
-    assert marginal is not None  # exact coordinate moves need it
-    return one_pass(problem, marginal, empty_start(problem) if start is None else start)[0]
+        rough |= {"limit": FEW_STEPS}
+        return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
+    relevance, _, _ = one_pass(problem, objective.marginal, begin)
+    return CoarseFit(relevance, None, relevance)
 
 
 def one_pass(
@@ -271,12 +292,9 @@ class PathTrace(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A solution on a path of noise variances: its relevances (in normalised units) and the path.
+    """A solution on a path of noise variances: what to start from (normalised), and the path."""
 
-    The relevance of a column is the prior variance of its coefficients.
-    """
-
-    relevance: Array
+    start: Array
     trace: PathTrace
 
 
@@ -488,7 +506,7 @@ def held_out_errors(
         jobs = [(fold, float(path[walk.tried]), objective) for fold in parts]
         fits = of_each(RowFold.fitted, jobs, n_jobs=n_jobs)
         for fold, fit in zip(parts, fits, strict=True):
-            fold.relevance = fit.relevance
+            fold.start = fit.start
         errors.append(np.array([fit.error for fit in fits]) / counts)
         error = float(errors[-1] @ weights / weights.sum())
         waited = 0 if error < 0.99 * walk.best else walk.waited + 1

@@ -146,6 +146,13 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
         if tuple(values.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}.")
         checked[name] = values
+    if "group_covariances_" in checked:
+        given = to_numpy(fitted["group_covariances_"])
+        if given.ndim != 3 or given.dtype.kind not in "iufc":
+            raise ValueError(
+                f"group_covariances_ has shape {given.shape}, expected (n_groups, m, m) numbers."
+            )
+        checked["group_covariances_"] = given
     checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
     intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
     if tuple(intercept.shape) not in ((), (n_outputs,)):
@@ -181,3 +188,16 @@ def _as_indices(values: Any, n_columns: int) -> Any:
             f"support_={values!r} was given, expected different integers in [0, {n_columns - 1}]."
         )
     return given
+
+
+def is_covariance(matrices: Any) -> bool:
+    """Tell whether all matrices of a stack are finite, symmetric and positive semi-definite.
+
+    Matrices that are complex must be Hermitian. Deviations by rounding are allowed.
+    """
+    if not np.isfinite(matrices).all():
+        return False
+    scale = np.abs(matrices).max(axis=(1, 2), initial=0.0)
+    gap = np.abs(matrices - np.swapaxes(matrices, 1, 2).conj()).max(axis=(1, 2), initial=0.0)
+    values = np.linalg.eigvalsh(matrices)
+    return bool((gap <= 1e-10 * scale).all() and (values[:, 0] >= -1e-10 * scale).all())

@@ -159,7 +159,8 @@ def learn_noise(
 
     def step(learning: Learning) -> Learning:
         state, at_noise = learning.solution.value, problem.with_noise(learning.noise)
-        return Learning.after(solve(at_noise, objective, start=state.relevance, **warm), objective)
+        begin = objective.parameters(state)
+        return Learning.after(solve(at_noise, objective, start=begin, **warm), objective)
 
     first = solve(problem, objective, method=method, start=start, limit=limit, **stop)
     learned = iterate(

@@ -61,10 +61,10 @@ class Energy(ABC):
 
     @property
     def exact_coordinates(self) -> bool:
-        """Whether the minimum of the energy (loss) in one relevance is known in closed form.
+        """Whether the minimum of the energy (loss) in one relevance can be found exactly.
 
         All other relevances are fixed (Wipf 2023, Theorem 4.4). The relevance of a column is the
-        prior variance of its coefficients.
+        prior variance of its coefficients. It may be shared by a group of columns.
         """
         return False
 
@@ -103,6 +103,14 @@ class Energy(ABC):
 
         The relevance of a column is the prior variance of its coefficients.
         """
+
+    def parameters(self, state: State) -> Array:
+        """Return what was fitted, from which another fit can start: the relevances of `state`.
+
+        The relevance of a column is the prior variance of its coefficients. An energy with other
+        parameters returns those.
+        """
+        return state.relevance
 
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit; zero for a point estimate.
@@ -245,11 +253,11 @@ class FullCovariance(Marginal):
 
     @property
     def exact_coordinates(self) -> bool:
-        """True if there are no groups: each relevance (prior variance) has an exact minimiser.
+        """True: each relevance (prior variance), also that of a group, has an exact minimiser.
 
-        See Wipf 2023, Theorem 4.4.
+        See Wipf 2023, Theorem 4.4, and `group_moves` for groups.
         """
-        return self.groups is None
+        return True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
         """Return the update rule "em", "mm" or "mackay": a function from a state to relevances.

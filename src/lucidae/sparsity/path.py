@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from lucidae.arrays import Array, as_double, scalar, to_numpy
+from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_numpy
 from lucidae.iteration import limited_blas
 from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.group_covariance import axes_of
 from lucidae.sparsity.held_out import (
     Guide,
     HeldOut,
@@ -106,17 +107,25 @@ class PathInput:
         significant = significant_columns(
             state, self.rows.real_responses, self.template.significance, self.objective
         )
-        volume = self.rows.noise_volume() if self.objective.marginal is not None else 0.0
+        volume = self.rows.noise_volume() if self.objective.has_posterior else 0.0
         energy = scalar(self.objective.in_units(self.objective.value(state), self.units))
         return {
             "noise_variances": noise,
             "energies": energy + self.units.n_responses * volume,
             "explained": 1.0 - scalar(state.residual) / total,
             "supports": np.flatnonzero(significant),
-            "relevances": to_numpy(self.units.relevance(state.relevance)),
+            "relevances": self.relevances(state),
             "contributions": column_powers(state, self.objective) / total,
-            "normalised": state.relevance,
+            "start": self.objective.parameters(state),
         }
+
+    def relevances(self, state: State) -> Floats:
+        """Return the relevances (prior variances) of the columns in the units of the data."""
+        relevance, axes = self.units.relevance(state.relevance), axes_of(state)
+        if axes is None or self.objective.groups is None:
+            return np.asarray(to_numpy(relevance))
+        covariances = axes.covariances(relevance, self.objective.groups)
+        return np.asarray(to_numpy(self.objective.groups.spread(real_part(diagonal(covariances)))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +289,7 @@ class NoisePath:
         return self._fitted(float(self.noise_variances[index]), self._starts[index])
 
     def _fitted(self, noise: float, start: Array) -> SparseVAE:
-        """Return the estimator fitted at a noise variance, from the relevances `start`."""
+        """Return the estimator fitted at a noise variance, starting from the solution `start`."""
         data = self._data
         model: SparseVAE = clone(data.template).set_params(noise_variance=noise)
         guide = Guide(start, PathTrace(self.noise_variances, self.contributions))
@@ -348,9 +357,9 @@ class NoisePath:
             point = self._data.point(noise, state)
             found = len(self._units_of(point["supports"]))
             if found == count:
-                return self._fitted(noise, state.relevance)
+                return self._fitted(noise, point["start"])
             if (found < count) == rises:
-                high, start = noise, state.relevance
+                high, start = noise, point["start"]
             else:
                 low = noise
         return None
@@ -474,7 +483,7 @@ def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float
         np.array(lists["contributions"]), np.array(lists["energies"]), np.array(lists["explained"]),
         unknown if held_out is None else held_out.mean,
         unknown if held_out is None else held_out.standard_error,
-        data, lists["normalised"],
+        data, lists["start"],
     )  # fmt: skip
 
 
@@ -485,7 +494,7 @@ def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, An
         state = data.solved(float(noise), start)
         point = data.point(float(noise), state)
         # Nothing in use is no start: moves of single columns find those that enter first.
-        start = state.relevance if in_use(point["contributions"]).any() else None
+        start = point["start"] if in_use(point["contributions"]).any() else None
         yield point
         if point["explained"] >= stop:
             return

@@ -64,6 +64,9 @@ class ActiveFactor:
         Whether there are no more active columns than rows.
     n_columns : int
         Number of all columns of the dictionary.
+    axes : Axes or None
+        Principal axes of groups of columns, along which the columns are taken; None for the columns
+        themselves.
     basis : array or None
         If the factored matrix is ill-conditioned, B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR
         decomposition, where L is `lower`; else None.
@@ -76,13 +79,18 @@ class ActiveFactor:
     basis: Array | None
     explicit: bool
     n_columns: int
+    axes: Any = None
 
     @classmethod
-    def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
+    def of(
+        cls, dictionary: Array, relevance: Array, noise: float, axes: Any = None
+    ) -> ActiveFactor:
         """Return the factor for a dictionary whose rows are already centred and weighted.
 
-        Its posterior has the prior variances `relevance` and the noise variance `noise`.
+        Its posterior has the prior variances `relevance`, along `axes` if these are given, and the
+        noise variance `noise`.
         """
+        dictionary = dictionary if axes is None else axes.columns(dictionary)
         xp = namespace(dictionary)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
@@ -94,7 +102,7 @@ class ActiveFactor:
         basis = None
         if not bool(definite) or noise < ILL_CONDITIONED * _largest(real_part(diagonal(gram))):
             lower, basis = root_by_qr(scaled if explicit else adjoint(scaled), noise)
-        return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0])
+        return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0], axes)
 
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
@@ -109,7 +117,8 @@ class ActiveFactor:
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
             return nothing
-        return put(nothing, self.active, self.roots[:, None] * self._latent(responses))
+        found = put(nothing, self.active, self.roots[:, None] * self._latent(responses))
+        return found if self.axes is None else self.axes.coefficients(found)
 
     def _latent(self, responses: Array) -> Array:
         """Return the posterior mean divided by the prior standard deviations, shape (a, n).
@@ -131,14 +140,15 @@ class ActiveFactor:
 
     def posterior(self, noise: float) -> Posterior:
         """Return the posterior covariance of the coefficients as a `Posterior`."""
+        shape = (self.explicit, self.n_columns, self.axes)
         if not self.active.size:
-            return Posterior(self.active, self.roots, self.lower, self.explicit, self.n_columns)
+            return Posterior(self.active, self.roots, self.lower, *shape)
         if self.explicit:
             root = noise**0.5  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
             half = root * solve_lower(self.lower, eye_like(self.lower.shape[0], self.lower))
         else:
             half = solve_lower(self.lower, self.scaled)
-        return Posterior(self.active, self.roots, half, self.explicit, self.n_columns)
+        return Posterior(self.active, self.roots, half, *shape)
 
 
 def _largest(values: Array) -> float:
@@ -146,12 +156,15 @@ def _largest(values: Array) -> float:
     return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
 
 
-def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
+def posterior_mean(
+    dictionary: Array, responses: Array, relevance: Array, noise: float, axes: Any = None
+) -> Array:
     """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
 
-    This is ridge regression with the prior variances `relevance` and the noise variance `noise`.
+    This is ridge regression with the prior variances `relevance`, along `axes` if these are given,
+    and the noise variance `noise`.
     """
-    return ActiveFactor.of(dictionary, relevance, noise).mean(responses)
+    return ActiveFactor.of(dictionary, relevance, noise, axes).mean(responses)
 
 
 @saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
@@ -175,6 +188,9 @@ class Posterior:
         Whether the covariance is W^½ KᵀK W^½; if False, it is W^½ (I − KᵀK) W^½.
     n_columns : int
         Number of all columns of the dictionary.
+    axes : Axes or None
+        Principal axes of the covariances of groups of columns. The columns above are then those
+        along the axes. None if the columns have independent coefficients.
     """
 
     active: Any
@@ -182,6 +198,7 @@ class Posterior:
     factor: Array
     explicit: bool
     n_columns: int
+    axes: Any = None
 
     def variance(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise.
@@ -190,6 +207,7 @@ class Posterior:
         posterior covariance of the coefficients.
         """
         xp = namespace(rows)
+        rows = rows if self.axes is None else self.axes.columns(rows)
         index = xp.asarray(self.active, device=device(rows))
         scaled = xp.take(rows, index, axis=1) * self.roots
         factor = self.factor
@@ -203,8 +221,22 @@ class Posterior:
 
     def covariance(self, indices: Any) -> Array:
         """Return the posterior covariance of the coefficients of the columns `indices`."""
-        xp = namespace(self.roots)
         wanted = np.asarray(indices)
+        if self.axes is None:
+            return self._along_axes(wanted)
+        # The coefficients are linear in those along the axes of the groups that are involved.
+        involved = self.axes.closure(wanted)
+        block = self._along_axes(involved)
+        xp = namespace(block)
+        chosen = np.zeros((self.n_columns, involved.size))
+        chosen[involved, np.arange(involved.size)] = 1.0
+        turn = self.axes.coefficients(like(chosen, block))
+        turn = xp.take(turn, xp.asarray(wanted, device=device(block)), axis=0)
+        return turn @ block @ adjoint(turn)
+
+    def _along_axes(self, wanted: Any) -> Array:
+        """Return the posterior covariance of the coefficients of columns along the axes."""
+        xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)
         found = place[wanted]

@@ -135,10 +135,11 @@ class RowLearning(NamedTuple):
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
     """Raise an error if one noise variance for each row cannot be learned."""
-    if not objective.descends_between_noise_steps:
+    if not objective.descends_between_noise_steps or objective.marginal is None:
         raise ValueError(
-            "noise_variance='learn_diagonal' needs the full posterior covariance: use "
-            "posterior='full', or give the noise variances of the rows as noise_cov."
+            "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "
+            "share one relevance (prior variance): use posterior='full' and "
+            "group_covariance='spherical', or give the noise variances of the rows as noise_cov."
         )
     if weighted:
         raise ValueError(

@@ -37,6 +37,12 @@ from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
 from lucidae.sparsity.generalised import row_noise_distance, whitened_sample
 from lucidae.sparsity.theory import implied_relevance
 from lucidae.sparsity.uniqueness import with_uniqueness
+from lucidae.sparsity.verified_groups import (
+    covariance_support_differences,
+    excess_of_groups,
+    group_violation,
+    in_principal_axes,
+)
 
 ACTIVE = 1e-6
 """A latent is active if its posterior variance is below its prior variance 1 by more than this.
@@ -94,6 +100,8 @@ class Fit(NamedTuple):
         Predicted means of the rows, and the posterior variances of these means.
     support : array of int, optional
         The columns that are reported as significant.
+    covariances : array of shape (n_groups, m, m), optional
+        Covariances of the coefficients of groups of columns, padded with zeros.
     """
 
     coef: Any
@@ -105,6 +113,7 @@ class Fit(NamedTuple):
     predicted: Any = None
     variances: Any = None
     support: Any = None
+    covariances: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -124,6 +133,8 @@ class EnergyKind(NamedTuple):
         Distance to stationarity reported by an energy that `register_posterior` added, else None.
     significance : float
         Family-wise significance level of the test that decides which columns are in the support.
+    full_groups : bool
+        Whether every group of columns has a covariance matrix of its own.
     """
 
     posterior: str = "full"
@@ -132,6 +143,7 @@ class EnergyKind(NamedTuple):
     tolerance: float = FINEST
     violation: Figure = None
     significance: float = 0.05
+    full_groups: bool = False
 
 
 FULL = EnergyKind()
@@ -189,6 +201,13 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
+    if model.full_groups:
+        given = to_numpy(fit.relevance).astype(np.float64)
+        turned = in_principal_axes(rows, U, _wide(fit.covariances), given, model.labels)
+        if turned is None:
+            return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
+        rows, U, w, distance = turned
+        figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
@@ -256,7 +275,8 @@ def _with_attributes(
     if fit.support is None:
         return figures
     support = to_numpy(fit.support)
-    wrong, left = support_differences(at, model.labels, model.significance, support, rows.parts)
+    differences = covariance_support_differences if model.full_groups else support_differences
+    wrong, left = differences(at, model.labels, model.significance, support, rows.parts)
     return replace(figures, support_wrong=wrong, support_undecided=left)
 
 
@@ -318,7 +338,8 @@ def _judged(
     violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
     norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
-    mean_distance = _mean_distance(rows, at, U, norms)
+    prior = largest_in(w, model.labels) if model.full_groups else w
+    mean_distance = _mean_distance(rows, at, U, norms, prior)
     mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
     mean_error += implied * (at.fit + 1.0) ** 0.5
     alignment, curvature = totals_in(Q, model.labels), totals_in(z, model.labels)
@@ -327,6 +348,8 @@ def _judged(
     ratio = _ratio(alignment - curvature, curvature)
     bar = max(COLLAPSE, 10.0 * tolerance)
     margin = _ratio(error, curvature)
+    if model.full_groups:
+        ratio, margin = excess_of_groups(at, model.labels)
     outside = np.where(active | (z == 0), -np.inf, ratio)
     worst = int(np.argmax(outside)) if outside.size else 0
     reach = min(at.reach * (1.0 + at.fit) ** 0.5, LOOSEST)
@@ -368,6 +391,8 @@ def _violation(
         return model.violation, 0.0
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
+    if model.full_groups:
+        return group_violation(at, model.labels, slope_error)
     w, pressure = at.relevance, _pressure(rows, at, model)
     # Columns of a group share one relevance, also those that are zero on these rows.
     if (np.abs(w - largest_in(w, model.labels)) > FINEST * w).any():
@@ -432,15 +457,16 @@ def _point_violation(
     return value, float(max(abs(other - value) for other in others))
 
 
-def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
+def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any, w: Any) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance (prior variance) w, the distance is divided by √(n
-    w), its prior standard deviation. If the relevance is negligible, the distance times the norm of
-    the column is divided by the norm of the responses instead. `U` are the coefficients and `norms`
-    the norms of the columns.
+    For n responses and a column with relevance (prior variance) `w`, the distance is divided by
+    √(n w), its prior standard deviation. Along the axes of a group with a covariance of its own,
+    `w` is the largest variance, since the coefficients of a group are rounded together. If the
+    relevance is negligible, the distance times the norm of the column is divided by the norm of the
+    responses instead. `U` are the coefficients and `norms` the norms of the columns.
     """
-    w, n = at.relevance, U.shape[1]
+    n = U.shape[1]
     lengths = np.linalg.norm(U - at.mean, axis=1)
     total = float(np.linalg.norm(rows.responses))
     # Relevances that vanish beside γ have a posterior mean that vanishes too: an absolute
