@@ -17,7 +17,6 @@ from lucidae.sparsity.evaluation import (
     Weighted,
     leverages,
     squares,
-    times_power,
 )
 from lucidae.sparsity.generalised import generalised_means, prediction_variances
 
@@ -61,9 +60,7 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     return float(distance.max()), float(error.max())
 
 
-def variance_distance(
-    rows: Weighted, at: Evaluation, variances: Any, sample: Sample
-) -> tuple[float, float]:
+def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[float, float]:
     """Return the largest error of an estimator's posterior variances of the predicted means.
 
     Parameters
@@ -75,8 +72,6 @@ def variance_distance(
         the variances.
     variances : ndarray of shape (d,)
         The estimator's posterior variances of the means predicted for the same rows, divided by γ.
-    sample : Sample
-        The rows as they were given.
 
     Returns
     -------
@@ -84,11 +79,8 @@ def variance_distance(
         The largest absolute difference between the two sets of variances, and a bound on its
         rounding error, both divided by γ.
     """
-    if sample.noise_cov is not None:  # whitened rows are no rows that the estimator predicts
-        points = generalised_means(sample)[0][0] if sample.intercept else sample.dictionary
-        points = times_power(points, -rows.shifts)
-        points = points if sample.weights is None else points[sample.weights > 0]
-        expected = prediction_variances(rows, at.relevance, at.noise, points)
+    if rows.points is not None:  # whitened rows are no rows that the estimator predicts
+        expected = prediction_variances(rows, at.relevance, at.noise)
         size = max(float(expected.max(initial=0.0)), 1.0)
         distance = float(np.abs(variances - expected).max(initial=0.0)) / size
         return distance, 4.0 * at.rounding

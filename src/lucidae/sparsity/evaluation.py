@@ -79,6 +79,9 @@ class Weighted(NamedTuple):
         Share of the sum of squares of the centred responses outside the range of this covariance.
     axis : ndarray of shape (d,), optional
         With a noise covariance and an intercept, the unit vector along its whitened column of ones.
+    points : ndarray of shape (p, κ), optional
+        With a noise covariance, the p rows as given that have a positive weight, centred and
+        divided by the powers of two of the columns: the rows for which the estimator predicts.
     """
 
     dictionary: Any
@@ -93,6 +96,7 @@ class Weighted(NamedTuple):
     volume: float = 0.0
     outside: float = 0.0
     axis: Any = None
+    points: Any = None
 
     @property
     def mean_square(self) -> float:

@@ -21,6 +21,7 @@ from lucidae.sparsity.evaluation import (
     parts_of,
     rescaled,
     squares,
+    times_power,
     triangle_of,
     without_constants,
 )
@@ -109,7 +110,9 @@ def whitened_sample(sample: Sample, labels: Any) -> Weighted:
     count, parts = distinct(np.column_stack([Phi, ones])[kept], X[kept]), parts_of(Phi, X)
     Phi, X = (part[kept] * np.sqrt(used[kept])[:, None] for part in (Phi, X))
     sizes = total, dimension, count, parts
-    return rescaled(Phi, X, used[kept], labels, sizes, volume, outside)._replace(axis=axis)
+    rows = rescaled(Phi, X, used[kept], labels, sizes, volume, outside)
+    points = generalised_means(sample)[0][0] if sample.intercept else sample.dictionary
+    return rows._replace(axis=axis, points=times_power(points[weights > 0], -rows.shifts))
 
 
 def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: float) -> float:
@@ -134,15 +137,15 @@ def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: fl
     return float(np.where((slope > 0) & lowest, 0.0, np.abs(slope)).max())
 
 
-def prediction_variances(rows: Weighted, w: Any, noise: float, points: Any) -> Any:
-    """Return the posterior variance of the mean predicted at each point, divided by the noise.
+def prediction_variances(rows: Weighted, w: Any, noise: float) -> Any:
+    """Return the posterior variance of the mean predicted for `rows.points`, divided by the noise.
 
-    `points` has one row for each prediction, in the units of `rows`. With S = ΦW^½ on the columns
+    With S = ΦW^½ on the columns
     of positive relevance (prior variance) W and [S; √γ I] = QR, the variance at a point x is
     γ‖R⁻ᵀW^½x‖².
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])
     R = triangle_of(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))
-    half = solve_triangular(R, (points[:, used] * np.sqrt(w[used])).conj().T, trans="C")
+    half = solve_triangular(R, (rows.points[:, used] * np.sqrt(w[used])).conj().T, trans="C")
     return squares(half).sum(axis=0)

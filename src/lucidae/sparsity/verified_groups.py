@@ -73,6 +73,7 @@ def in_principal_axes(
     kind = complex if np.iscomplexobj(covariances) else float
     Phi = rows.dictionary.astype(np.result_type(rows.dictionary, kind))
     turned = coef.astype(np.result_type(coef, kind))
+    points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
     w, worst = np.zeros(labels.size), 0.0
     for number, index in enumerate(groups):
         given = covariances[number]
@@ -91,9 +92,10 @@ def in_principal_axes(
         worst = max(worst, gap / scale, -float(values[0]) / scale)
         exponent = 2 * (int(rows.shifts[index[0]]) - rows.shift)  # a group shares its power of two
         w[index] = np.ldexp(np.where(values > UNIT * scale, values, 0.0), exponent)
-        Phi[:, index] = Phi[:, index] @ vectors
+        Phi[:, index], points[:, index] = Phi[:, index] @ vectors, points[:, index] @ vectors
         turned[index] = vectors.conj().T @ turned[index]
-    return PrincipalRows(rows._replace(dictionary=Phi), turned, w, worst)
+    kept = None if rows.points is None else points
+    return PrincipalRows(rows._replace(dictionary=Phi, points=kept), turned, w, worst)
 
 
 def _members(labels: Any) -> tuple[list[Any], Any]:

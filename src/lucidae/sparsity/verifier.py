@@ -270,7 +270,7 @@ def _with_attributes(
     if fit.variances is not None and fit.noise is not None:
         given = to_numpy(fit.variances).astype(np.float64)
         given = given if plain.weights is None else given[plain.weights > 0]
-        distance, error = variance_distance(rows, at, given / fit.noise, plain)
+        distance, error = variance_distance(rows, at, given / fit.noise)
         figures = replace(figures, variance_distance=distance, variance_error=error)
     if fit.support is None:
         return figures
