@@ -159,10 +159,11 @@ def test_columns_evaluated_through_the_active_ones_are_those_of_the_factor():
 
 
 def test_the_certificate_warns_where_the_strongest_column_changes():
-    trace = PathTrace(np.array([10.0, 1.0, 0.1]), np.array([[0, 4.0], [3, 2.0], [3.0, 2.0]]))
-    found = trace.stability(0.3, np.array([3.0, 2.0]))
+    powers = np.array([[0, 1.0], [0, 4.0], [3, 2.0], [3.0, 2.0]])
+    trace = PathTrace(np.array([30.0, 10.0, 1.0, 0.1]), powers, np.array([0.1, 0.6, 0.8, 0.9]))
+    found = trace.stability(0.3, np.array([3.0, 2.0]), 0.85)
     assert found["column"] == 0
-    assert_allclose(found["strongest"], [1, 0, 0])
+    assert_allclose(found["strongest"], [1, 0, 0])  # 30 explains too little to be compared
     assert_allclose(found["overlap"], 1.0)
     rng = np.random.default_rng(4)
     X = rng.standard_normal((60, 20))

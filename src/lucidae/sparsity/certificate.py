@@ -43,6 +43,9 @@ GIVEN_NOISE = 1e-9
 Conversions of units cause differences of about 1e-15.
 """
 
+STABLE = 0.5
+"""Share of columns that stay in use at neighbouring noise variances below which to warn."""
+
 ENERGY = 1e-8
 """Largest relative difference allowed between the reported energy and the verifier's energy."""
 
@@ -104,15 +107,24 @@ def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
         why = "Neighbouring noise variances were not tried. Look at lucidae.sparsity.noise_path."
         return (does_not_apply(name, statement, reference, why),)
     column, others = path["column"], path["strongest"] != path["column"]
-    advice = ""
+    warnings = []
+    if path["overlap"] < STABLE:
+        warnings.append(
+            f"of the columns in use, {100.0 * path['overlap']:.0f} % are in use at neighbouring "
+            "noise variances too"
+        )
     if others.any():
         worst = int(np.argmax(others))
+        warnings.append(
+            f"the strongest column is {column}, but {path['strongest'][worst]} at the noise "
+            f"variance {path['noise'][worst]:.3g}, so that the strongest column changes"
+        )
+    advice = ""
+    if warnings:
         advice = (
-            f"Warning: the strongest column changes along the path of noise variances. Here it is "
-            f"column {column}, but column {path['strongest'][worst]} at the noise variance "
-            f"{path['noise'][worst]:.3g}. If the dictionary fits the data only roughly, as an "
-            "approximate forward model does, trust a larger noise variance more: see "
-            "lucidae.sparsity.noise_path."
+            f"Warning: {', and '.join(warnings)}. If the dictionary fits the data only roughly, as "
+            "an approximate forward model does, trust the solutions at larger noise variances "
+            "more: see lucidae.sparsity.noise_path."
         )
     return (reported(name, statement, reference, path["overlap"], advice),)
 

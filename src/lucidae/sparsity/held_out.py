@@ -27,6 +27,7 @@ from lucidae.arrays import (
     put,
     scalar,
     solve_lower,
+    squared_norm,
     squared_norms,
     to_numpy,
     zeros_like_shape,
@@ -59,6 +60,11 @@ FEW_STEPS = 10
 
 USED = 0.01
 """Share of the sum of squares of all contributions from which on a column counts as in use."""
+
+EXPLAINED = 0.4
+"""Explained power, divided by that at the chosen noise variance, of solutions to compare with.
+
+Those that explain less merge several columns into one even if the dictionary is right."""
 
 LOW_RANK = 1e-8
 """Noise variance, relative to the mean square response, from which on columns are evaluated through
@@ -252,13 +258,15 @@ class PathTrace(NamedTuple):
     """What each column contributes to the fitted values along a path of noise variances.
 
     The fields are the noise variances in descending order, of shape (m,), and for each of them the
-    sums of squares that the columns contribute, of shape (m, n_columns).
+    sums of squares that the columns contribute, of shape (m, n_columns), and the share of the sum
+    of squares of the responses that is explained, of shape (m,).
     """
 
     noise: Any
     powers: Any
+    explained: Any
 
-    def stability(self, noise: float, powers: Any) -> dict[str, Any]:
+    def stability(self, noise: float, powers: Any, explained: float) -> dict[str, Any]:
         """Return how much the columns in use change along the path around a chosen noise variance.
 
         Parameters
@@ -267,19 +275,22 @@ class PathTrace(NamedTuple):
             The chosen noise variance.
         powers : ndarray of shape (n_columns,)
             Sums of squares that the columns contribute at the chosen noise variance.
+        explained : float
+            Share of the sum of squares of the responses that is explained there.
 
         Returns
         -------
         dict
             "column" is the strongest column at the chosen noise variance, -1 if no column is in
             use. "noise" are the noise variances of the path above a quarter of the chosen one at
-            which a column is in use, and "strongest" are the strongest columns there. "overlap" is
+            which the explained share is at least 0.4 of the one here, and "strongest" are the
+            strongest columns there. "overlap" is
             the number of columns in use both there and here, divided by the number in use in either
             place: the mean over the noise variances within a factor of ten, or None if there are
             none.
         """
-        lowest = 0.25 * noise
-        rows = [i for i, at in enumerate(self.noise) if at >= lowest and self.powers[i].any()]
+        compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
+        rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
         near = [i for i in rows if noise / 10.0 <= self.noise[i] <= 10.0 * noise]
         here = in_use(powers)
         shares = [_overlap(here, in_use(self.powers[i])) for i in near]
@@ -324,10 +335,10 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
         return None
     highest = entry_noise(problem, objective)
     if not highest > target:
-        return PathTrace(np.zeros(0), np.zeros((0, problem.columns)))
+        return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
-    levels, powers, relevance = [], [], empty_start(problem)
+    levels, powers, shares, relevance = [], [], [], empty_start(problem)
     for level in steps:
         relevance, index, state = one_pass(problem.with_noise(float(level)), marginal, relevance)
         power = np.zeros(problem.columns)
@@ -335,8 +346,9 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
             power[index] = to_numpy(state.power * squared_norms(state.dictionary, -2))
         levels.append(noise * float(level) / target)
         powers.append(power if objective.groups is None else objective.groups.share(power))
+        shares.append(0.0 if state is None else explained_share(state))
     shape = (len(levels), problem.columns)
-    return PathTrace(np.array(levels), np.reshape(powers, shape))
+    return PathTrace(np.array(levels), np.reshape(powers, shape), np.array(shares))
 
 
 def column_powers(state: State, objective: Energy) -> Any:
@@ -355,7 +367,13 @@ def with_stability(
     if trace is None:
         return figures
     noise, powers = scalar(units.noise(state.noise)), column_powers(state, objective)
-    return replace(figures, path=trace.stability(noise, powers))
+    return replace(figures, path=trace.stability(noise, powers, explained_share(state)))
+
+
+def explained_share(state: State) -> float:
+    """Return the share of the sum of squares of the responses that the fitted values explain."""
+    total = scalar(squared_norm(state.responses) + state.outside)
+    return 1.0 - scalar(state.residual) / total if total > 0 else 0.0
 
 
 def in_use(powers: Any) -> Any:

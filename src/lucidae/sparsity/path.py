@@ -25,6 +25,7 @@ from lucidae.sparsity.held_out import (
     PathTrace,
     column_powers,
     entry_noise,
+    explained_share,
     folds,
     held_out_errors,
     in_use,
@@ -112,7 +113,7 @@ class PathInput:
         return {
             "noise_variances": noise,
             "energies": energy + self.units.n_responses * volume,
-            "explained": 1.0 - scalar(state.residual) / total,
+            "explained": explained_share(state),
             "supports": np.flatnonzero(significant),
             "relevances": self.relevances(state),
             "contributions": column_powers(state, self.objective) / total,
@@ -292,7 +293,8 @@ class NoisePath:
         """Return the estimator fitted at a noise variance, starting from the solution `start`."""
         data = self._data
         model: SparseVAE = clone(data.template).set_params(noise_variance=noise)
-        guide = Guide(start, PathTrace(self.noise_variances, self.contributions))
+        trace = PathTrace(self.noise_variances, self.contributions, self.explained)
+        guide = Guide(start, trace)
         return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, guide)
 
     def _by_share(self, explained: Any) -> int:
