@@ -80,7 +80,7 @@ def test_covariances_satisfy_the_matrix_conditions(kind):
     Gamma = prior(model)
     inverse = np.linalg.inv(X @ Gamma @ X.conj().T + 0.1 * np.eye(len(X)))
     for label in np.unique(UNEQUAL):
-        index = UNEQUAL == label
+        index = label == UNEQUAL
         Phi, own = X[:, index], Gamma[np.ix_(index, index)]
         S = Phi.conj().T @ inverse @ Phi
         B = Phi.conj().T @ inverse @ y
@@ -94,7 +94,7 @@ def test_results_do_not_depend_on_the_axes_inside_groups():
     rng = np.random.default_rng(0)
     turn = np.zeros((18, 18))
     for label in np.unique(UNEQUAL):
-        index = np.flatnonzero(UNEQUAL == label)
+        index = np.flatnonzero(label == UNEQUAL)
         turn[np.ix_(index, index)] = np.linalg.qr(rng.standard_normal((index.size,) * 2))[0]
     for noise in (0.1, "cv"):  # folds given by a splitter do not depend on the values of X
         options = {"noise": noise, "tol": 1e-9, "cv": KFold(4)}
