@@ -40,6 +40,7 @@ class Recording(NamedTuple):
 
     @property
     def power(self) -> float:
+        """Mean square of the responses."""
         return float(np.mean(self.responses**2))
 
 
