@@ -64,6 +64,7 @@ WRONG_PARAMETERS = {
     "l2": [-1.0],
     "batch_size": 0,
     "groups": [[0, 0]],
+    "group_covariance": "full",
 }
 
 

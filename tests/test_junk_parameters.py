@@ -68,6 +68,7 @@ JUNK = {
     "fit_intercept": FLAGS,
     "schedule": NAMES,
     "posterior": NAMES,
+    "group_covariance": NAMES,
     "noise_variance": (*NUMBERS, "best"),
     "significance": (*NUMBERS, 1.5),
     "penalty": NAMES,

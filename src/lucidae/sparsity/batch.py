@@ -40,6 +40,7 @@ from lucidae.iteration import (
     limited_blas,
     of_each,
 )
+from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
@@ -135,6 +136,7 @@ def solve_batch(
     posterior: str = "full",
     noise_variance: Any = "learn",
     solver: str = "auto",
+    groups: Any = None,
     penalty: Any = "log",
     tol: float = 1e-6,
     max_iter: int = 1000,
@@ -162,6 +164,9 @@ def solve_batch(
         expectation–maximisation (EM) or MacKay's rule. The other posteriors have one update each.
         On a CPU "auto" solves one problem after the other, as `SparseVAE` does. On an accelerator
         it updates all of them at once: by EM for one or two responses, by MacKay's rule for more.
+    groups : int or array-like of int of shape (κ,), optional
+        Group label of each column, the same for all problems, or the number of consecutive columns
+        in each group. Columns of a group share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -196,7 +201,8 @@ def solve_batch(
     check_choice(solver, "solver", ("auto", *UPDATES))
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
-    objective = make_objective(posterior, as_penalty(penalty), None)
+    partition = None if groups is None else Groups.of(groups, X.shape[-1])
+    objective = make_objective(posterior, as_penalty(penalty), partition)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
@@ -276,7 +282,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
     objective = settings.objective
     dictionary, responses = as_double(X), as_double(y)
     with limited_blas(dictionary.shape[-2]):
-        problem, units = normalise(dictionary, responses)
+        problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = isinstance(noise, str)
         level = _first_noise(problem) if learn else units.normalised_noise(noise)
         one_by_one = settings.solver == "auto" and objective.exact_coordinates and on_host(y)
@@ -429,7 +435,7 @@ def _update(
         change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
         return xp.maximum(violation, change)
 
-    start = evaluated(problem, flat_start(problem))
+    start = evaluated(problem, flat_start(problem, objective.groups))
     recorded = replayable(step, start)
     return iterate_batch(
         recorded,

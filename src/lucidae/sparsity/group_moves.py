@@ -34,7 +34,7 @@ GRID = 32
 NEWTON = 12
 """Largest number of safeguarded Newton steps after this comparison."""
 
-SETTLED = 1e-9
+SETTLED = 1e-5
 """Relative change of a relevance in the last of these steps; the next would change its square."""
 
 NEGLIGIBLE = 1e-14

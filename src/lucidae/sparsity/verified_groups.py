@@ -22,8 +22,14 @@ UNIT = float(np.finfo(float).eps)
 DEPENDENT = 1e-9
 """Eigenvalue of the correlations of a group's columns below which they count as dependent."""
 
-LEVELS = {1: 1.0, 2: 3.4, 3: 6.0}
-"""Factors of the significance level for groups of real columns, by their number; 11 for more."""
+MIXTURES = {
+    2: (0.1464, 0.3536, 0.3536, 0.1464),
+    3: (0.0249, 0.1048, 0.2251, 0.2904, 0.2251, 0.1048, 0.0249),
+    4: (0.0024, 0.0150, 0.0525, 0.1240, 0.1951, 0.2221, 0.1951, 0.1240, 0.0525, 0.0150, 0.0024),
+}
+"""Weights of χ² distributions with 0, 1, … degrees of freedom, by the number of real columns.
+
+Their mixture is the distribution of the evidence of a group whose covariance is zero."""
 
 
 class PrincipalRows(NamedTuple):
@@ -179,11 +185,10 @@ def covariance_support_differences(
 ) -> tuple[int, int]:
     """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
-    A group is significant if its evidence, twice the log-likelihood that is lost without it,
-    exceeds the quantile of χ² with m(m + 1)/2 degrees of freedom (m² for complex data), for m
-    columns, at one minus the level. The level is the significance divided by the number of groups,
-    times a factor that accounts for the boundary of the positive semi-definite matrices. `parts` is
-    2 for complex data and 1 for real data.
+    A group is significant if its evidence, twice the log-likelihood that is lost without it, has a
+    tail probability below the level, the significance divided by the number of groups. For up to
+    four columns the distribution is the mixture of `MIXTURES`, and for complex data (`parts` is 2)
+    or more columns m it is χ² with m(m + 1)/2 (m² for complex data) degrees of freedom.
     """
     count, n = int(labels.max()) + 1, at.mean.shape[1]
     claimed = np.zeros(labels.size, dtype=bool)
@@ -191,9 +196,6 @@ def covariance_support_differences(
     wrong, undecided = 0, 0
     for members, metric, explained in _blocks(at, labels):
         size = members.shape[1]
-        factor = LEVELS.get(size, 11.0) if parts == 1 else 1.0
-        dof = size * (size + 1) // 2 if parts == 1 else size**2
-        threshold = float(scipy.stats.chi2.isf(min(factor * significance / count, 0.5), dof))
         roots = np.sqrt(at.relevance[members])
         both = roots[:, :, None] * roots[:, None, :]
         values, vectors = np.linalg.eigh(np.eye(size) - metric * both)
@@ -202,8 +204,22 @@ def covariance_support_differences(
         powers = np.diagonal(inner, axis1=1, axis2=2).real
         evidence = parts * n * (np.log(values) + powers / values).sum(axis=1)
         error = 8.0 * at.rounding / values[:, 0] * (np.abs(evidence) + parts * n * size)
-        different = claimed[members] != (evidence > threshold)[:, None]
-        close = ~(np.abs(evidence - threshold) > error + 1e-9 * threshold)[:, None]
+        error = error + 1e-9 * np.abs(evidence)
+        low, high = (_tail(evidence + sign * error, size, parts) for sign in (1.0, -1.0))
+        level = significance / count
+        different = claimed[members] != (_tail(evidence, size, parts) < level)[:, None]
+        close = ~((high < level) | (low >= level))[:, None]
         wrong += int((different & ~close).sum())
         undecided += int((different & close).sum())
     return wrong, undecided
+
+
+def _tail(evidence: Any, size: int, parts: int) -> Any:
+    """Return the probability that a group of `size` columns has more evidence by chance alone."""
+    if parts == 1 and size in MIXTURES:
+        weights = MIXTURES[size]
+        positive = np.maximum(evidence, 0.0)
+        tails = sum(w * scipy.stats.chi2.sf(positive, k) for k, w in enumerate(weights) if k)
+        return np.where(evidence > 0.0, tails, 1.0)
+    dof = size * (size + 1) // 2 if parts == 1 else size**2
+    return np.where(evidence > 0.0, scipy.stats.chi2.sf(evidence, dof), 1.0)
