@@ -234,6 +234,8 @@ def normalise(
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
     unit = dictionary / norms[..., None, :]
     scaled = responses / scale[..., None, None] / n_responses**0.5
+    if groups is not None and is_complex(scaled):
+        unit = as_complex(unit)  # a group may have a covariance of its own, which is complex
     return compressed(unit, scaled, dimension), Units(norms, scale, dimension, n_responses)
 
 
