@@ -106,8 +106,7 @@ FUNCTIONS = {
     ),
     state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
     problem: (
-        "safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance", "canonical",
-        "_sortable",
+        "safe_norm", "normalise", "_gram_root", "covariance", "canonical", "sortable",
     ),
     prediction: ("level_at_center",),
     support: (

@@ -25,6 +25,7 @@ from lucidae.base import (
     CertifiedMixin,
     Fitted,
     fitted_names,
+    reference_array,
     restored_on_failure,
     upgraded_estimator,
     validated_rows,
@@ -39,6 +40,7 @@ from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import (
     checked_attributes,
+    dense_if_small,
     validated_data,
     validated_pair,
     validated_weights,
@@ -55,8 +57,9 @@ from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, narrowed
-from lucidae.sparsity.problem import Problem, Rows, Units, canonical
+from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import check_suited, solve
+from lucidae.sparsity.sparse_rows import distinct_rows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
@@ -266,8 +269,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The dictionary, whose columns are the candidate regressors.
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            The dictionary, whose columns are the candidate regressors. A SciPy sparse matrix or
+            array is centred implicitly and never made dense; only the columns that are used are.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
@@ -293,7 +297,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             New rows of the dictionary.
         return_std : bool, default=False
             Whether to return the predictive standard deviation, noise included.
@@ -306,18 +310,19 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             Predictive standard deviation, which all outputs share. Returned only if `return_std`.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False, accept_sparse=False)
+        X = dense_if_small(validated_rows(self, X, reset=False))
         coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
         flat = coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
             mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
-        mean = narrowed(mean[:, 0] if flat else mean, X, "the prediction")
+        ref = reference_array(X)
+        mean = narrowed(mean[:, 0] if flat else mean, ref, "the prediction")
         if not return_std:
             return mean
         with np.errstate(all="ignore"):
             spread = self._state.variances(X) + self.noise_variance_
             spread = namespace(spread).sqrt(spread)
-        return mean, narrowed(spread, X, "the standard deviation")
+        return mean, narrowed(spread, ref, "the standard deviation")
 
     def posterior_covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of the coefficients of some columns.
@@ -341,6 +346,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"[0, {self.n_features_in_ - 1}]."
             )
         return self._state.posterior.covariance(wanted)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @property
     def certificate_(self) -> Certificate:
@@ -374,11 +384,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         The energy is the loss that is minimised.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
-        rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
+        given = rows_of(X, targets, weights, bool(self.fit_intercept))
+        rows = distinct_rows(given)
         problem, units = rows.normalised(objective.groups)
-        given = Rows(as_double(X), targets, weights, rows.intercept)
         solution = self._solve(problem, units, objective, rows, given)
-        state = self._copied_out(solution, units, objective, rows, X, y)
+        state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         shapes = problem.columns, units.n_responses
         fitted = checked_attributes(state.results, *shapes)
@@ -441,8 +451,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         elif groups is not None and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
-            xp = namespace(problem.dictionary)
-            start = units.normalised_relevance(like(relevance, problem.dictionary))
+            xp = namespace(problem.noise)
+            start = units.normalised_relevance(like(relevance, problem.noise))
             return xp.where(flat_start(problem, groups) > 0, start, 0.0 * start)
         warn_user(
             f"warm_start=True was given, but {reason}: the fit starts from the default relevances "
@@ -538,8 +548,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         then = copy(self)
         then.__dict__.update(self._state.parameters or {})
         objective = then._objective(dictionary.shape[1])
-        given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
-        rows = canonical(dictionary, targets, weights, given.intercept)
+        given = rows_of(dictionary, targets, weights, bool(then.fit_intercept))
+        rows = distinct_rows(given)
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
@@ -571,7 +581,7 @@ def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) ->
     """
     problem, units = rows.normalised(objective.groups)
     level = scalar(units.normalised_noise(noise))
-    weights = units.normalised_relevance(like(relevance, problem.dictionary))
+    weights = units.normalised_relevance(like(relevance, problem.noise))
     return scalar(objective.violation(evaluate(problem.with_noise(level), weights)))
 
 

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lucidae.arrays import Array, as_double, is_array, like, namespace
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
@@ -72,6 +75,8 @@ class SparseState(FittedState):
 
         `coef` has shape (n_outputs, n_features).
         """
+        if scipy.sparse.issparse(rows):
+            return self._predicted_sparse(rows, coef, intercept)
         wide = as_double(rows)
         coef = like(coef, wide)
         center = like(self.center, wide)
@@ -79,8 +84,26 @@ class SparseState(FittedState):
         level = None if self.level is None else like(self.level, wide)
         return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
 
+    def _predicted_sparse(self, rows: Any, coef: Any, intercept: Any) -> Array:
+        """Return the predictions for sparse rows from the columns with non-zero coefficients."""
+        coef = to_numpy(coef).astype(np.float64)
+        used = np.flatnonzero(coef.any(axis=0))
+        center, rest = (None if part is None else to_numpy(part)[used] for part in self._means)
+        narrow = replace(self, center=center, rest=rest)
+        return narrow.predicted(rows[:, used].toarray(), coef[:, used], intercept)
+
+    @property
+    def _means(self) -> tuple[Array, Array | None]:
+        """The two parts of the mean of the training rows."""
+        return self.center, self.rest
+
     def variances(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise."""
+        if scipy.sparse.issparse(rows):
+            active = to_numpy(self.posterior.active)
+            center, rest = (None if part is None else to_numpy(part)[active] for part in self._means)
+            narrow = replace(self, center=center, rest=rest)
+            return self.posterior.active_variance(narrow.moved(rows[:, active].toarray()))
         return self.posterior.variance(self.moved(rows))
 
     def compute_attributes(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from lucidae.arrays import (
@@ -17,6 +18,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import validated_rows
+from lucidae.sparsity import dictionary
 from lucidae.validation import check_kind, check_rows, check_weights, real_array
 
 LARGEST = 1e75
@@ -30,7 +32,8 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Return the dictionary X and the responses y that were passed to `fit`, checked.
 
     Arrays of other libraries than NumPy stay in their library and on their device. NumPy responses
-    become float64. y keeps its number of dimensions.
+    become float64. y keeps its number of dimensions. A sparse X becomes a CSR matrix, or a dense
+    array if it is small.
     """
     X, y = check_kind(X, "X"), check_kind(y, "y")
     if is_array(X) and not is_numpy(X):
@@ -41,8 +44,10 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         y = targets[:, 0] if flat else targets
     else:
         X, y = validate_data(
-            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True
-        )
+            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
+            accept_sparse="csr",
+        )  # fmt: skip
+        X = dense_if_small(X)
         y = np.asarray(y, dtype=np.float64)
         check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
     refuse_extremes(X, "X")
@@ -57,7 +62,8 @@ def validated_data(
 
     Responses have shape (n_rows, n_outputs) even if y is a vector. Weights are None if not given.
     """
-    X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
+    X = dense_if_small(validated_rows(estimator, X, reset=False))
+    X = X.astype(np.float64) if scipy.sparse.issparse(X) else as_double(X)
     given = real_array(y, "y")
     targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
     check_row_count(X, targets)
@@ -76,7 +82,8 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
         xp = namespace(weights)
         roots = xp.sqrt(weights)[:, None]
         for values, name in ((X, "X"), (y, "y")):
-            refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
+            wide = values if scipy.sparse.issparse(values) else as_double(values)
+            refuse_extremes(wide * roots, f"{name} times the roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
@@ -100,8 +107,8 @@ def refuse_extremes(values: Array, name: str) -> None:
 
     `values` has shape (..., n_rows, n_columns), and `name` is the argument's name in the message.
     """
-    xp = namespace(values)
-    peaks = as_double(xp.max(xp.abs(values), axis=-2))
+    peaks = _column_peaks(values)
+    xp = namespace(peaks)
     tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
     if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
         worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
@@ -110,6 +117,20 @@ def refuse_extremes(values: Array, name: str) -> None:
             "numbers leave the range of float64. Rescale the column so that this value lies "
             f"between {1 / LARGEST:g} and {LARGEST:g}."
         )
+
+
+def _column_peaks(values: Any) -> Array:
+    """Return the largest absolute value of each column, as float64."""
+    if scipy.sparse.issparse(values):
+        return abs(values).max(axis=0).toarray().ravel().astype(np.float64)
+    xp = namespace(values)
+    return as_double(xp.max(xp.abs(values), axis=-2))
+
+
+def dense_if_small(X: Any) -> Any:
+    """Return a sparse matrix as a dense array if it is small, and everything else unchanged."""
+    small = scipy.sparse.issparse(X) and X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES
+    return X.toarray() if small else X
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def folds(
         check_integer(cv, "cv", low=2, others=others)
     if not hasattr(cv, "split"):
         return given, iter(cv)
-    return given, cv.split(to_numpy(given.dictionary), to_numpy(given.responses))
+    return given, cv.split(given.indexable, to_numpy(given.responses))
 
 
 class Learning(NamedTuple):

@@ -30,6 +30,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.dictionary import Dictionary, dense_columns
 from lucidae.sparsity.problem import root_by_qr
 
 ILL_CONDITIONED = 1e-8
@@ -72,16 +73,16 @@ class ActiveFactor:
     n_columns: int
 
     @classmethod
-    def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
+    def of(cls, dictionary: Dictionary, relevance: Array, noise: float) -> ActiveFactor:
         """Return the factor for a dictionary whose rows are already centred and weighted.
 
         Its posterior has the prior variances `relevance` and the noise variance `noise`.
         """
-        xp = namespace(dictionary)
+        xp = namespace(relevance)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
         roots = xp.sqrt(xp.take(relevance, index, axis=0))
-        scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
+        scaled = dense_columns(dictionary, active) * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
         lower, definite = cholesky(add_diagonal(gram, noise))
@@ -136,7 +137,9 @@ def _largest(values: Array) -> float:
     return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
 
 
-def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
+def posterior_mean(
+    dictionary: Dictionary, responses: Array, relevance: Array, noise: float
+) -> Array:
     """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
 
     This is ridge regression with the prior variances `relevance` and the noise variance `noise`.
@@ -181,7 +184,12 @@ class Posterior:
         """
         xp = namespace(rows)
         index = xp.asarray(self.active, device=device(rows))
-        scaled = xp.take(rows, index, axis=1) * self.roots
+        return self.active_variance(xp.take(rows, index, axis=1))
+
+    def active_variance(self, columns: Array) -> Array:
+        """Return the same as `variance` for rows of which only the active columns are given."""
+        xp = namespace(columns)
+        scaled = columns * self.roots
         inner = xp.sum((scaled @ self.factor.mT) ** 2, axis=1)
         if self.explicit:
             return inner

@@ -35,6 +35,7 @@ import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -305,7 +306,7 @@ def _dropped(
         return pruned, problem, relevance
     xp = namespace(relevance)
     index = xp.asarray(remaining, device=device(relevance))
-    narrowed = problem._replace(dictionary=xp.take(problem.dictionary, index, axis=1))
+    narrowed = problem._replace(dictionary=selected_columns(problem.dictionary, remaining))
     columns = pruned.columns[remaining]
     return PrunedState(state, columns), narrowed, xp.take(relevance, index, axis=0)
 
