@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import scipy.stats
 
-from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, centred, leverages
+from lucidae.sparsity.columns import centred
+from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, leverages
 
 UNIT = float(np.finfo(float).eps)
 
@@ -39,6 +41,9 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    if scipy.sparse.issparse(Phi):  # columns without coefficients do not predict
+        used = np.flatnonzero(coef.any(axis=1))
+        Phi, coef = Phi[:, used].toarray(), coef[used]
     first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     if sample.intercept:
         first = X[0]

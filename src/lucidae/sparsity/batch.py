@@ -10,17 +10,22 @@ from joblib import effective_n_jobs
 
 from lucidae.arrays import (
     Array,
+    adjoint,
+    as_complex,
     as_double,
     as_float,
     cholesky,
+    conjugate,
     device,
     diagonal,
     is_array,
+    is_complex,
     is_numpy,
     keeper,
     like,
     namespace,
     on_host,
+    real_part,
     replayable,
     solve_lower,
     to_numpy,
@@ -485,11 +490,13 @@ def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Arra
     Each problem has n responses and κ columns.
     """
     xp = namespace(noise)
+    if is_complex(X) or is_complex(y):
+        X, y = as_complex(X), as_complex(y)
     sigma = covariance(X, relevance, noise)
     factor, _ = cholesky(sigma)
     precise = solve_lower(factor, solve_lower(factor, y), transpose=True)
-    coef = xp.matrix_transpose(precise) @ X * relevance[:, None, :]
-    ill = noise < ILL_CONDITIONED * xp.max(diagonal(sigma), axis=-1)
+    coef = xp.matrix_transpose(precise) @ conjugate(X) * relevance[:, None, :]
+    ill = noise < ILL_CONDITIONED * xp.max(real_part(diagonal(sigma)), axis=-1)
     chosen = np.flatnonzero(to_numpy(ill))
     if not chosen.size:
         return coef
@@ -508,7 +515,7 @@ def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
     """
     xp = namespace(X)
     roots = xp.sqrt(relevance)
-    lower, basis = root_by_qr(xp.matrix_transpose(X * roots[:, None, :]), noise)
+    lower, basis = root_by_qr(adjoint(X * roots[:, None, :]), noise)
     latent = basis @ solve_lower(lower, y)
     return xp.matrix_transpose(latent) * roots[:, None, :]
 

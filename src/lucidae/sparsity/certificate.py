@@ -24,6 +24,7 @@ from lucidae.certificate import (
 )
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import FINEST, FORMER, SparseFigures
+from lucidae.sparsity.inputs import dense_if_small
 from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import (
     EXACT,
@@ -390,8 +391,8 @@ def certify_coefficients(
     coef : array-like or sparse matrix of shape (n, κ) or (κ,)
         Coefficients in scikit-learn's orientation: one row for each of the n responses, one column
         for each of the κ columns of the dictionary.
-    X : array-like of shape (d, κ)
-        The dictionary, with d rows.
+    X : array-like or sparse matrix of shape (d, κ)
+        The dictionary, with d rows. A large sparse one is read in blocks of columns.
     y : array-like of shape (d, n) or (d,)
         The responses.
     noise_variance : float, optional
@@ -415,7 +416,8 @@ def certify_coefficients(
     >>> certify_coefficients(U.T, X, X @ U)["unique_in_general_position"].holds
     True
     """
-    dictionary = as_double(check_rows(X, accept_sparse=False))
+    dictionary = dense_if_small(check_rows(X))
+    dictionary = dictionary if scipy.sparse.issparse(dictionary) else as_double(dictionary)
     responses = _matrix(y, "y", columns=True)
     estimate = _matrix(coef, "coef", columns=False).mT
     expected = (dictionary.shape[1], responses.shape[1])

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, device, namespace, squared_norm, squared_norms
+from lucidae.arrays import Array, adjoint, device, namespace, squared_norm, squared_norms
 
 DENSE_ENTRIES = 200_000
 """Number of entries up to which a sparse matrix is converted to a dense array, which is faster."""
@@ -56,6 +56,11 @@ class SparseDictionary:
     def shape(self) -> tuple[int, int]:
         """Number of rows and of columns."""
         return int(self.entries.shape[0]), int(self.entries.shape[1])
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries, float64."""
+        return self.entries.dtype
 
     @cached_property
     def squares(self) -> Any:
@@ -118,8 +123,8 @@ class SparseDictionary:
         return (slice(a, min(a + width, count)) for a in range(0, count, width))
 
 
-Dictionary: TypeAlias = Array | SparseDictionary
-"""A dictionary: a dense array of shape (..., d, κ), or a sparse one of shape (d, κ)."""
+Dictionary: TypeAlias = Any
+"""A dictionary: an array of shape (..., d, κ), or a `SparseDictionary` of shape (d, κ)."""
 
 
 def _sums(column: Any, values: Any, count: int) -> Any:
@@ -180,7 +185,7 @@ def adjoint_times(dictionary: Dictionary, right: Array) -> Array:
     """Return the product ΦᵀA of the dictionary Φ with a matrix A, one row for each column of Φ."""
     if isinstance(dictionary, SparseDictionary):
         return dictionary.adjoint_times(right)
-    return namespace(right).matrix_transpose(dictionary) @ right
+    return adjoint(dictionary) @ right
 
 
 def norms_after(dictionary: Dictionary, left: Array) -> Array:
@@ -199,7 +204,7 @@ def weighted_gram(dictionary: Dictionary, relevance: Array) -> Array:
         return dictionary.covariance(relevance)
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]
-    return weighted @ xp.matrix_transpose(weighted)
+    return weighted @ adjoint(weighted)
 
 
 def divided(dictionary: Dictionary, norms: Array) -> Dictionary:
@@ -227,7 +232,7 @@ def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionar
         return _reduced_by_blocks(dictionary, responses)
     xp = namespace(dictionary)
     basis, triangle = xp.linalg.qr(dictionary)
-    inside = xp.matrix_transpose(basis) @ responses
+    inside = adjoint(basis) @ responses
     return triangle, inside, squared_norm(responses - basis @ inside)
 
 
@@ -240,7 +245,7 @@ def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[An
     """
     count, width = dictionary.shape[1], dictionary.shape[1] + responses.shape[1]
     rows = scipy.sparse.csr_array(dictionary.entries)
-    triangle = np.zeros((0, width))
+    triangle: Any = np.zeros((0, width))
     step = max(BLOCK_ENTRIES // width, width)
     for start in range(0, dictionary.shape[0], step):
         part = slice(start, start + step)

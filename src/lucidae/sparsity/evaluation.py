@@ -4,6 +4,7 @@
 the coefficients) and γ the noise variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a
 response and use Cholesky factors. This module shares no code with them. It decomposes a square root
 of Σ and does not form Σ, so its results are accurate to ε√cond(Σ), where ε is the machine epsilon.
+For complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from scipy.linalg import solve_triangular
 
-CONSTANT = 8.0
-"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
-
-One epsilon is the machine epsilon of float64.
-"""
+from lucidae.sparsity.columns import (
+    SparseColumns,
+    Transformed,
+    column_blocks,
+    row_keys,
+    without_constants,
+)
 
 REACHED = 32.0
 """Expected error of solvers that form the covariance of a response in float64.
@@ -82,7 +86,7 @@ class Weighted(NamedTuple):
 
         The smallest noise variance that is allowed is relative to this number.
         """
-        power = float((self.responses**2).sum())
+        power = float((np.abs(self.responses) ** 2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
 
@@ -97,43 +101,33 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     if (weights <= 0).any():
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
-    count = _distinct(Phi, X)
-    if sample.intercept:
-        Phi, X = (_without_constants(part, weights) for part in (Phi, X))
-    root = np.sqrt(weights)[:, None]
-    if sample.weights is not None:
-        Phi, X = Phi * root, X * root
-    peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
-    shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
+    count = len(set(row_keys(Phi, X)))
+    X = without_constants(X, weights) if sample.intercept else X
+    X = X if sample.weights is None else X * np.sqrt(weights)[:, None]
+    Phi, shifts = _scaled_columns(Phi, weights, sample, labels)
+    shift = int(_exponents(np.abs(X).max()))
     return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, total,
+        Phi, _scaled(X, -shift), weights, shifts, shift, total,
         total - float(sample.intercept), count,
     )  # fmt: skip
 
 
-def _distinct(Phi: Any, X: Any) -> int:
-    """Return the number of different rows of the dictionary and the responses taken together."""
-    seen = {row.tobytes() for row in np.hstack([Phi, X]) + 0.0}
-    return len(seen)
+def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tuple[Any, Any]:
+    """Return the centred and weighted columns divided by powers of two, and the exponents.
 
+    The columns of a group share their unit.
+    """
 
-def centred(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Return `values` minus their weighted column means, and these means minus the first row."""
-    # The difference of two doubles is rounded relative to itself, so no digits are lost however
-    # far the rows are from zero; the means of these differences are small numbers.
-    moved = values - values[0]
-    mean = (weights @ moved) / weights.sum()
-    moved = moved - mean
-    rest = (weights @ moved) / weights.sum()
-    return moved - rest, mean + rest
+    def exponents(peaks: Any) -> Any:
+        return _exponents(largest_in(peaks, labels))
 
-
-def _without_constants(values: Any, weights: Any) -> Any:
-    """Return centred values; columns that vary by rounding errors only become exactly zero."""
-    moved, _ = centred(values, weights)
-    spread, peaks = np.abs(moved).max(axis=0), np.abs(values).max(axis=0)
-    constant = spread <= CONSTANT * np.finfo(float).eps * peaks
-    return np.where(constant, 0.0, moved)
+    if scipy.sparse.issparse(Phi):
+        columns = SparseColumns.of(Phi, weights, sample.intercept, exponents)
+        return columns, columns.shifts
+    Phi = without_constants(Phi, weights) if sample.intercept else Phi
+    Phi = Phi if sample.weights is None else Phi * np.sqrt(weights)[:, None]
+    shifts = exponents(np.abs(Phi).max(axis=0))
+    return _scaled(Phi, -shifts), shifts
 
 
 def _exponents(peaks: Any) -> Any:
@@ -142,6 +136,18 @@ def _exponents(peaks: Any) -> Any:
     The exponent of zero is 0.
     """
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
+
+
+def _scaled(values: Any, exponents: Any) -> Any:
+    """Return real or complex numbers times two to the power of the exponents, without rounding."""
+    if not np.iscomplexobj(values):
+        return np.ldexp(values, exponents)
+    return np.ldexp(values.real, exponents) + 1j * np.ldexp(values.imag, exponents)
+
+
+def squares(values: Any) -> Any:
+    """Return the squares of the absolute values of real or complex numbers."""
+    return values.real**2 + values.imag**2 if np.iscomplexobj(values) else values**2
 
 
 class Evaluation(NamedTuple):
@@ -193,26 +199,47 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     used = np.flatnonzero(w)
     scaled = Phi[:, used] * np.sqrt(w[used])
     # With A = [W^½Φᵀ; √γ I] = QR, AᵀA = Σ = RᵀR, and cond(R) = √cond(Σ).
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(size)]))
-    columns = solve_triangular(R, Phi, trans="T", check_finite=False)
-    targets = solve_triangular(R, X, trans="T", check_finite=False)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(size)]))
+    targets = solve_triangular(R, X, trans="C", check_finite=False)
     # Q needs the responses through their Gram matrix alone.
-    root = triangle_of(targets.T).T if n > size else targets
-    loading = columns.T @ root
-    mean = np.zeros((Phi.shape[1], n))
-    mean[used] = w[used, None] * (columns[:, used].T @ targets)
+    root = triangle_of(targets.conj().T).conj().T if n > size else targets
+    columns, loading, curvature, alignment = _of_columns(Phi, R, root)
+    mean = np.zeros((Phi.shape[1], n), np.result_type(Phi.dtype, X))
+    mean[used] = w[used, None] * (columns[:, used].conj().T @ targets)
     precise = solve_triangular(R, targets, check_finite=False)
-    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float((R**2).sum()))
+    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float(squares(R).sum()))
     condition = max(largest / noise, 1.0)
     unit = float(np.finfo(float).eps)
     return Evaluation(
-        w, noise, columns, loading, (columns**2).sum(axis=0), (loading**2).sum(axis=1) / n, mean,
-        (float((targets**2).sum()) + outside / noise) / n,
+        w, noise, columns, loading, curvature, alignment / n,
+        mean, (float(squares(targets).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (float(((noise * precise) ** 2).sum()) + outside) / n,
+        (float(squares(noise * precise).sum()) + outside) / n,
         unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
         REACHED * unit * condition,
     )  # fmt: skip
+
+
+def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
+    """Return R⁻ᵀΦ, its conjugate transpose times `root`, and the squared norms of both by column.
+
+    For a sparse dictionary Φ the two matrices are computed for the columns that are read.
+    """
+
+    def whiten(block: Any) -> Any:
+        return solve_triangular(R, block, trans="C", check_finite=False)
+
+    if not isinstance(Phi, SparseColumns):
+        columns = whiten(Phi)
+        loading = columns.conj().T @ root
+        return columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1)
+    curvature, alignment = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
+    for part, block in column_blocks(Phi):
+        columns = whiten(block)
+        curvature[part] = squares(columns).sum(axis=0)
+        alignment[part] = squares(columns.conj().T @ root).sum(axis=1)
+    load = Transformed(Phi, lambda block: whiten(block).conj().T @ root)
+    return Transformed(Phi, whiten), load, curvature, alignment
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
@@ -226,11 +253,11 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     if used.size <= scaled.shape[0]:
         # With [S; √γ I] = QR and S = ΦW^½, S(SᵀS + γI)⁻¹Sᵀ is the Gram matrix of Q's first rows.
         basis = np.linalg.qr(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))[0]
-        return (basis[: scaled.shape[0]] ** 2).sum(axis=1)
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
+        return squares(basis[: scaled.shape[0]]).sum(axis=1)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
     # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
-    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="T", check_finite=False)
-    return 1.0 - noise * (inverse**2).sum(axis=0)
+    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="C", check_finite=False)
+    return 1.0 - noise * squares(inverse).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:
@@ -246,9 +273,13 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
     """
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
+    if isinstance(Phi, SparseColumns):
+        count, triangle = Phi.shape[1], Phi.triangle_with(X)
+        outside = float(squares(triangle[count:, count:]).sum())
+        return triangle[:count, :count], triangle[:count, count:], outside
     Q, R = np.linalg.qr(Phi)
-    inside = Q.T @ X
-    return R, inside, float(((X - Q @ inside) ** 2).sum())
+    inside = Q.conj().T @ X
+    return R, inside, float(squares(X - Q @ inside).sum())
 
 
 def largest_in(values: Any, labels: Any) -> Any:

@@ -88,22 +88,20 @@ class SparseState(FittedState):
         """Return the predictions for sparse rows from the columns with non-zero coefficients."""
         coef = to_numpy(coef).astype(np.float64)
         used = np.flatnonzero(coef.any(axis=0))
-        center, rest = (None if part is None else to_numpy(part)[used] for part in self._means)
-        narrow = replace(self, center=center, rest=rest)
+        narrow = self._restricted(used)
         return narrow.predicted(rows[:, used].toarray(), coef[:, used], intercept)
 
-    @property
-    def _means(self) -> tuple[Array, Array | None]:
-        """The two parts of the mean of the training rows."""
-        return self.center, self.rest
+    def _restricted(self, columns: Any) -> SparseState:
+        """Return the state with the means of some columns only; `columns` are their indices."""
+        rest = None if self.rest is None else to_numpy(self.rest)[columns]
+        return replace(self, center=to_numpy(self.center)[columns], rest=rest)
 
     def variances(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise."""
         if scipy.sparse.issparse(rows):
             active = to_numpy(self.posterior.active)
-            center, rest = (None if part is None else to_numpy(part)[active] for part in self._means)
-            narrow = replace(self, center=center, rest=rest)
-            return self.posterior.active_variance(narrow.moved(rows[:, active].toarray()))
+            moved = self._restricted(active).moved(rows[:, active].toarray())
+            return self.posterior.active_variance(moved)
         return self.posterior.variance(self.moved(rows))
 
     def compute_attributes(self) -> dict[str, Any]:

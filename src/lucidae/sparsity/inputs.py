@@ -82,8 +82,9 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
         xp = namespace(weights)
         roots = xp.sqrt(weights)[:, None]
         for values, name in ((X, "X"), (y, "y")):
-            wide = values if scipy.sparse.issparse(values) else as_double(values)
-            refuse_extremes(wide * roots, f"{name} times the roots of sample_weight")
+            sparse = scipy.sparse.issparse(values)
+            weighted = values.multiply(roots) if sparse else as_double(values) * roots
+            refuse_extremes(weighted, f"{name} times the roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
@@ -128,9 +129,14 @@ def _column_peaks(values: Any) -> Array:
 
 
 def dense_if_small(X: Any) -> Any:
-    """Return a sparse matrix as a dense array if it is small, and everything else unchanged."""
-    small = scipy.sparse.issparse(X) and X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES
-    return X.toarray() if small else X
+    """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise.
+
+    Everything else is returned unchanged.
+    """
+    if not scipy.sparse.issparse(X):
+        return X
+    small = X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES
+    return X.toarray() if small else scipy.sparse.csr_array(X)
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:

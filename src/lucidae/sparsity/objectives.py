@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from lucidae.arrays import Array, eye_like, namespace
+from lucidae.arrays import Array, eye_like, namespace, squared_moduli
 from lucidae.sparsity.dictionary import column_squares
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
@@ -273,12 +273,12 @@ class FullCovariance(Marginal):
         return state.curvature
 
     def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return minus the Hessian of log|Σ| in the relevances: `metric` squared elementwise.
+        """Return minus the Hessian of log|Σ| in the relevances: the squares of all |`metric`|.
 
         `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; the relevances
         are the prior variances of the coefficients.
         """
-        return metric * metric
+        return squared_moduli(metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class DiagonalCovariance(Marginal):
         The log-volume is the term of the energy (loss) that does not depend on the responses, and
         `pressure` are its derivatives in the relevances (prior variances).
         """
-        return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
+        return eye_like(metric.shape[-1], pressure) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,20 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    adjoint,
+    as_complex,
     cholesky,
     device,
     diagonal,
     eye_like,
+    is_complex,
+    like,
     namespace,
     put,
+    real_part,
     scalar,
     solve_lower,
+    squared_moduli,
     to_numpy,
     zeros_like_shape,
 )
@@ -84,11 +90,11 @@ class ActiveFactor:
         roots = xp.sqrt(xp.take(relevance, index, axis=0))
         scaled = dense_columns(dictionary, active) * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
-        gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
+        gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
         lower, definite = cholesky(add_diagonal(gram, noise))
         basis = None
-        if not bool(definite) or noise < ILL_CONDITIONED * _largest(diagonal(gram)):
-            lower, basis = root_by_qr(scaled if explicit else scaled.mT, noise)
+        if not bool(definite) or noise < ILL_CONDITIONED * _largest(real_part(diagonal(gram))):
+            lower, basis = root_by_qr(scaled if explicit else adjoint(scaled), noise)
         return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0])
 
     def mean(self, responses: Array) -> Array:
@@ -97,6 +103,10 @@ class ActiveFactor:
         It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
         (prior variances) W.
         """
+        if is_complex(responses) and not is_complex(self.scaled):
+            xp = namespace(responses)  # the mean is linear in X, with real factors
+            return self.mean(xp.real(responses)) + 1j * self.mean(xp.imag(responses))
+        responses = as_complex(responses) if is_complex(self.scaled) else responses
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
             return nothing
@@ -112,13 +122,13 @@ class ActiveFactor:
             # With S = BLᵀ, L⁻ᵀL⁻¹SᵀX is L⁻ᵀBᵀX, the least-squares solution for [S; √γ I]; with
             # Sᵀ = BLᵀ, SᵀL⁻ᵀL⁻¹X is BL⁻¹X. Products with S would lose the digits that QR keeps.
             if self.explicit:
-                return solve_lower(lower, self.basis.mT @ responses, transpose=True)
+                return solve_lower(lower, adjoint(self.basis) @ responses, transpose=True)
             return self.basis @ solve_lower(lower, responses)
         if self.explicit:
-            half = solve_lower(lower, scaled.mT @ responses)
+            half = solve_lower(lower, adjoint(scaled) @ responses)
             return solve_lower(lower, half, transpose=True)
         half = solve_lower(lower, responses)
-        return scaled.mT @ solve_lower(lower, half, transpose=True)
+        return adjoint(scaled) @ solve_lower(lower, half, transpose=True)
 
     def posterior(self, noise: float) -> Posterior:
         """Return the posterior covariance of the coefficients as a `Posterior`."""
@@ -189,11 +199,13 @@ class Posterior:
     def active_variance(self, columns: Array) -> Array:
         """Return the same as `variance` for rows of which only the active columns are given."""
         xp = namespace(columns)
-        scaled = columns * self.roots
-        inner = xp.sum((scaled @ self.factor.mT) ** 2, axis=1)
+        scaled, factor = columns * self.roots, self.factor
+        if is_complex(scaled) or is_complex(factor):
+            scaled, factor = as_complex(scaled), as_complex(factor)
+        inner = xp.sum(squared_moduli(scaled @ adjoint(factor)), axis=1)
         if self.explicit:
             return inner
-        spread = xp.sum(scaled**2, axis=1) - inner
+        spread = xp.sum(squared_moduli(scaled), axis=1) - inner
         return xp.maximum(spread, 0.0 * spread)
 
     def covariance(self, indices: Any) -> Array:
@@ -206,10 +218,10 @@ class Posterior:
         known = xp.asarray(np.flatnonzero(found >= 0), device=device(self.roots))
         chosen = xp.asarray(found[found >= 0], device=device(self.roots))
         columns = xp.take(self.factor, chosen, axis=1)
-        core = columns.mT @ columns
+        core = adjoint(columns) @ columns
         if not self.explicit:
             core = eye_like(core.shape[0], core) - core
         roots = xp.take(self.roots, chosen, axis=0)
         block = core * roots[:, None] * roots[None, :]
-        selection = xp.take(eye_like(wanted.size, self.roots), known, axis=1)
+        selection = like(xp.take(eye_like(wanted.size, self.roots), known, axis=1), block)
         return selection @ block @ selection.mT

@@ -8,6 +8,13 @@ it reduces the problem to the span of the columns. `Units` converts energies (lo
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
+
+Dictionary and responses may be complex. The noise and the coefficients are then circular complex
+Gaussian variables. In all formulas of this subpackage the transpose ᵀ then is the conjugate
+transpose, and a square is that of the absolute value. Relevances, noise variances and energies are
+real. The energy log|Σ| + tr(XXᵀΣ⁻¹)/n per response has the same form, for n responses X with
+covariance Σ. Minus n times it is twice the log-likelihood of real responses, up to a constant, and
+the log-likelihood itself of complex ones.
 """
 
 from __future__ import annotations
@@ -22,13 +29,19 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    adjoint,
+    as_complex,
+    conjugate,
     device,
     diagonal,
     eye_like,
+    is_complex,
     like,
     machine_epsilon,
     namespace,
+    real_part,
     scalar,
+    squared_moduli,
     to_numpy,
 )
 from lucidae.sparsity.dictionary import (
@@ -187,6 +200,7 @@ class Units:
 def safe_norm(A: Array, axis: Any) -> Array:
     """Return the Euclidean norm along `axis` without overflow or underflow of squares."""
     xp = namespace(A)
+    A = xp.abs(A) if is_complex(A) else A
     peak = xp.max(xp.abs(A), axis=axis, keepdims=True)
     peak = xp.where(peak > 0, peak, xp.ones_like(peak))
     norm = peak * xp.sqrt(xp.sum((A / peak) ** 2, axis=axis, keepdims=True))
@@ -240,11 +254,27 @@ def normalise(
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
     unit = divided(dictionary, norms)
     scaled = responses / scale[..., None, None] / n_responses**0.5
+    unit, scaled = _of_one_kind(unit, scaled)
     unit, scaled, outside = reduced_to_span(unit, scaled)
     scaled = _gram_root(scaled)
     ones = xp.ones_like(scale)
     problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
     return problem, Units(norms, scale, dimension, n_responses)
+
+
+def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
+    """Return dictionary and responses, both real or both complex, that have the same energies.
+
+    With a real dictionary the covariance Σ of a response is real. The energies then depend on
+    complex responses X through the real part of XXᴴ alone, where ᴴ is the conjugate transpose. So
+    the real responses [Re X, Im X] replace X.
+    """
+    if is_complex(dictionary):
+        return dictionary, as_complex(responses)
+    if not is_complex(responses):
+        return dictionary, responses
+    xp = namespace(responses)
+    return dictionary, xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
 
 
 def _gram_root(responses: Array) -> Array:
@@ -256,8 +286,8 @@ def _gram_root(responses: Array) -> Array:
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
         return responses
-    _, triangle = xp.linalg.qr(xp.matrix_transpose(responses))
-    return xp.matrix_transpose(triangle)
+    _, triangle = xp.linalg.qr(adjoint(responses))
+    return adjoint(triangle)
 
 
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
@@ -273,16 +303,26 @@ def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
 
     AᵀA is not formed: rounding errors may make AᵀA + γI indefinite if γ is far below the squares of
     A, while the QR decomposition [A; √γ I] = QR always exists. L is Rᵀ and B consists of the first
-    rows of Q, up to the signs that make the diagonal of L positive. For a stack of matrices,
-    `noise` has one noise variance per matrix.
+    rows of Q, up to the signs that make the diagonal of L positive (for complex numbers, up to
+    factors of absolute value 1). For a stack of matrices, `noise` has one noise variance per
+    matrix.
     """
     xp = namespace(tall)
     root = noise**0.5
-    below = eye_like(tall.shape[-1], tall) * _as_matrices(root)
+    below = like(eye_like(tall.shape[-1], tall) * _as_matrices(root), tall)
     basis, triangle = xp.linalg.qr(xp.concat([tall, below], axis=-2))
-    signs = xp.astype(xp.where(diagonal(triangle) < 0, -1.0, 1.0), triangle.dtype)
-    upper = triangle * signs[..., :, None]
-    return upper.mT, basis[..., : tall.shape[-2], :] * signs[..., None, :]
+    signs = _phases(diagonal(triangle))
+    upper = triangle * conjugate(signs)[..., :, None]
+    return adjoint(upper), basis[..., : tall.shape[-2], :] * signs[..., None, :]
+
+
+def _phases(values: Array) -> Array:
+    """Return the signs of real numbers, or the factors z/|z| of complex numbers z; 1 for zero."""
+    xp = namespace(values)
+    if not is_complex(values):
+        return xp.astype(xp.where(values < 0, -1.0, 1.0), values.dtype)
+    sizes = xp.abs(values)
+    return xp.where(sizes > 0, values / xp.where(sizes > 0, sizes, 1.0 + sizes), 1.0 + 0.0 * values)
 
 
 def _as_matrices(values: Any) -> Any:
@@ -349,13 +389,27 @@ class Rows:
     def weights(self) -> Array:
         """Weights of the rows; all are 1 if none were given."""
         if self.frequencies is None:
-            return namespace(self.dictionary).ones_like(self.dictionary[:, 0])
+            return namespace(self.dictionary).ones_like(real_part(self.dictionary[:, 0]))
         return self.frequencies
 
     @property
     def indexable(self) -> Any:
         """The dictionary in a form whose rows splitters of scikit-learn can count and take."""
         return to_numpy(self.dictionary)
+
+    @property
+    def real_responses(self) -> int:
+        """Number of real responses with as much information; a complex response counts as two.
+
+        Twice the log-likelihood that a column adds is this number times the decrease of the energy
+        per response.
+        """
+        return int(self.responses.shape[1]) * (1 + self.is_complex)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether dictionary or responses are complex, so that the noise is circular complex."""
+        return is_complex(self.dictionary) or is_complex(self.responses)
 
     @property
     def total_weight(self) -> float:
@@ -377,7 +431,7 @@ class Rows:
         if not self.intercept:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
-        shares = self.weights / self.total_weight
+        shares = like(self.weights / self.total_weight, values)
         # Differences of rows are rounded relative to themselves. So the mean of the rows less
         # their rounded mean is accurate relative to their spread, and not only to the mean.
         center = shares @ values
@@ -423,7 +477,7 @@ class Rows:
         _, responses = self.weighted
         xp = namespace(responses)
         count = self.total_weight * float(responses.shape[1])
-        return scalar(xp.sum(responses**2)) / count
+        return scalar(xp.sum(squared_moduli(responses))) / count
 
     def take(self, index: Any) -> Rows:
         """Return the rows with the integer indices `index`."""
@@ -447,8 +501,11 @@ class Rows:
         `coefficients` have shape (n_columns, n_responses).
         """
         center, level = means
-        predicted = center.removed_from(self.dictionary) @ coefficients
-        errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2
+        moved = center.removed_from(self.dictionary)
+        if is_complex(coefficients):
+            moved = as_complex(moved)
+        left = level.removed_from(self.responses) - moved @ coefficients
+        errors = self.weights[:, None] * squared_moduli(left)
         return scalar(namespace(errors).sum(errors))
 
 
@@ -468,7 +525,7 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
         places.setdefault(key, int(place))
         totals[key] = totals.get(key, 0.0) + float(frequencies[place])
     order = sorted(places)
-    merged = like(np.array([totals[key] for key in order]), dictionary)
+    merged = like(np.array([totals[key] for key in order]), real_part(dictionary[0, :]))
     index = xp.asarray(np.array([places[key] for key in order]), device=device(dictionary))
     columns, targets = (xp.take(part, index, axis=0) for part in (dictionary, responses))
     return Rows(columns, targets, merged, intercept)
@@ -478,10 +535,12 @@ def sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
     Equal rows have equal bytes. The order by value does not change when columns are multiplied by
-    positive numbers, and so neither do the folds into which sorted rows are divided.
+    positive numbers, and so neither do the folds into which sorted rows are divided. A complex
+    number is taken as two float64 numbers, its real and its imaginary part.
     """
     # The bits of positive doubles increase with their value and those of negative ones decrease:
     # the sign bit is set for the former, and all bits are inverted for the latter.
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    kind = np.complex128 if is_complex(values) else np.float64
+    bits = np.ascontiguousarray(values, dtype=kind).view(np.uint64)
     sign = np.uint64(1) << np.uint64(63)
     return np.where(bits & sign, ~bits, bits | sign).astype(">u8")

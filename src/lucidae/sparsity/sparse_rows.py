@@ -42,7 +42,7 @@ def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) ->
         )
     matrix = scipy.sparse.csr_array(X, dtype=np.float64)
     if not matrix.has_canonical_format or (matrix.data == 0).any():
-        matrix = matrix.copy() if matrix.data is X.data else matrix
+        matrix = matrix.copy()  # X may share its arrays
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
     return SparseRows(matrix, responses, weights, intercept)

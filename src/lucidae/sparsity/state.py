@@ -14,11 +14,13 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
+    adjoint,
     cholesky,
     device,
     diagonal,
     inverse_lower,
     namespace,
+    real_part,
     solve_lower,
     squared_norm,
     squared_norms,
@@ -185,7 +187,7 @@ class State(NamedTuple):
         columns = dense_columns(self.dictionary, index)
         if is_sparse(self.dictionary):
             whitened = self.inverse @ columns
-            loading = whitened.mT @ self.whitened_responses
+            loading = adjoint(whitened) @ self.whitened_responses
         else:
             whitened = xp.take(self.whitened, chosen, axis=1)
             loading = xp.take(self.loading, chosen, axis=0)
@@ -209,8 +211,8 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
         dictionary = _all_dense(dictionary)
-        factor, _ = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
-    return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+        factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(weights)[None, :]), problem.noise)
+    return factor, 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
 
 
 def _all_dense(dictionary: Dictionary) -> Array:
@@ -257,7 +259,6 @@ def evaluate(
     -------
     State
     """
-    xp = namespace(problem.noise)
     if factor is None:
         lower, log_determinant = factorise(problem, relevance)
         inverse = inverse_lower(lower)
@@ -277,7 +278,7 @@ def evaluate(
             nothing,
         )
     whitened = factor.inverse @ problem.dictionary
-    loading = xp.matrix_transpose(whitened) @ factor.responses
+    loading = adjoint(whitened) @ factor.responses
     return State(
         *problem,
         relevance,
@@ -294,7 +295,7 @@ def evaluate(
 
 def _precise(factor: Factor) -> Array:
     """Return Σ⁻¹Y for the covariance Σ of a response and the responses Y."""
-    return namespace(factor.inverse).matrix_transpose(factor.inverse) @ factor.responses
+    return adjoint(factor.inverse) @ factor.responses
 
 
 def _curvature(problem: Problem, relevance: Array, factor: Factor) -> Array:

@@ -39,7 +39,7 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
     For n responses X it is n(t − 1 − log t) with t = q²/s, where s = φᵀS⁻¹φ is the sparsity and q²
     = ‖φᵀS⁻¹X‖²/n the squared quality of the column φ; S is the covariance of a response without
     this column. It is zero if t ≤ 1, since the best relevance (prior variance) of the column is
-    then zero.
+    then zero. For complex responses n is twice their number (`Rows.real_responses`).
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -64,7 +64,8 @@ def significant_columns(
     """Return a Boolean mask of the statistically significant columns.
 
     A column is significant if twice the log-likelihood that it adds exceeds
-    `significance_threshold`. The columns of a group are tested together.
+    `significance_threshold`. The columns of a group are tested together. Each complex response
+    counts as two in `n_responses`.
     """
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
@@ -93,7 +94,7 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
         weight = float(relevance[index[0]])
         columns = state.take(index)
         whitened, loading = to_numpy(columns.whitened), to_numpy(columns.loading)
-        metric = whitened.T @ whitened
+        metric = whitened.conj().T @ whitened
         gains[group] = _removal_cost(np.eye(index.size) - weight * metric, loading, weight)
     return n_responses * gains
 
@@ -109,5 +110,5 @@ def _removal_cost(left: Any, loading: Any, weight: float) -> float:
     values, vectors = np.linalg.eigh(left)
     if values[0] <= 0:
         return float("inf")
-    rotated = vectors.T @ loading
+    rotated = np.abs(vectors.conj().T @ loading)
     return float(np.log(values).sum() + weight * ((rotated**2).sum(axis=1) / values).sum())

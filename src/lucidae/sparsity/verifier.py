@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import machine_epsilon, to_numpy
 from lucidae.sparsity.attributes import (
@@ -22,6 +23,7 @@ from lucidae.sparsity.attributes import (
     support_differences,
     variance_distance,
 )
+from lucidae.sparsity.columns import column_lengths
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
@@ -161,7 +163,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     """Return the measured values of a fit, without suppressing floating-point warnings."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
-        to_numpy(sample.dictionary).astype(np.float64),
+        _plain_dictionary(sample.dictionary),
         to_numpy(sample.responses).astype(np.float64),
         None if sample.weights is None else to_numpy(sample.weights).astype(np.float64),
         sample.intercept,
@@ -174,7 +176,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         return figures
     implied = 0.0
     if fit.relevance is None:
-        w = implied_relevance(rows.dictionary, rows.responses, U, _shifted(fit.noise, rows))
+        w = _implied_relevance(rows, U, _shifted(fit.noise, rows))
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
@@ -198,6 +200,19 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         energy_distance=_energy_distance(fit, rows, at, model),
         evidence=figures.evidence | _energies(rows, at, model),
     )
+
+
+def _plain_dictionary(dictionary: Any) -> Any:
+    """Return the dictionary as a float64 NumPy array, or as a sparse matrix if it is one."""
+    plain = dictionary if scipy.sparse.issparse(dictionary) else to_numpy(dictionary)
+    return plain.astype(np.float64)
+
+
+def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
+    """Return the relevances (prior variances) that the coefficients U imply, zero where U is."""
+    used, w = np.flatnonzero(U.any(axis=1)), np.zeros(U.shape[0])
+    w[used] = implied_relevance(rows.dictionary[:, used], rows.responses, U[used], noise)
+    return w
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
@@ -260,7 +275,7 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
     """Return the measured values that do not need a noise variance; U are the coefficients."""
     Phi, X = rows.dictionary, rows.responses
     total = float(np.linalg.norm(X))
-    column_norms = np.linalg.norm(Phi, axis=0)
+    column_norms = column_lengths(Phi)
     norms = np.linalg.norm(U, axis=1) * column_norms
     nonzero = np.flatnonzero(norms)
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
@@ -300,7 +315,7 @@ def _judged(
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
-    norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
+    norms, n = column_lengths(rows.dictionary), U.shape[1]
     mean_distance = _mean_distance(rows, at, U, norms)
     mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
     mean_error += implied * (at.fit + 1.0) ** 0.5
@@ -374,7 +389,7 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """
     if model.posterior != "diagonal":
         return at.curvature
-    squares = (rows.dictionary**2).sum(axis=0)
+    squares = column_lengths(rows.dictionary) ** 2
     return squares / (at.noise + at.relevance * squares)
 
 
@@ -384,7 +399,7 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
     The relevances are the prior variances of the coefficients. In these units columns have unit
     norm and responses have unit mean square.
     """
-    squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
+    squares = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
     squares = np.where(squares > 0, squares, 1.0)
     squares = squares / rows.mean_square if rows.mean_square > 0 else squares
     power = at.relevance**2 * alignment * squares
@@ -501,7 +516,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
-        squares = (rows.dictionary**2).sum(axis=0)
+        squares = column_lengths(rows.dictionary) ** 2
         volume = float(np.log1p(at.relevance * squares / at.noise).sum())
         volume += rows.dimension * logarithm
     else:

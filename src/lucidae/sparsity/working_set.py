@@ -23,7 +23,9 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    adjoint,
     cholesky,
+    conjugate,
     device,
     diagonal,
     largest,
@@ -31,8 +33,10 @@ from lucidae.arrays import (
     namespace,
     put,
     rank_one_,
+    real_part,
     scalar,
     solve_lower,
+    squared_moduli,
     squared_norms,
     to_numpy,
     where_set,
@@ -150,10 +154,13 @@ def open_workspace(state: State) -> Workspace:
     state must store its fields `whitened` and `loading`, products of the dictionary with the
     inverse covariance of a response.
     """
-    metric = state.whitened.mT @ state.whitened
+    metric = adjoint(state.whitened) @ state.whitened
     gram = namespace(metric).concat([metric, state.loading], axis=1)
     return Workspace(
-        state.relevance + 0.0, gram, diagonal(metric) + 0.0, squared_norms(state.loading, -1)
+        state.relevance + 0.0,
+        gram,
+        real_part(diagonal(metric)) + 0.0,
+        squared_norms(state.loading, -1),
     )
 
 
@@ -164,15 +171,16 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
     of a column is the prior variance of its coefficients.
     """
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
-    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer.
+    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
+    # column is the conjugate of the row.
     size = workspace.gram.shape[0]
     row = workspace.gram[index, :] + 0.0
     coupling = row[:size]
-    shrink = change / (1.0 + change * float(coupling[index]))
-    rank_one_(workspace.gram, coupling, row, -shrink)
+    shrink = change / (1.0 + change * float(real_part(coupling[index])))
+    rank_one_(workspace.gram, conjugate(coupling), row, -shrink)
     moved = float(workspace.relevance[index]) + change
     workspace.relevance[index] = moved if moved > 0.0 else 0.0
-    curvature = workspace.curvature - shrink * coupling**2
+    curvature = workspace.curvature - shrink * squared_moduli(coupling)
     alignment = squared_norms(workspace.gram[:, size:], -1)
     return Workspace(workspace.relevance, workspace.gram, curvature, alignment)
 
@@ -277,15 +285,16 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
     # dΣ⁻¹/dwⱼ = −Σ⁻¹φⱼφⱼᵀΣ⁻¹, so with G = ΦᵀΣ⁻¹Φ and K = ΦᵀΣ⁻¹YYᵀΣ⁻¹Φ the data term has gradient
     # −diag(K) and Hessian 2 G∘K, and log|Σ| has gradient diag(G) and Hessian −G∘G. Together
     # G∘(2K − G), which is indefinite where the model explains little. 2 G∘K is positive
-    # semidefinite (Schur), so fading the concave part out by the damping makes it definite.
+    # semidefinite (Schur), so fading the concave part out by the damping makes it definite. For
+    # complex data the two are 2 Re(G∘K̄) and |G|∘|G|.
     xp = namespace(point.relevance)
     state, groups = point.state, marginal.groups
-    metric = point.whitened.mT @ point.whitened
+    metric = adjoint(point.whitened) @ point.whitened
     pressure, relevance = marginal.pressure(state), point.relevance
     concave = marginal.concavity(metric, pressure)
     damping = point.damping[..., None]
-    explained = point.loading @ point.loading.mT
-    hessian = 2.0 * metric * explained - (1.0 - damping[..., None]) * concave
+    explained = point.loading @ adjoint(point.loading)
+    hessian = real_part(2.0 * metric * conjugate(explained)) - (1.0 - damping[..., None]) * concave
     slope = point.alignment - pressure
     if groups is not None:
         hessian = groups.total(groups.total(hessian).mT)
@@ -293,7 +302,7 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
         relevance = groups.gather(relevance)[..., 0]
     free = (relevance > 0) | (slope > 0)
     units = where_set(1.0 / positive(pressure), ~free, 0.0)
-    fixed = xp.astype(~free, metric.dtype)
+    fixed = xp.astype(~free, relevance.dtype)
     scaled = hessian * units[..., :, None] * units[..., None, :]
     factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping + fixed))
     half = solve_lower(factor, (slope * units)[..., None])
