@@ -30,20 +30,21 @@ from lucidae.arrays import (
 from lucidae.sparsity.dictionary import (
     Dictionary,
     adjoint_times,
-    column_squares,
     dense_columns,
     is_sparse,
     nonzero_columns,
     norms_after,
+    quadratic_forms,
     selected_columns,
 )
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
-CANCELLING = 1e-8
-"""Noise variance below which curvatures are not computed by the identity of Woodbury.
+CANCELLING = 1e-5
+"""Noise variance below which curvatures of sparse columns are not sums over pairs of entries.
 
-It is relative to the mean square response. The identity subtracts numbers that are nearly equal."""
+It is relative to the mean square response. In these sums numbers of the size of the inverse noise
+variance cancel."""
 
 
 class Factor(NamedTuple):
@@ -268,7 +269,7 @@ def evaluate(
         return State(
             *problem,
             relevance,
-            _curvature(problem, relevance, factor),
+            _curvature(problem, factor),
             squared_norms(adjoint_times(problem.dictionary, _precise(factor)), -1),
             squared_norm(factor.responses),
             factor.log_determinant,
@@ -298,24 +299,15 @@ def _precise(factor: Factor) -> Array:
     return adjoint(factor.inverse) @ factor.responses
 
 
-def _curvature(problem: Problem, relevance: Array, factor: Factor) -> Array:
+def _curvature(problem: Problem, factor: Factor) -> Array:
     """Return φᵀΣ⁻¹φ for all columns φ of a sparse dictionary; Σ is the covariance of a response.
 
-    If there are a active columns S (times the roots of their relevances, the prior variances), then
-    Σ = SSᵀ + γI with the noise variance γ. For S = BLᵀ with LLᵀ = SᵀS + γI, the identity of
-    Woodbury is Σ⁻¹ = (I − BBᵀ)/γ, so φᵀΣ⁻¹φ = (‖φ‖² − ‖Bᵀφ‖²)/γ. This takes a multiplications for
-    each entry of the dictionary instead of d, the number of its rows.
+    It is ‖L⁻¹φ‖² with Σ = LLᵀ, and only if the noise variance is not small, the faster sum over
+    pairs of entries of φ.
     """
-    active = np.flatnonzero(relevance)
-    noise = float(problem.noise)
-    if noise < CANCELLING or 2 * active.size > problem.rows:
+    if float(problem.noise) < CANCELLING:
         return norms_after(problem.dictionary, factor.inverse)
-    scaled = dense_columns(problem.dictionary, active) * np.sqrt(relevance[active])
-    _, basis = root_by_qr(scaled, noise)
-    found = (column_squares(problem.dictionary) - norms_after(problem.dictionary, basis.T)) / noise
-    # 1/γ is the largest eigenvalue of Σ⁻¹, so that this is the rounding error of the difference.
-    smallest = np.finfo(float).eps * column_squares(problem.dictionary) / noise
-    return np.maximum(found, smallest)
+    return quadratic_forms(problem.dictionary, factor.inverse)
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
