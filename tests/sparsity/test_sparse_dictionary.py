@@ -68,7 +68,7 @@ def test_operations_on_columns_are_those_of_the_dense_matrix(seed):
         assert_allclose(found, expected, rtol=1e-12, atol=1e-12, err_msg=operation.__name__)
     norms = 1.0 + rng.random(70)
     chosen = dictionary.selected_columns(dictionary.divided(sparse, norms), np.arange(68))
-    assert dictionary.is_sparse(chosen) is (20 * 68 > dictionary.BLOCK_ENTRIES)
+    assert dictionary.is_sparse(chosen) is (dictionary.BLOCK_ENTRIES < 20 * 68)
     assert_allclose(
         dictionary.dense_columns(chosen, np.arange(68)), (full / norms)[:, :68], atol=1e-14
     )
@@ -172,8 +172,7 @@ def test_coefficients_are_certified_on_a_sparse_dictionary(monkeypatch):
     U = np.zeros((40, 4))
     U[[1, 8]] = rng.standard_normal((2, 4))
     found, expected = (
-        certify(U.T, X, full @ U, noise_variance=0.1)
-        for X in (sp.csc_array(full), full)
+        certify(U.T, X, full @ U, noise_variance=0.1) for X in (sp.csc_array(full), full)
     )
     assert found["unique_in_general_position"].holds
     assert [claim.verdict for claim in found] == [claim.verdict for claim in expected]
@@ -197,8 +196,9 @@ def test_a_sparse_fit_is_saved_loaded_and_predicts_sparse_and_dense_rows(tmp_pat
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_no_dense_array_of_the_size_of_the_dictionary_is_formed():
     rng = np.random.default_rng(6)
-    d, kappa, per = 60, 100_000, 3
-    rows = np.sort((rng.integers(0, d, (kappa, 1)) + [0, 7, 31]) % d, axis=1)
+    d, kappa, per = 300, 50_000, 3
+    starts = rng.integers(0, d, (kappa, 1))
+    rows = np.sort((starts + np.array([0, 7, 31])) % d, axis=1)
     entries = (rng.standard_normal(kappa * per), rows.ravel(), np.arange(0, kappa * per + 1, per))
     X = sp.csc_array(entries, shape=(d, kappa))
     y = X[:, [5, 6]].toarray() @ rng.standard_normal((2, 2)) + 0.1 * rng.standard_normal((d, 2))
