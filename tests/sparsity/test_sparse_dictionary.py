@@ -52,7 +52,9 @@ def test_operations_on_columns_are_those_of_the_dense_matrix(seed):
     rng = np.random.default_rng(seed)
     S = rng.standard_normal((20, 70)) * (rng.random((20, 70)) < rng.choice([0.05, 0.1, 0.9], 70))
     roots, center = rng.random(20), rng.standard_normal(70)
-    sparse, full = SparseDictionary(sp.csc_array(S), roots, center), S - np.outer(roots, center)
+    scale = 1.0 + rng.random(70)
+    sparse = SparseDictionary(sp.csc_array(S), roots, center, scale)
+    full = (S - np.outer(roots, center)) / scale
     left, w = rng.standard_normal((20, 20)), rng.random(70) * (rng.random(70) < 0.5)
     index = np.array([60, 2, 5])
     for operation, *arguments in (
@@ -78,7 +80,9 @@ def test_a_tall_dictionary_is_reduced_to_its_span_as_a_dense_one():
     rng = np.random.default_rng(0)
     S, y = rng.standard_normal((300, 12)) * (rng.random((300, 12)) < 0.2), rng.random((300, 4))
     roots, center = rng.random(300), rng.standard_normal(12)
-    sparse, full = SparseDictionary(sp.csc_array(S), roots, center), S - np.outer(roots, center)
+    scale = 1.0 + rng.random(12)
+    sparse = SparseDictionary(sp.csc_array(S), roots, center, scale)
+    full = (S - np.outer(roots, center)) / scale
     (R, inside, outside), (R2, inside2, outside2) = (
         dictionary.reduced_to_span(each, y) for each in (sparse, full)
     )

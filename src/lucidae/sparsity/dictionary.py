@@ -10,7 +10,7 @@ columns. The few columns of a working set are made dense.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -36,10 +36,10 @@ Such a matrix with 20 000 rows takes 3.2 GB."""
 
 @dataclass(frozen=True, eq=False)
 class SparseDictionary:
-    """A dictionary Φ = S − r cᵀ with a sparse matrix S and vectors r and c.
+    """A dictionary Φ = (S − r cᵀ)N⁻¹ with a sparse matrix S, vectors r and c and a diagonal N.
 
-    With roots r of the weights of the rows and the means c of the columns, Φ has centred and
-    weighted rows, although only S is stored.
+    With roots r of the weights of the rows and the means c of the columns, S − r cᵀ has centred and
+    weighted rows, although only S is stored. Dictionaries that differ in the norms N share S.
 
     Parameters
     ----------
@@ -49,11 +49,14 @@ class SparseDictionary:
         The vector r.
     center : ndarray of shape (κ,)
         The vector c; zero for columns that are not centred.
+    norms : ndarray of shape (κ,)
+        The diagonal of N, by which the columns are divided.
     """
 
     entries: Any
     roots: Any
     center: Any
+    norms: Any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -75,28 +78,28 @@ class SparseDictionary:
         # Rows in which S is zero contribute (rᵢcⱼ)² each; a full column has none.
         missing = (self.roots**2).sum() - _sums(column, inside**2, S.shape[1])
         missing = np.where(counts < S.shape[0], np.maximum(missing, 0.0), 0.0)
-        return total + self.center**2 * missing
+        return (total + self.center**2 * missing) / self.norms**2
 
     def divided(self, norms: Any) -> SparseDictionary:
         """Return the dictionary with each column divided by its entry of `norms`."""
-        S = self.entries
-        data = S.data / np.repeat(norms, np.diff(S.indptr))
-        scaled = scipy.sparse.csc_array((data, S.indices, S.indptr), shape=S.shape)
-        return SparseDictionary(scaled, self.roots, self.center / norms)
+        return replace(self, norms=self.norms * norms)
 
     def columns(self, index: Any) -> Any:
         """Return the columns with the integer indices `index` as a dense array."""
         chosen = self.entries[:, index].toarray()
-        return chosen - self.roots[:, None] * self.center[index]
+        return (chosen - self.roots[:, None] * self.center[index]) / self.norms[index]
 
     def selected(self, index: Any) -> SparseDictionary:
         """Return the columns with the integer indices `index` as a sparse dictionary."""
         chosen = scipy.sparse.csc_array(self.entries[:, index])
-        return SparseDictionary(chosen, self.roots, self.center[index])
+        return SparseDictionary(chosen, self.roots, self.center[index], self.norms[index])
 
     def adjoint_times(self, right: Any) -> Any:
         """Return ΦᵀA, of shape (κ, p), for a matrix A of shape (d, p)."""
-        return self.entries.T @ right - self.center[:, None] * (self.roots @ right)
+        product = self.entries.T @ right
+        product -= self.center[:, None] * (self.roots @ right)
+        product /= self.norms[:, None]
+        return product
 
     def norms_after(self, left: Any) -> Any:
         """Return ‖Aφ‖² for all columns φ and a matrix A of shape (m, d), in blocks of columns."""
@@ -106,13 +109,13 @@ class SparseDictionary:
             products = _rows_of_transpose(self.entries, part) @ right
             products -= self.center[part, None] * shifts
             result[part] = squared_norms(products, -1)
-        return result
+        return result / self.norms**2
 
     def quadratic_forms(self, root: Any) -> Any:
         """Return φᵀPφ for all columns φ, where P = AᵀA and A is `root`, of shape (m, d).
 
-        For a column φ = s − cr the form is sᵀPs − 2c(Pr)ᵀs + c²rᵀPr. If s has k entries, sᵀPs is a
-        sum over k² entries of P, where ‖Aφ‖² takes mk multiplications.
+        Before the division by its norm, the form of a column φ = s − cr is sᵀPs − 2c(Pr)ᵀs + c²rᵀPr.
+        If s has k entries, sᵀPs is a sum over k² entries of P, while ‖Aφ‖² takes mk multiplications.
         """
         S, product = self.entries, root.T @ root
         counts = np.diff(S.indptr)
@@ -130,6 +133,7 @@ class SparseDictionary:
         beside = product @ self.roots
         cross = self.entries.T @ beside
         forms = result - 2.0 * self.center * cross + self.center**2 * (self.roots @ beside)
+        forms /= self.norms**2
         many = np.flatnonzero(~few)
         if many.size:
             rest = self if many.size == few.size else self.selected(many)
@@ -138,14 +142,15 @@ class SparseDictionary:
 
     def covariance(self, relevance: Any) -> Any:
         """Return ΦWΦᵀ, of shape (d, d), for the diagonal matrix W of the relevances."""
-        S, roots = self.entries, self.roots
-        weighted = self.divided(1.0 / positive_or_one(np.sqrt(relevance)))
-        keep = np.flatnonzero(relevance)
-        half = weighted.entries if keep.size == S.shape[1] else weighted.entries[:, keep]
+        S, roots, weights = self.entries, self.roots, relevance / self.norms**2
+        keep = np.flatnonzero(weights)
+        half = S if keep.size == S.shape[1] else S[:, keep]
+        scaled = half.data * np.repeat(np.sqrt(weights[keep]), np.diff(half.indptr))
+        half = scipy.sparse.csc_array((scaled, half.indices, half.indptr), shape=half.shape)
         product = (half @ half.T).toarray()
-        means = S @ (relevance * self.center)
+        means = S @ (weights * self.center)
         product -= means[:, None] * roots + roots[:, None] * means
-        product += float(relevance @ self.center**2) * (roots[:, None] * roots)
+        product += float(weights @ self.center**2) * (roots[:, None] * roots)
         return product
 
     def _parts(self, height: int) -> Iterator[slice]:
@@ -169,11 +174,6 @@ def _rows_of_transpose(S: Any, part: slice) -> Any:
     pointers = S.indptr[part.start : part.stop + 1] - start
     data = (S.data[start:stop], S.indices[start:stop], pointers)
     return scipy.sparse.csr_array(data, shape=(part.stop - part.start, S.shape[0]))
-
-
-def positive_or_one(values: Any) -> Any:
-    """Return `values` with entries that are not positive replaced by one."""
-    return np.where(values > 0, values, 1.0)
 
 
 def is_sparse(dictionary: Dictionary) -> bool:
@@ -291,6 +291,7 @@ def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[An
     for start in range(0, dictionary.shape[0], step):
         part = slice(start, start + step)
         block = rows[part].toarray() - dictionary.roots[part, None] * dictionary.center
+        block /= dictionary.norms
         stacked = np.vstack([triangle, np.hstack([block, responses[part]])])
         triangle = np.linalg.qr(stacked, mode="r")
     outside = np.asarray((triangle[count:, count:] ** 2).sum())

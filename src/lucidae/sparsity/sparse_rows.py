@@ -124,7 +124,8 @@ class SparseRows(Rows):
         data[constant[A.indices]] = 0.0
         matrix = scipy.sparse.csr_array((data * row, A.indices, A.indptr), shape=A.shape)
         center = np.where(filled, 0.0, mean.rounded + mean.rest)
-        dictionary = SparseDictionary(scipy.sparse.csc_array(matrix), roots, center)
+        columns = scipy.sparse.csc_array(matrix)
+        dictionary = SparseDictionary(columns, roots, center, np.ones(center.size))
         return dictionary, self.centred_responses() * roots[:, None]
 
     def take(self, index: Any) -> SparseRows:
