@@ -114,8 +114,9 @@ class SparseDictionary:
     def quadratic_forms(self, root: Any) -> Any:
         """Return φᵀPφ for all columns φ, where P = AᵀA and A is `root`, of shape (m, d).
 
-        Before the division by its norm, the form of a column φ = s − cr is sᵀPs − 2c(Pr)ᵀs + c²rᵀPr.
-        If s has k entries, sᵀPs is a sum over k² entries of P, while ‖Aφ‖² takes mk multiplications.
+        Before the division by its norm, the form of a column φ = s − cr is the sum of sᵀPs, of
+        −2c(Pr)ᵀs and of c²rᵀPr. If s has k entries, sᵀPs is a sum over k² entries of P, while ‖Aφ‖²
+        takes mk multiplications.
         """
         S, product = self.entries, root.T @ root
         counts = np.diff(S.indptr)

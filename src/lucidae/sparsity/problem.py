@@ -220,6 +220,7 @@ def normalise(
     *,
     dimension: float | None = None,
     groups: Groups | None = None,
+    compress: bool = True,
 ) -> tuple[Problem, Units]:
     """Return the problem scaled to unit columns and unit mean square, and the units.
 
@@ -235,6 +236,8 @@ def normalise(
     groups : Groups, optional
         Groups of columns that share one relevance (prior variance); they are divided by the same
         number.
+    compress : bool
+        Whether more responses than rows are replaced by a square root of their Gram matrix.
 
     Returns
     -------
@@ -256,7 +259,7 @@ def normalise(
     scaled = responses / scale[..., None, None] / n_responses**0.5
     unit, scaled = _of_one_kind(unit, scaled)
     unit, scaled, outside = reduced_to_span(unit, scaled)
-    scaled = _gram_root(scaled)
+    scaled = _gram_root(scaled) if compress else scaled
     ones = xp.ones_like(scale)
     problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
     return problem, Units(norms, scale, dimension, n_responses)
@@ -465,12 +468,15 @@ class Rows:
         dictionary, responses = self.centred()
         return dictionary * roots, responses * roots
 
-    def normalised(self, groups: Groups | None) -> tuple[Problem, Units]:
+    def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
         """Return the problem of the centred and weighted rows in normalised units, and the units.
 
-        In these units columns have unit norm and responses have unit mean square.
+        In these units columns have unit norm and responses have unit mean square. `compress` is
+        that of `normalise`.
         """
-        return normalise(*self.weighted, dimension=self.dimension, groups=groups)
+        return normalise(
+            *self.weighted, dimension=self.dimension, groups=groups, compress=compress
+        )
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
