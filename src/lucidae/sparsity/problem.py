@@ -474,9 +474,7 @@ class Rows:
         In these units columns have unit norm and responses have unit mean square. `compress` is
         that of `normalise`.
         """
-        return normalise(
-            *self.weighted, dimension=self.dimension, groups=groups, compress=compress
-        )
+        return normalise(*self.weighted, dimension=self.dimension, groups=groups, compress=compress)
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
