@@ -128,6 +128,8 @@ CALLS = [(name, method) for name in ESTIMATORS for method in methods(name)]
 @pytest.mark.parametrize("wrong", WRONG_ROWS)
 @pytest.mark.parametrize(("name", "method"), CALLS)
 def test_wrong_rows_leave_the_last_fit(name, method, wrong):
+    if wrong == "complex" and name.startswith("sparse"):
+        pytest.skip("complex rows are no error in the sparse family")
     estimator = fitted(name)
     before, objects = snapshot(estimator), dict(vars(estimator))
     X = rows(1)

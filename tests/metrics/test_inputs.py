@@ -32,6 +32,8 @@ PAIRWISE = ["axis_alignment_distance", "subspace_distance", "imbalance", "import
     ids=["nan", "inf", "empty", "scalar", "complex", "text", "ragged"],
 )
 def test_nonsense_values_are_refused_by_name(name, bad):
+    if np.iscomplexobj(bad) and name in ("support_recovery", "exact_recovery"):
+        pytest.skip("the coefficients of a sparse code may be complex")
     metric = getattr(metrics, name)
     with pytest.raises(ValueError, match=r"must|contains|expected real numbers"):
         metric(bad, ONES)

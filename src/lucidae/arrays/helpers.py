@@ -117,10 +117,13 @@ def as_plain(x: Array) -> Array:
 
 
 def as_float(x: Array) -> Array:
-    """Return `x` if it is float32, float64 or complex, else its float64 copy."""
+    """Return `x` if it has a dtype of 32 or 64 bits (a complex number has two), else a copy.
+
+    The copy is float64, or complex128 if `x` is complex.
+    """
     xp = namespace(x)
-    known = x.dtype in (xp.float32, xp.float64) or is_complex(x)
-    return x if known else xp.astype(x, xp.float64)
+    known = x.dtype in (xp.float32, xp.float64, xp.complex64, xp.complex128)
+    return x if known else as_double(x)
 
 
 def as_double(x: Array) -> Array:
@@ -128,6 +131,17 @@ def as_double(x: Array) -> Array:
     xp = namespace(x)
     wide = xp.complex128 if is_complex(x) else xp.float64
     return x if x.dtype == wide else xp.astype(x, wide)
+
+
+def matched(x: Array, ref: Array) -> Array:
+    """Return `x` in the library, the precision and on the device of `ref`.
+
+    Complex numbers stay complex and real numbers stay real, whatever `ref` is.
+    """
+    if type(x) is np.ndarray and type(ref) is np.ndarray and x.dtype == ref.dtype:
+        return x
+    kind = zeros_like_shape((0,), ref)
+    return like(x, as_complex(kind) if is_complex(x) else real_part(kind))
 
 
 def is_complex(x: Array) -> bool:
@@ -153,6 +167,11 @@ def real_part(x: Array) -> Array:
 def conjugate(x: Array) -> Array:
     """Return the complex conjugates of `x`; an array of real numbers itself."""
     return namespace(x).conj(x) if is_complex(x) else x
+
+
+def of_one_kind(*arrays: Array) -> tuple[Array, ...]:
+    """Return the arrays, all of them complex if one is, because torch multiplies no mixed pairs."""
+    return tuple(map(as_complex, arrays)) if any(map(is_complex, arrays)) else arrays
 
 
 def adjoint(A: Array) -> Array:
@@ -396,6 +415,11 @@ def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Ar
 def scalar(x: Any) -> float:
     """Return `x` as a Python float; if `x` is on a GPU, this waits for its computation."""
     return float(x)
+
+
+def number(x: Array) -> float | complex:
+    """Return an array without axes as a Python float, or as a complex number if it is complex."""
+    return complex(x) if is_complex(x) else float(x)
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:

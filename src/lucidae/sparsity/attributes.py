@@ -13,7 +13,7 @@ import scipy.sparse
 import scipy.stats
 
 from lucidae.sparsity.columns import centred
-from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, leverages
+from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, leverages, squares
 
 UNIT = float(np.finfo(float).eps)
 
@@ -49,7 +49,7 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
         first = X[0]
         Phi, _ = centred(Phi, weights)
         X, mean = centred(X, weights)
-    size = np.sqrt(weights @ X**2 / weights.sum())
+    size = np.sqrt(weights @ squares(X) / weights.sum())
     size = np.where(size > 0, size, np.abs(first + mean))
     size = np.where(size > 0, size, 1.0)
     # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
@@ -85,18 +85,20 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
 
 
 def support_differences(
-    at: Evaluation, labels: Any, significance: float, support: Any
+    at: Evaluation, labels: Any, significance: float, support: Any, parts: int = 1
 ) -> tuple[int, int]:
     """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
     A column is significant if its evidence, twice the log-likelihood that is lost without it,
     exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns
     (or of groups). A column is undecided if `support` disagrees with the verifier and its evidence
-    is closer to this quantile than its rounding error.
+    is closer to this quantile than its rounding error. `parts` is 2 for complex data, whose
+    log-likelihood changes by twice as much when the energy (loss) changes, and 1 for real data.
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
-    evidence, error = _evidence(at) if labels is None else _group_evidence(at, labels)
+    found = _evidence(at) if labels is None else _group_evidence(at, labels)
+    evidence, error = (parts * values for values in found)
     claimed = np.zeros(at.relevance.size, dtype=bool)
     claimed[support] = True
     different = claimed != (evidence > threshold)
@@ -140,9 +142,10 @@ def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
         columns = at.whitened[:, index]
         # Without the group, Σ becomes Σ − wΦ_gΦ_gᵀ: its determinant is |Σ||M| with M = I − wG and
         # G = Φ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
-        values, vectors = np.linalg.eigh(np.eye(index.size) - weight * columns.T @ columns)
+        inner = columns.conj().T @ columns
+        values, vectors = np.linalg.eigh(np.eye(index.size) - weight * inner)
         values = np.maximum(values, UNIT)
-        powers = ((vectors.T @ at.loading[index]) ** 2).sum(axis=1)
+        powers = squares(vectors.conj().T @ at.loading[index]).sum(axis=1)
         lost = np.log(values).sum() * n + weight * (powers / values).sum()
         evidence[index] = lost
         error[index] = 8.0 * at.rounding / values.min() * (abs(lost) + n * index.size)

@@ -23,6 +23,7 @@ from lucidae.arrays import (
     is_numpy,
     keeper,
     like,
+    matched,
     namespace,
     on_host,
     real_part,
@@ -147,9 +148,9 @@ def solve_batch(
     ----------
     X : array of shape (B, d, κ) or (d, κ)
         Dictionaries of the B problems, each with d rows and κ columns. A single dictionary is
-        shared by all problems.
+        shared by all problems. They may be complex.
     y : array of shape (B, d, n)
-        The n responses of each problem.
+        The n responses of each problem; they may be complex.
     posterior : {"full", "diagonal", "point"} or a name given to `register_posterior`
         Posterior covariance of the coefficients, which determines the energy that is minimised:
         full, diagonal, or none ("point", the deterministic autoencoder).
@@ -211,9 +212,10 @@ def solve_batch(
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     """Return checked dictionaries (B, d, κ) and responses (B, d, n) of B problems as float arrays.
 
-    There are d rows, κ columns and n responses. float32 stays float32; integers become floats.
+    There are d rows, κ columns and n responses. float32 stays float32, complex numbers stay
+    complex, and integers become floats.
     """
-    X, y = real_array(X, "X"), real_array(y, "y")
+    X, y = (real_array(part, name, accept_complex=True) for part, name in ((X, "X"), (y, "y")))
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):
         raise ValueError(
@@ -243,7 +245,7 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
         check_choice(noise, "noise_variance", ("learn",), others=NUMBERS)
         check_learnable(objective)
         return noise
-    ones = as_double(xp.ones_like(y[:, 0, 0]))
+    ones = as_double(xp.ones_like(real_part(y[:, 0, 0])))
     if not is_array(noise) and not isinstance(noise, list | tuple):
         return ones * check_number(
             noise, "noise_variance", low=0.0, open_low=True, others=" for all problems, an array "
@@ -287,7 +289,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 
 
 def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
-    """Return the solutions in the library and dtype of y; an error if they exceed its range.
+    """Return the solutions in the library and precision of y; an error if they exceed its range.
 
     An error is also raised if coefficients with a large contribution are too small for the dtype.
     """
@@ -295,7 +297,7 @@ def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
     for name, part in zip(value._fields, value, strict=True):
         # Problems that diverged are told by their status, and do not stop the others.
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
-    narrow = SparseBatch(*(like(part, y) for part in value))
+    narrow = SparseBatch(*(matched(part, y) for part in value))
     sizes = xp.abs(value.coef) * units.norms[:, None, :]
     check_kept(value.coef, as_double(narrow.coef), sizes, "coef")
     return narrow

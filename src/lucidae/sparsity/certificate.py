@@ -389,8 +389,8 @@ def certify_coefficients(
     Parameters
     ----------
     coef : array-like or sparse matrix of shape (n, κ) or (κ,)
-        Coefficients in scikit-learn's orientation: one row for each of the n responses, one column
-        for each of the κ columns of the dictionary.
+        Coefficients, real or complex, in scikit-learn's orientation: one row for each of the n
+        responses, one column for each of the κ columns of the dictionary.
     X : array-like or sparse matrix of shape (d, κ)
         The dictionary, with d rows. A large sparse one is read in blocks of columns.
     y : array-like of shape (d, n) or (d,)
@@ -416,7 +416,7 @@ def certify_coefficients(
     >>> certify_coefficients(U.T, X, X @ U)["unique_in_general_position"].holds
     True
     """
-    dictionary = dense_if_small(check_rows(X))
+    dictionary = dense_if_small(check_rows(X, accept_complex=True))
     dictionary = dictionary if scipy.sparse.issparse(dictionary) else as_double(dictionary)
     responses = _matrix(y, "y", columns=True)
     estimate = _matrix(coef, "coef", columns=False).mT
@@ -444,4 +444,4 @@ def _matrix(values: Any, name: str, *, columns: bool) -> Any:
     given = values if is_array(values) else np.asarray(values)
     if given.ndim == 1:
         given = given[:, None] if columns else given[None, :]
-    return check_rows(given, accept_sparse=False, name=name)
+    return check_rows(given, accept_sparse=False, accept_complex=True, name=name)

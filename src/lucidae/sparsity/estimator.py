@@ -16,8 +16,11 @@ from lucidae.arrays import (
     as_double,
     device,
     is_array,
+    is_complex,
     like,
     namespace,
+    number,
+    of_one_kind,
     scalar,
     to_numpy,
 )
@@ -56,7 +59,7 @@ from lucidae.sparsity.noise import (
 from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.prediction import check_kept, narrowed
+from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.sparse_rows import distinct_rows, rows_of
@@ -70,6 +73,7 @@ from lucidae.validation import (
     check_number,
     check_seed,
     check_verbose,
+    has_complex,
     warn_user,
 )
 
@@ -122,6 +126,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     bound on minus the log-likelihood, over the relevances of all columns. With the full posterior
     covariance, many bad local minima of the deterministic autoencoder are not local minima of the
     energy (Wipf 2023, Theorem 4.1).
+
+    `X` and `y` may be complex, such as the snapshots of an array of antennas: coefficients and
+    noise are then circular complex Gaussian variables, and relevances and the noise variance are
+    the mean squares of their absolute values.
 
     Parameters
     ----------
@@ -189,7 +197,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     noise_variance_ : float
         The noise variance that was given or found.
     energy_ : float
-        Energy at the fitted relevances and noise variance, summed over the outputs.
+        Energy at the fitted relevances and noise variance, summed over the outputs. With the full
+        posterior covariance it is minus twice the log-likelihood of real outputs, and minus the
+        log-likelihood of complex outputs, up to a constant.
     history_ : History
         Energy divided by the number of outputs, in each iteration.
     n_iter_ : int
@@ -310,8 +320,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             Predictive standard deviation, which all outputs share. Returned only if `return_std`.
         """
         check_is_fitted(self)
-        X = dense_if_small(validated_rows(self, X, reset=False))
         coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
+        if has_complex(X) and not is_complex(coef):
+            raise ValueError(
+                "X is complex, but the estimator was fitted to real data: give real rows."
+            )
+        X = dense_if_small(validated_rows(self, X, reset=False, accept_complex=True))
         flat = coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
             mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
@@ -323,6 +337,32 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             spread = self._state.variances(X) + self.noise_variance_
             spread = namespace(spread).sqrt(spread)
         return mean, narrowed(spread, ref, "the standard deviation")
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination R² of the predictions, averaged over outputs.
+
+        For complex outputs, squares are those of absolute values.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows of the dictionary.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their true outputs.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        if not is_complex(np.asarray(to_numpy(self.coef_))):
+            return float(super().score(X, y, sample_weight))
+        _, targets, weights = validated_data(self, X, y, sample_weight)
+        predicted = to_numpy(self.predict(X)).reshape(targets.shape)
+        weights = np.ones(targets.shape[0]) if weights is None else to_numpy(weights)
+        return determination(to_numpy(targets), predicted, weights)
 
     def posterior_covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of the coefficients of some columns.
@@ -478,12 +518,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
         center, mean = rows.offsets
         level = mean.rounded + mean.rest
-        intercept = level - kept.mT @ center.rounded - kept.mT @ center.rest
+        shares, middle, rest = of_one_kind(kept.mT, center.rounded, center.rest)
+        intercept = level - shares @ middle - shares @ rest
         single = y.ndim == 1
-        significant = significant_columns(state, units.n_responses, self.significance, objective)
+        significant = significant_columns(state, rows.real_responses, self.significance, objective)
         results = {
             "coef_": coef[:, 0] if single else coef.mT,
-            "intercept_": scalar(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
+            "intercept_": number(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
             "relevance_": relevance,
             "noise_variance_": noise,
             "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),

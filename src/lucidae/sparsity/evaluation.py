@@ -69,6 +69,9 @@ class Weighted(NamedTuple):
         an intercept.
     distinct : int
         Number of different rows.
+    parts : int
+        2 if a number of the data has an imaginary part other than zero, otherwise 1. The change of
+        twice the log-likelihood is the change of the energy (loss) times this number.
     """
 
     dictionary: Any
@@ -79,6 +82,7 @@ class Weighted(NamedTuple):
     total: float
     dimension: float
     distinct: int
+    parts: int = 1
 
     @property
     def mean_square(self) -> float:
@@ -102,13 +106,14 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
     count = len(set(row_keys(Phi, X)))
+    parts = 1 + any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
     X = without_constants(X, weights) if sample.intercept else X
     X = X if sample.weights is None else X * np.sqrt(weights)[:, None]
     Phi, shifts = _scaled_columns(Phi, weights, sample, labels)
     shift = int(_exponents(np.abs(X).max()))
     return Weighted(
-        Phi, _scaled(X, -shift), weights, shifts, shift, total,
-        total - float(sample.intercept), count,
+        Phi, times_power(X, -shift), weights, shifts, shift, total,
+        total - float(sample.intercept), count, parts,
     )  # fmt: skip
 
 
@@ -127,7 +132,7 @@ def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tupl
     Phi = without_constants(Phi, weights) if sample.intercept else Phi
     Phi = Phi if sample.weights is None else Phi * np.sqrt(weights)[:, None]
     shifts = exponents(np.abs(Phi).max(axis=0))
-    return _scaled(Phi, -shifts), shifts
+    return times_power(Phi, -shifts), shifts
 
 
 def _exponents(peaks: Any) -> Any:
@@ -138,7 +143,7 @@ def _exponents(peaks: Any) -> Any:
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
-def _scaled(values: Any, exponents: Any) -> Any:
+def times_power(values: Any, exponents: Any) -> Any:
     """Return real or complex numbers times two to the power of the exponents, without rounding."""
     if not np.iscomplexobj(values):
         return np.ldexp(values, exponents)

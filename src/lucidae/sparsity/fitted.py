@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
+from lucidae.arrays import (
+    Array,
+    as_double,
+    is_array,
+    matched,
+    namespace,
+    of_one_kind,
+    to_numpy,
+)
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
@@ -65,24 +73,25 @@ class SparseState(FittedState):
     parameters: dict[str, Any] | None = None
 
     def moved(self, rows: Array) -> Array:
-        """Return rows minus the mean of the training rows, as float64."""
+        """Return rows minus the mean of the training rows, in double precision."""
         wide = as_double(rows)
-        moved = wide - like(self.center, wide)
-        return moved if self.rest is None else moved - like(self.rest, wide)
+        moved = wide - matched(self.center, wide)
+        return moved if self.rest is None else moved - matched(self.rest, wide)
 
     def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
-        """Return the predictions for `rows`, as float64, of shape (n_rows, n_outputs).
+        """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs).
 
         `coef` has shape (n_outputs, n_features).
         """
         if scipy.sparse.issparse(rows):
             return self._predicted_sparse(rows, coef, intercept)
         wide = as_double(rows)
-        coef = like(coef, wide)
-        center = like(self.center, wide)
-        center = center if self.rest is None else center + like(self.rest, wide)
-        level = None if self.level is None else like(self.level, wide)
-        return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
+        coef = matched(coef, wide)
+        center = matched(self.center, wide)
+        center = center if self.rest is None else center + matched(self.rest, wide)
+        level = None if self.level is None else matched(self.level, wide)
+        moved, transposed = of_one_kind(self.moved(wide), coef.mT)
+        return moved @ transposed + level_at_center(coef, intercept, center, level)
 
     def _predicted_sparse(self, rows: Any, coef: Any, intercept: Any) -> Array:
         """Return the predictions for sparse rows from the columns with non-zero coefficients."""

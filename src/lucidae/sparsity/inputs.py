@@ -19,7 +19,7 @@ from lucidae.arrays import (
 )
 from lucidae.base import validated_rows
 from lucidae.sparsity import dictionary
-from lucidae.validation import check_kind, check_rows, check_weights, real_array
+from lucidae.validation import check_kind, check_rows, check_weights, has_complex, real_array
 
 LARGEST = 1e75
 """Largest absolute value allowed; columns whose entries are all below its inverse are refused."""
@@ -32,14 +32,17 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Return the dictionary X and the responses y that were passed to `fit`, checked.
 
     Arrays of other libraries than NumPy stay in their library and on their device. NumPy responses
-    become float64. y keeps its number of dimensions. A sparse X becomes a CSR matrix, or a dense
-    array if it is small.
+    become float64, or complex128. y keeps its number of dimensions. scikit-learn refuses complex
+    numbers, so that they are checked without it. A sparse X becomes a CSR array, or a dense array
+    if it is small.
     """
     X, y = check_kind(X, "X"), check_kind(y, "y")
-    if is_array(X) and not is_numpy(X):
-        X = validated_rows(estimator, X, reset=True, accept_sparse=False)
+    if has_complex(X) or has_complex(y) or (is_array(X) and not is_numpy(X)):
+        X = validated_rows(estimator, X, reset=True, accept_sparse=False, accept_complex=True)
+        y = y if is_array(y) else np.asarray(y)
         flat = y.ndim == 1
-        targets = check_rows(y[:, None] if flat else y, name="y")
+        targets = check_rows(y[:, None] if flat else y, name="y", accept_complex=True)
+        targets = as_double(targets) if is_numpy(targets) else targets
         check_row_count(X, targets)
         y = targets[:, 0] if flat else targets
     else:
@@ -62,10 +65,13 @@ def validated_data(
 
     Responses have shape (n_rows, n_outputs) even if y is a vector. Weights are None if not given.
     """
-    X = dense_if_small(validated_rows(estimator, X, reset=False))
-    X = X.astype(np.float64) if scipy.sparse.issparse(X) else as_double(X)
-    given = real_array(y, "y")
-    targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
+    rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
+    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(rows)
+    given = real_array(y, "y", accept_complex=True)
+    targets = check_rows(
+        given[:, None] if given.ndim == 1 else given, name="y", accept_complex=True
+    )
+    targets = as_double(targets)
     check_row_count(X, targets)
     refuse_extremes(X, "X")
     refuse_extremes(targets, "y")
@@ -156,19 +162,19 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
         (n_columns,), "support_" is an integer array, and the noise variance and the energy (loss)
         are floats.
     """
-    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_"))) == 1
+    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_", accept_complex=True))) == 1
     shapes = {
         "coef_": (n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns),
         "relevance_": (n_columns,),
     }
     checked = dict(fitted)
     for name, shape in shapes.items():
-        values = real_array(fitted[name], name)
+        values = real_array(fitted[name], name, accept_complex=name == "coef_")
         if tuple(values.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}.")
         checked[name] = values
     checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
-    intercept = real_array(fitted["intercept_"], "intercept_")
+    intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
     if tuple(intercept.shape) not in ((), (n_outputs,)):
         raise ValueError(
             f"intercept_ has shape {tuple(intercept.shape)}, expected ({n_outputs},) or a number."

@@ -257,12 +257,25 @@ def normalise(
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
     unit = divided(dictionary, norms)
     scaled = responses / scale[..., None, None] / n_responses**0.5
-    unit, scaled = _of_one_kind(unit, scaled)
-    unit, scaled, outside = reduced_to_span(unit, scaled)
-    scaled = _gram_root(scaled) if compress else scaled
-    ones = xp.ones_like(scale)
-    problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
+    problem = compressed(unit, scaled, dimension, compress)
     return problem, Units(norms, scale, dimension, n_responses)
+
+
+def compressed(
+    dictionary: Dictionary, responses: Array, dimension: float, few: bool = True
+) -> Problem:
+    """Return a problem of as few rows and responses as possible, with the noise variance 1.
+
+    It has the same energies (losses) as the dictionary and the responses, which are divided by the
+    square root of their number. `dimension` is the number of independent rows of the data. The
+    responses stay as they are unless `few`.
+    """
+    dictionary, responses = _of_one_kind(dictionary, responses)
+    dictionary, responses, outside = reduced_to_span(dictionary, responses)
+    ones = namespace(outside).ones_like(outside)
+    spare = ones * (dimension - dictionary.shape[-2])
+    responses = _gram_root(responses) if few else responses
+    return Problem(dictionary, responses, ones, outside, spare)
 
 
 def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
@@ -402,7 +415,7 @@ class Rows:
 
     @property
     def real_responses(self) -> int:
-        """Number of real responses with as much information; a complex response counts as two.
+        """Number of responses, of which each complex one counts as two.
 
         Twice the log-likelihood that a column adds is this number times the decrease of the energy
         per response.
@@ -411,8 +424,12 @@ class Rows:
 
     @property
     def is_complex(self) -> bool:
-        """Whether dictionary or responses are complex, so that the noise is circular complex."""
-        return is_complex(self.dictionary) or is_complex(self.responses)
+        """Whether dictionary or responses are complex, so that the noise is circular complex.
+
+        Real numbers in an array of complex dtype are real.
+        """
+        xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
+        return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
 
     @property
     def total_weight(self) -> float:

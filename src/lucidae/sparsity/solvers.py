@@ -412,7 +412,7 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
     return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
 
 
-def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
+def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
     """Return two solutions as one; the second must have started where the first ended.
 
     Numbers of iterations are added and histories are concatenated.

@@ -77,9 +77,9 @@ def refit(columns: Any, responses: Any) -> Refit:
     unit, total = columns / np.linalg.norm(columns, axis=0), np.linalg.norm(responses)
     left, values, right = np.linalg.svd(unit, full_matrices=False)
     kept = values > values[0] * max(unit.shape) * np.finfo(float).eps
-    left, inside = left[:, kept], left[:, kept].T @ responses
+    left, inside = left[:, kept], left[:, kept].conj().T @ responses
     error = float(np.linalg.norm(responses - left @ inside) / total)
-    inverse = right[kept].T / values[kept]
+    inverse = right[kept].conj().T / values[kept]
     shares = np.linalg.norm(inverse @ inside, axis=1) / total
     # A column's distance from the span of the others is 1/‖p‖, where p is its row of the
     # pseudo-inverse. So without the column, ‖u‖/‖p‖ is lost, where u is its row of coefficients.
@@ -116,7 +116,7 @@ def _with_position(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
 ) -> SparseFigures:
     """Return the measured values with those about other representations of the responses added."""
-    compressed = triangle_of(X.T).T if X.shape[1] > X.shape[0] else X
+    compressed = triangle_of(X.conj().T).conj().T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())
     share = min(float(fit.shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))

@@ -30,6 +30,8 @@ from lucidae.sparsity.evaluation import (
     Weighted,
     evaluate_relevances,
     largest_in,
+    squares,
+    times_power,
     totals_in,
     weighted_rows,
 )
@@ -163,14 +165,14 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     """Return the measured values of a fit, without suppressing floating-point warnings."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
-        _plain_dictionary(sample.dictionary),
-        to_numpy(sample.responses).astype(np.float64),
+        _wide(sample.dictionary),
+        _wide(sample.responses),
         None if sample.weights is None else to_numpy(sample.weights).astype(np.float64),
         sample.intercept,
     )
-    fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
+    fit = fit._replace(coef=_wide(fit.coef))
     rows = weighted_rows(plain, model.labels)
-    U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
+    U = times_power(fit.coef, rows.shifts[:, None] - rows.shift)
     figures = _figures_of_fit(rows, U, title)
     if fit.noise is None:
         return figures
@@ -202,10 +204,10 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     )
 
 
-def _plain_dictionary(dictionary: Any) -> Any:
-    """Return the dictionary as a float64 NumPy array, or as a sparse matrix if it is one."""
-    plain = dictionary if scipy.sparse.issparse(dictionary) else to_numpy(dictionary)
-    return plain.astype(np.float64)
+def _wide(values: Any) -> Any:
+    """Return numbers in double precision; complex numbers stay complex, sparse ones sparse."""
+    plain = values if scipy.sparse.issparse(values) else to_numpy(values)
+    return plain.astype(np.complex128 if np.iscomplexobj(plain) else np.float64)
 
 
 def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
@@ -239,7 +241,7 @@ def _with_attributes(
 ) -> SparseFigures:  # fmt: skip
     """Return `figures` with the values about predictions, predictive variances and the support."""
     if fit.predicted is not None:
-        predicted = to_numpy(fit.predicted).astype(np.float64)
+        predicted = _wide(fit.predicted)
         distance, error = prediction_distance(plain, fit.coef, predicted)
         figures = replace(
             figures,
@@ -254,7 +256,7 @@ def _with_attributes(
     if fit.support is None:
         return figures
     support = to_numpy(fit.support)
-    wrong, left = support_differences(at, model.labels, model.significance, support)
+    wrong, left = support_differences(at, model.labels, model.significance, support, rows.parts)
     return replace(figures, support_wrong=wrong, support_undecided=left)
 
 
@@ -389,8 +391,8 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """
     if model.posterior != "diagonal":
         return at.curvature
-    squares = column_lengths(rows.dictionary) ** 2
-    return squares / (at.noise + at.relevance * squares)
+    norms = column_lengths(rows.dictionary) ** 2
+    return norms / (at.noise + at.relevance * norms)
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
@@ -399,12 +401,12 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
     The relevances are the prior variances of the coefficients. In these units columns have unit
     norm and responses have unit mean square.
     """
-    squares = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
-    squares = np.where(squares > 0, squares, 1.0)
-    squares = squares / rows.mean_square if rows.mean_square > 0 else squares
-    power = at.relevance**2 * alignment * squares
+    norms = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
+    norms = np.where(norms > 0, norms, 1.0)
+    norms = norms / rows.mean_square if rows.mean_square > 0 else norms
+    power = at.relevance**2 * alignment * norms
     count = totals_in(np.ones_like(power), model.labels)
-    return totals_in(power, model.labels) / count, at.relevance * squares
+    return totals_in(power, model.labels) / count, at.relevance * norms
 
 
 def _point_violation(
@@ -498,7 +500,7 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
     if fit.noise_rule == "cv" and fit.given_noise is not None:
         return float(abs(at.noise / _shifted(fit.given_noise, rows) - 1.0))
     if fit.noise_rule == "fallback":
-        share = float((rows.responses**2).sum()) / (rows.total * rows.responses.shape[1])
+        share = float(squares(rows.responses).sum()) / (rows.total * rows.responses.shape[1])
         return float(abs(at.noise / max(FALLBACK * share, lowest) - 1.0))
     if fit.noise_rule == "learn" and rows.dimension > 0:
         # The derivative of the energy in γ vanishes where γ = (‖X − ΦU‖²/n + γ dof)/d.
@@ -516,8 +518,8 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
-        squares = column_lengths(rows.dictionary) ** 2
-        volume = float(np.log1p(at.relevance * squares / at.noise).sum())
+        norms = column_lengths(rows.dictionary) ** 2
+        volume = float(np.log1p(at.relevance * norms / at.noise).sum())
         volume += rows.dimension * logarithm
     else:
         spare = rows.dimension - min(rows.dictionary.shape)
