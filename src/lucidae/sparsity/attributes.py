@@ -79,6 +79,9 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
         rounding error, both divided by γ.
     """
     # For a row that counts m times, ΦWΦᵀΣ⁻¹ of the weighted rows has m times its variance.
+    if at.leverage is not None:
+        distance = np.abs(variances * rows.weights[:, None] - at.leverage).max(initial=0.0)
+        return float(distance), 4.0 * at.rounding
     expected = leverages(rows, at.relevance, at.noise)
     distance = float(np.abs(variances * rows.weights - expected).max(initial=0.0))
     return distance, 4.0 * at.rounding
@@ -97,7 +100,9 @@ def support_differences(
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
-    found = _evidence(at) if labels is None else _group_evidence(at, labels)
+    found = at.evidence
+    if found is None:
+        found = _evidence(at) if labels is None else _group_evidence(at, labels)
     evidence, error = (parts * values for values in found)
     claimed = np.zeros(at.relevance.size, dtype=bool)
     claimed[support] = True

@@ -44,6 +44,9 @@ GIVEN_NOISE = 1e-9
 Conversions of units cause differences of about 1e-15.
 """
 
+LOWER_ENERGY = 1e-8
+"""Largest decrease of the energy per response that counts as none."""
+
 ENERGY = 1e-8
 """Largest relative difference allowed between the reported energy and the verifier's energy."""
 
@@ -85,6 +88,7 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         _unique_by_coherence(figures),
         _row_scales(figures),
         _posterior_collapse(figures),
+        *_response_covariance(figures),
     )  # fmt: skip
 
 
@@ -372,6 +376,26 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
         name, statement, reference, figures.unjustified, 0, advice,
         error=float(figures.undecided if not figures.unjustified else 0),
     )  # fmt: skip
+
+
+def _response_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return the claim about the covariance of the responses; none if they are independent.
+
+    If it was learned, the claim is that the energy (loss) is no lower at nearby correlations of
+    successive responses. That the responses have such a covariance at all is not judged.
+    """
+    rule = figures.evidence.get("response_covariance_rule")
+    if rule is None:
+        return ()
+    name, reference = "response_covariance", "Zhang & Rao 2011"
+    value = float(figures.evidence["response_covariance"])
+    if rule == "given":
+        statement = "the covariance of the responses is the one that was given"
+        advice = "The covariance of the responses was changed. Fit again."
+        return (at_most(name, statement, reference, value, GIVEN_NOISE, advice),)
+    statement = "no nearby correlation of successive responses lowers the energy per response"
+    advice = "Raise max_iter."
+    return (at_most(name, statement, reference, value, LOWER_ENERGY, advice),)
 
 
 @certifies("sparsity")

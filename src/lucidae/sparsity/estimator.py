@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -51,6 +52,7 @@ from lucidae.sparsity.inputs import (
 from lucidae.sparsity.noise import (
     FALLBACK,
     cross_validated_noise,
+    first_noise,
     folds,
     learn_noise,
     noise_rule,
@@ -61,6 +63,16 @@ from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.response_covariance import (
+    CorrelatedPosterior,
+    CorrelatedState,
+    Spectrum,
+    checked_spectrum,
+    correlated_support,
+    evaluate_correlated,
+    given_covariance,
+    solve_correlated,
+)
 from lucidae.sparsity.solvers import check_suited, solve
 from lucidae.sparsity.sparse_rows import distinct_rows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
@@ -106,7 +118,8 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
 
     lucidae 0.1.0 saved the fitted attributes beside the state.
     """
-    fields = {"warm_start": False, "verbose": False, "n_jobs": None} | upgraded_estimator(fields)
+    added = {"warm_start": False, "verbose": False, "n_jobs": None, "response_covariance": None}
+    fields = added | upgraded_estimator(fields)
     if "_state" in fields:
         beside = [name for name in ATTRIBUTES if name in fields]
         fields["_state"].results |= {name: fields.pop(name) for name in beside}
@@ -153,6 +166,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         ``supergradient``.
     cv : int, splitter or iterable, optional
         Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
+    response_covariance : None, "learn" or array of shape (n_outputs, n_outputs), default=None
+        Covariance B of the coefficients over the outputs: those of a column with relevance w have
+        the prior N(0, wB), with white noise. None means independent outputs, B = I. "learn" is for
+        outputs in the order of time: B is that of an autoregressive model of order one, with the
+        entries ρ^|s−t|, and ρ is learned with the relevances (Zhang & Rao 2011). A given matrix is
+        divided by its mean diagonal entry. It needs ``posterior="full"``, real data, two outputs or
+        more, and ``solver="auto"``. Cross-validation of the noise variance assumes B = I.
     significance : float, default=0.05
         Family-wise significance level of the test that decides which columns are in ``support_``:
         the probability that any irrelevant column is included.
@@ -208,6 +228,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         How the iteration ended.
     certificate_ : Certificate
         Claims about the fit (optimality, posterior mean, support, uniqueness), each with a verdict.
+    response_covariance_ : ndarray of shape (n_outputs, n_outputs)
+        The covariance B over the outputs; only with `response_covariance`.
     n_features_in_ : int
         Number of columns of `X`.
 
@@ -237,6 +259,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     history_ = Fitted()
     n_iter_ = Fitted()
     status_ = Fitted()
+    response_covariance_ = Fitted()
 
     _state: SparseState
 
@@ -249,6 +272,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         groups: Any = None,
         penalty: Any = "log",
         cv: Any = None,
+        response_covariance: Any = None,
         significance: float = 0.05,
         fit_intercept: bool = True,
         max_iter: int = 1000,
@@ -264,6 +288,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.groups = groups
         self.penalty = penalty
         self.cv = cv
+        self.response_covariance = response_covariance
         self.significance = significance
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
@@ -316,8 +341,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predicted outputs.
-        std : ndarray of shape (n_samples,)
-            Predictive standard deviation, which all outputs share. Returned only if `return_std`.
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Predictive standard deviation, which all outputs share unless `response_covariance` was
+            given. Returned only if `return_std`.
         """
         check_is_fitted(self)
         coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
@@ -374,8 +400,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Returns
         -------
-        ndarray of shape (m, m)
-            Posterior covariance of one output's coefficients; it is the same for all outputs.
+        ndarray of shape (m, m) or (n_outputs, m, m)
+            Posterior covariance of one output's coefficients. It is the same for all outputs unless
+            `response_covariance` was given; then there is one for each.
         """
         check_is_fitted(self)
         wanted = np.asarray(indices)
@@ -426,8 +453,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
         rows = distinct_rows(given)
-        problem, units = rows.normalised(objective.groups)
-        solution = self._solve(problem, units, objective, rows, given)
+        spectrum = checked_spectrum(
+            self.response_covariance, rows, objective, self.posterior, self.solver
+        )
+        problem, units = rows.normalised(objective.groups, compress=spectrum is None)
+        solution = self._solve(problem, units, objective, rows, given, spectrum)
         state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         shapes = problem.columns, units.n_responses
@@ -440,8 +470,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return solution
 
     def _solve(
-        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
-    ) -> Solution[State]:
+        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
+        spectrum: Spectrum | None = None,
+    ) -> Solution[Any]:  # fmt: skip
         """Find the noise variance and return the relevances that minimise the energy (loss).
 
         `rows` are the distinct training rows with their weights, `given` those passed to `fit`. The
@@ -455,7 +486,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "start": self._last_relevance(problem, units, objective.groups),
             "callbacks": self._callbacks("minimising the energy"),
         }
-        if rule == "learn":
+        learn = rule == "learn"
+        minimise: Callable[[Problem, Energy], Solution[Any]] = partial(solve, **settings)
+        if spectrum is not None:
+            del settings["method"]
+            minimise = partial(solve_correlated, spectrum=spectrum, learn_noise=learn, **settings)
+        if learn and spectrum is not None:
+            return minimise(problem.with_noise(first_noise(problem)), objective)
+        if learn:
             learned = learn_noise(problem, objective, **settings)
             warn_if_collapsed(learned)
             return learned
@@ -467,7 +505,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
         level = scalar(units.normalised_noise(noise))
-        return solve(problem.with_noise(level), objective, **settings)
+        return minimise(problem.with_noise(level), objective)
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
         """Return a list with a progress bar if `verbose`, otherwise an empty list."""
@@ -501,18 +539,15 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return None
 
     def _copied_out(
-        self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
+        self, solution: Solution[Any], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
         """Return the fitted state, with arrays in the dtype of X, before it is verified.
 
         The measured values of the certificate are added to it later.
         """
-        relevance, state = _stored_relevance(solution.value, units, X)
-        noise = scalar(units.noise(state.noise))
-        dictionary, responses = rows.weighted
-        factor = ActiveFactor.of(dictionary, as_double(relevance), noise)
-        estimate = factor.mean(responses)
+        found: Any = self._plain if self.response_covariance is None else self._correlated
+        results, posterior, estimate = found(solution.value, units, objective, rows, X)
         coef = narrowed(estimate, X, "coef_")
         kept = as_double(coef)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
@@ -521,21 +556,52 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         shares, middle, rest = of_one_kind(kept.mT, center.rounded, center.rest)
         intercept = level - shares @ middle - shares @ rest
         single = y.ndim == 1
-        significant = significant_columns(state, rows.real_responses, self.significance, objective)
-        results = {
+        results |= {
             "coef_": coef[:, 0] if single else coef.mT,
             "intercept_": number(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
-            "relevance_": relevance,
-            "noise_variance_": noise,
-            "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
-            "energy_": scalar(objective.in_units(objective.value(state), units)),
             "history_": solution.history,
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
-        return SparseState(
-            results, factor.posterior(noise), center.rounded, None, center.rest, level
+        return SparseState(results, posterior, center.rounded, None, center.rest, level)
+
+    def _plain(
+        self, found: State, units: Units, objective: Energy, rows: Rows, X: Array
+    ) -> tuple[dict[str, Any], Any, Array]:
+        """Return fitted attributes, the posterior and its mean, for independent outputs."""
+        relevance, state = _stored_relevance(found, units, X)
+        noise = scalar(units.noise(state.noise))
+        dictionary, responses = rows.weighted
+        factor = ActiveFactor.of(dictionary, as_double(relevance), noise)
+        significant = significant_columns(state, rows.real_responses, self.significance, objective)
+        results = {
+            "relevance_": relevance,
+            "noise_variance_": noise,
+            "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
+            "energy_": scalar(objective.in_units(objective.value(state), units)),
+        }
+        return results, factor.posterior(noise), factor.mean(responses)
+
+    def _correlated(
+        self, found: CorrelatedState, units: Units, objective: Energy, rows: Rows, X: Array
+    ) -> tuple[dict[str, Any], Any, Array]:
+        """Return fitted attributes, the posterior and its mean, for correlated outputs."""
+        relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
+        kept = units.normalised_relevance(as_double(relevance))
+        state = evaluate_correlated(found.problem, kept, found.spectrum)
+        noise = scalar(units.noise(state.problem.noise))
+        posterior, mean = CorrelatedPosterior.fitted(
+            *rows.weighted, as_double(relevance), noise, state.spectrum
         )
+        significant = correlated_support(state, self.significance, objective.groups)
+        results = {
+            "relevance_": relevance,
+            "noise_variance_": noise,
+            "support_": np.flatnonzero(significant),
+            "energy_": scalar(units.energy(np.asarray(state.energy))),
+            "response_covariance_": state.spectrum.covariance,
+        }
+        return results, posterior, mean
 
     def _verified(
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
@@ -558,6 +624,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.predicted(given.dictionary, coef, fitted["intercept_"]),
             state.variances(given.dictionary),
             fitted["support_"],
+            fitted.get("response_covariance_"),
+            given_covariance(self.response_covariance),
         )
         known = self.posterior in VERIFIED
         model = EnergyKind(
@@ -591,7 +659,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         objective = then._objective(dictionary.shape[1])
         given = rows_of(dictionary, targets, weights, bool(then.fit_intercept))
         rows = distinct_rows(given)
-        attributes = {name: getattr(self, name) for name in ATTRIBUTES}
+        names = fitted_names(type(self)) & self._state.results.keys()  # type: ignore[arg-type]
+        attributes = {name: getattr(self, name) for name in names}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):

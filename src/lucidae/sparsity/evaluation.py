@@ -177,6 +177,11 @@ class Evaluation(NamedTuple):
         Bound on the relative rounding error of R.
     reach : float
         Expected error of solvers that form Σ in float64.
+    evidence : pair of ndarray of shape (κ,), optional
+        Twice the log-likelihood that is lost without each column, and bounds on the rounding
+        errors, if the responses are correlated.
+    leverage : ndarray of shape (d, n), optional
+        Posterior variance of each predicted mean, divided by γ, if the responses are correlated.
     """
 
     relevance: Any
@@ -191,6 +196,8 @@ class Evaluation(NamedTuple):
     residual: float
     rounding: float
     reach: float
+    evidence: Any = None
+    leverage: Any = None
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:

@@ -37,6 +37,7 @@ CERTIFIED_PARAMETERS = (
     "fit_intercept",
     "tol",
     "significance",
+    "response_covariance",
 )
 """Parameters that the certificate depends on."""
 

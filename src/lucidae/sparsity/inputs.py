@@ -183,6 +183,9 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
     for name in ("noise_variance_", "energy_"):
         checked[name] = _as_number(fitted[name], name)
     checked["support_"] = _as_indices(fitted["support_"], n_columns)
+    if "response_covariance_" in fitted:
+        given = to_numpy(real_array(fitted["response_covariance_"], "response_covariance_"))
+        checked["response_covariance_"] = given.astype(np.float64)
     return checked
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from lucidae.arrays import to_numpy
+from lucidae.arrays import is_numpy, to_numpy
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.sparsity.dictionary import (
@@ -35,11 +35,13 @@ from lucidae.sparsity.dictionary import (
     weighted_gram,
 )
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.objectives import Energy, FullCovariance
+from lucidae.sparsity.problem import Problem, Rows, rounding_distance
 from lucidae.sparsity.solvers import joined
 from lucidae.sparsity.state import complementarity, flat_start
 from lucidae.sparsity.support import significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED
+from lucidae.validation import real_array
 
 LARGEST_CORRELATION = 0.999
 """Largest absolute value of the correlation ρ of successive responses that is learned."""
@@ -94,6 +96,56 @@ class Spectrum(NamedTuple):
     def covariance(self) -> Any:
         """The covariance B."""
         return (self.vectors * self.values) @ self.vectors.T
+
+
+def given_covariance(wanted: Any) -> Any:
+    """Return the covariance that was asked for, divided by its mean diagonal entry.
+
+    Return None if no covariance or a learned one was asked for.
+    """
+    if wanted is None or isinstance(wanted, str):
+        return None
+    matrix = np.asarray(to_numpy(wanted), dtype=float)
+    return matrix / (np.trace(matrix) / len(matrix))
+
+
+def checked_spectrum(
+    wanted: Any, rows: Rows, objective: Energy, posterior: str, solver: str
+) -> Spectrum | None:
+    """Return the covariance of the responses to start from; None for independent responses.
+
+    Raise an error if `wanted`, the argument `response_covariance`, is invalid, or if the other
+    arguments or the data do not suit it.
+    """
+    if wanted is None:
+        return None
+    count, name = int(rows.responses.shape[1]), "response_covariance"
+    others = f"None, 'learn' or a covariance matrix of shape ({count}, {count})"
+    if isinstance(wanted, str) and wanted != "learn":
+        raise ValueError(f"{name}={wanted!r} was given, expected {others}.")
+    host = is_numpy(rows.responses) and not rows.is_complex
+    if not isinstance(objective, FullCovariance) or solver != "auto" or not host or count < 2:
+        given = f"posterior={posterior!r}, solver={solver!r} and {count} outputs"
+        raise ValueError(
+            f"{name} was given together with {given}, expected posterior='full', solver='auto', "
+            "two outputs or more, and real NumPy arrays."
+        )
+    if isinstance(wanted, str):
+        return Spectrum.autoregressive(0.0, count)
+    try:
+        matrix = np.asarray(to_numpy(real_array(wanted, name)), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
+    if matrix.shape != (count, count) or not np.isfinite(matrix).all():
+        raise ValueError(f"{name} has shape {matrix.shape}, expected finite numbers or {others}.")
+    size = float(np.abs(matrix).max())
+    values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
+    if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:
+        raise ValueError(
+            f"{name} is not symmetric and positive semi-definite (its smallest eigenvalue is "
+            f"{values[0]:.3g}), expected {others}."
+        )
+    return Spectrum.of((matrix + matrix.T) / 2.0)
 
 
 class CorrelatedState(NamedTuple):
@@ -309,9 +361,9 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
 
 def solve_correlated(
     problem: Problem,
-    groups: Groups | None,
-    spectrum: Spectrum,
+    objective: Energy,
     *,
+    spectrum: Spectrum,
     learn_noise: bool = False,
     start: Any = None,
     tolerance: float = 1e-6,
@@ -324,8 +376,9 @@ def solve_correlated(
     ----------
     problem : Problem
         One normalised problem with all its responses.
-    groups : Groups, optional
-        Groups of columns that share one relevance (prior variance).
+    objective : Energy
+        The full energy, from which the groups of columns are taken that share one relevance (prior
+        variance).
     spectrum : Spectrum
         The covariance of the responses. If it is that of an AR(1) model, its correlation ρ is
         learned, from the value in `spectrum`.
@@ -344,6 +397,7 @@ def solve_correlated(
         Its value is the last `CorrelatedState`; its history records the energy per response, which
         never rises.
     """
+    groups = objective.groups
 
     def others(state: CorrelatedState) -> CorrelatedState:
         if not np.isnan(state.spectrum.correlation):

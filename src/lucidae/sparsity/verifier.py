@@ -24,6 +24,7 @@ from lucidae.sparsity.attributes import (
     variance_distance,
 )
 from lucidae.sparsity.columns import column_lengths
+from lucidae.sparsity.correlated_evaluation import correlation_gain, evaluate_correlated
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
@@ -94,6 +95,9 @@ class Fit(NamedTuple):
         Predicted means of the rows, and the posterior variances of these means.
     support : array of int, optional
         The columns that are reported as significant.
+    response_covariance, given_covariance : ndarray of shape (n_responses, n_responses), optional
+        The covariance of the responses if they are correlated, and the one that was asked for if it
+        was not learned.
     """
 
     coef: Any
@@ -105,6 +109,8 @@ class Fit(NamedTuple):
     predicted: Any = None
     variances: Any = None
     support: Any = None
+    response_covariance: Any = None
+    given_covariance: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -187,7 +193,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     if not sound or not np.isfinite(fit.noise):
         return _failed(figures, fit, tolerance)
     try:
-        at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+        at = _evaluated(rows, w, _shifted(fit.noise, rows), fit.response_covariance, model)
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
@@ -200,8 +206,42 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         noise_rule=_floored_rule(fit, rows, at),
         noise_distance=_noise_distance(fit, rows, at, model),
         energy_distance=_energy_distance(fit, rows, at, model),
-        evidence=figures.evidence | _energies(rows, at, model),
+        evidence=figures.evidence | _energies(rows, at, model) | _of_covariance(rows, at, fit),
     )
+
+
+def _evaluated(
+    rows: Weighted, w: Any, noise: float, covariance: Any, model: EnergyKind
+) -> Evaluation:
+    """Return the evaluation of relevances `w`, with the covariance of the responses if given."""
+    if covariance is None:
+        return evaluate_relevances(rows, w, noise)
+    if not _is_covariance(covariance, rows.responses.shape[1]):
+        raise np.linalg.LinAlgError("The covariance of the responses is not one.")
+    return evaluate_correlated(rows, w, noise, covariance, model.labels)
+
+
+def _is_covariance(matrix: Any, n: int) -> bool:
+    """Tell whether `matrix` is a finite symmetric n × n matrix with mean diagonal entry 1."""
+    if np.shape(matrix) != (n, n) or not np.isfinite(matrix).all():
+        return False
+    symmetric = bool(np.abs(matrix - matrix.T).max() <= 1e-10)
+    return symmetric and abs(float(np.trace(matrix)) / n - 1.0) <= 1e-10
+
+
+def _of_covariance(rows: Weighted, at: Evaluation, fit: Fit) -> dict[str, Any]:
+    """Return how far the covariance of the responses is from what it should be, by name.
+
+    If it was learned, this is the decrease of the energy (loss) at nearby correlations, and if it
+    was given, the largest difference from the given one. Without it the result is empty.
+    """
+    if fit.response_covariance is None:
+        return {}
+    if fit.given_covariance is None:
+        gain = correlation_gain(rows, at.relevance, at.noise, fit.response_covariance)
+        return {"response_covariance": gain, "response_covariance_rule": "learn"}
+    distance = float(np.abs(fit.response_covariance - fit.given_covariance).max())
+    return {"response_covariance": distance, "response_covariance_rule": "given"}
 
 
 def _wide(values: Any) -> Any:
