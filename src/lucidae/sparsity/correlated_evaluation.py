@@ -18,6 +18,9 @@ from lucidae.sparsity.evaluation import Evaluation, Weighted, evaluate_relevance
 STEP = 0.01
 """Change of artanh ρ with which it is tested whether the correlation ρ has the lowest energy."""
 
+LARGEST_CORRELATION = 0.999
+"""Largest absolute value of ρ that the estimator learns; there only smaller ones are tested."""
+
 UNIT = float(np.finfo(float).eps)
 
 
@@ -92,10 +95,9 @@ def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> f
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     if not np.abs(correlation**places - covariance).max() <= 1e-8:
         return np.inf
-    angle = np.arctanh(correlation)
-    here, *beside = (
-        _energy(rows, w, noise, np.tanh(angle + step) ** places) for step in (0.0, -STEP, STEP)
-    )
+    angle, bound = np.arctanh(correlation), np.arctanh(LARGEST_CORRELATION) + 1e-6
+    angles = [angle, *(each for each in (angle - STEP, angle + STEP) if abs(each) <= bound)]
+    here, *beside = (_energy(rows, w, noise, np.tanh(each) ** places) for each in angles)
     return float(max(0.0, here - min(beside)))
 
 
