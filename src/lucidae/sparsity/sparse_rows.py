@@ -8,7 +8,7 @@ rows as a dense array up to rounding errors.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -58,11 +58,40 @@ def distinct_rows(given: Rows) -> Rows:
     return canonical(given.dictionary, given.responses, given.frequencies, given.intercept)
 
 
+class RowSubset(NamedTuple):
+    """Some rows of a CSR matrix, which are copied only while they are needed.
+
+    The folds of a cross-validation would otherwise hold several copies of the dictionary.
+    """
+
+    matrix: Any
+    index: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+        return len(self.index), int(self.matrix.shape[1])
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries, float64."""
+        return self.matrix.dtype
+
+
 class SparseRows(Rows):
     """Rows of a sparse dictionary with their responses and weights; see `Rows`.
 
-    The dictionary is a CSR matrix with sorted indices and without explicit zeros.
+    The dictionary is a CSR matrix with sorted indices and without explicit zeros, or a `RowSubset`
+    of one.
     """
+
+    @property
+    def matrix(self) -> Any:
+        """The dictionary as a CSR matrix."""
+        part = self.dictionary
+        if isinstance(part, RowSubset):
+            return scipy.sparse.csr_array(part.matrix[part.index])
+        return part
 
     @property
     def weights(self) -> Array:
@@ -72,7 +101,7 @@ class SparseRows(Rows):
     @property
     def indexable(self) -> Any:
         """The dictionary in a form whose rows splitters of scikit-learn can count and take."""
-        return self.dictionary
+        return self.matrix
 
     @cached_property
     def offsets(self) -> tuple[Mean, Mean]:
@@ -81,41 +110,24 @@ class SparseRows(Rows):
 
     def _column_means(self) -> Mean:
         """Return the weighted means of the columns of the dictionary, in two parts (see `Mean`)."""
-        A = self.dictionary
+        A = self.matrix
         if not self.intercept:
             return Mean(np.zeros(A.shape[1]), np.zeros(A.shape[1]))
         shares = to_numpy(self.weights) / self.total_weight
         center = shares @ A
-        center = center + self._mean_of_differences(center, shares)
-        return Mean(center, self._mean_of_differences(center, shares))
-
-    def _mean_of_differences(self, center: Any, shares: Any) -> Any:
-        """Return the mean of all rows minus `center`, rounded relative to these differences."""
-        A = self.dictionary
-        row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-        inside = np.bincount(
-            A.indices, shares[row] * (A.data - center[A.indices]), minlength=A.shape[1]
-        )
-        present = np.bincount(A.indices, shares[row], minlength=A.shape[1])
-        zeros = np.where(self._filled, 0.0, np.maximum(shares.sum() - present, 0.0))
-        return inside - zeros * center
-
-    @cached_property
-    def _filled(self) -> Any:
-        """Mask of the columns without a zero."""
-        A = self.dictionary
-        return np.bincount(A.indices, minlength=A.shape[1]) == A.shape[0]
+        center = center + _mean_of_differences(A, center, shares)
+        return Mean(center, _mean_of_differences(A, center, shares))
 
     @cached_property
     def weighted(self) -> tuple[Any, Array]:
         """Centred dictionary and responses, each row times the square root of its weight."""
-        A, mean = self.dictionary, self.offsets[0]
+        A, mean = self.matrix, self.offsets[0]
         roots = np.sqrt(to_numpy(self.weights))
         row = np.repeat(roots, np.diff(A.indptr))
         # A column with a zero varies at least as much as its mean, divided by √d: nothing cancels
         # when its mean is removed implicitly. The mean of a column without zeros is removed from
         # its entries, which is accurate even if the column is far from zero.
-        filled = self._filled & self.intercept
+        filled = _filled(A) & self.intercept
         data = np.where(filled[A.indices], mean.removed_from_entries(A), A.data)
         peaks, spread = (np.zeros(A.shape[1]) for _ in range(2))
         np.maximum.at(peaks, A.indices, np.abs(A.data))
@@ -131,25 +143,37 @@ class SparseRows(Rows):
     def take(self, index: Any) -> SparseRows:
         """Return the rows with the integer indices `index`."""
         chosen = np.asarray(index)
-        parts = (self.dictionary, self.responses, self.weights)
-        dictionary, responses, weights = (part[chosen] for part in parts)
-        return SparseRows(scipy.sparse.csr_array(dictionary), responses, weights, self.intercept)
+        subset = RowSubset(self.matrix, chosen)
+        return SparseRows(subset, self.responses[chosen], self.weights[chosen], self.intercept)
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Return the weighted sum of squared errors of predicting these rows; see `Rows`."""
         used = np.flatnonzero(coefficients.any(axis=1))
         center, level = reference.offsets
-        chosen = Rows(
-            self.dictionary[:, used].toarray(), self.responses, self.weights, self.intercept
-        )
+        chosen = Rows(self.matrix[:, used].toarray(), self.responses, self.weights, self.intercept)
         means = Mean(center.rounded[used], center.rest[used]), level
         return chosen.squared_error_from(coefficients[used], means)
+
+
+def _mean_of_differences(A: Any, center: Any, shares: Any) -> Any:
+    """Return the mean of all rows of A minus `center`, rounded relative to these differences."""
+    row = np.repeat(shares, np.diff(A.indptr))
+    inside = np.bincount(A.indices, row * (A.data - center[A.indices]), minlength=A.shape[1])
+    present = np.bincount(A.indices, row, minlength=A.shape[1])
+    zeros = np.where(_filled(A), 0.0, np.maximum(shares.sum() - present, 0.0))
+    return inside - zeros * center
+
+
+def _filled(A: Any) -> Any:
+    """Return a mask of the columns of a CSR matrix that have no zero."""
+    return np.bincount(A.indices, minlength=A.shape[1]) == A.shape[0]
 
 
 def _distinct_sparse(given: SparseRows) -> SparseRows:
     """Return the distinct rows of positive weight in the order of `canonical`."""
     frequencies = to_numpy(given.weights)
-    keys = _row_keys(given.dictionary, given.responses)
+    matrix = given.matrix
+    keys = _row_keys(matrix, given.responses)
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):
@@ -159,7 +183,7 @@ def _distinct_sparse(given: SparseRows) -> SparseRows:
     order = sorted(places)
     index = np.array([places[key] for key in order])
     merged = np.array([totals[key] for key in order])
-    dictionary = scipy.sparse.csr_array(given.dictionary[index])
+    dictionary = scipy.sparse.csr_array(matrix[index])
     return SparseRows(dictionary, given.responses[index], merged, given.intercept)
 
 
