@@ -335,16 +335,28 @@ def _direction(
 
 
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
-    """Return the state at the correlation ρ of an AR(1) model that minimises the energy (loss).
+    """Return the state after two searches for the correlation ρ with the lowest energy (loss).
 
-    The relevances (prior variances) are fixed. Only eigenvalues and rotated responses change.
+    The first search keeps w(1 − ρ²) for all relevances w (prior variances), the variances of the
+    innovations of the AR(1) model, which the data determine better than w if ρ is near 1. The
+    second keeps w. Only eigenvalues and rotated responses change.
     """
-    count, old = state.spectrum.values.size, np.arctanh(state.spectrum.correlation)
-    responses = state.basis.T @ state.problem.responses
+    first = _searched(state, innovations=True)
+    second = _searched(first._replace(moved=state.moved), innovations=False)
+    return second._replace(moved=max(first.moved, second.moved))
+
+
+def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
+    """Return the state at the best ρ, with fixed variances of innovations or fixed relevances."""
+    count, rho = state.spectrum.values.size, state.spectrum.correlation
+    responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
+
+    def scale(angle: float) -> float:
+        return float((1.0 - rho**2) * np.cosh(angle) ** 2) if innovations else 1.0
 
     def energy(angle: float) -> float:
-        spectrum = Spectrum.autoregressive(float(np.tanh(angle)), count)
-        return _energy(state.problem, state.powers, spectrum.values, responses @ spectrum.vectors)
+        spectrum, powers = _at_angle(angle, count), scale(angle) * state.powers
+        return _energy(state.problem, powers, spectrum.values, responses @ spectrum.vectors)
 
     bound = float(np.arctanh(LARGEST_CORRELATION))
     near = max(10.0 * state.moved, 1e-3) if state.moved > 0.0 else bound
@@ -354,9 +366,16 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
     )
     if not found.fun < state.energy:
         return state._replace(moved=0.0)
-    spectrum = Spectrum.autoregressive(float(np.tanh(found.x)), count)
-    others = {"moved": abs(float(found.x) - old), "damping": state.damping}
-    return evaluate_correlated(state.problem, state.relevance, spectrum, **others)
+    angle = float(found.x)
+    others = {"moved": abs(angle - old), "damping": state.damping}
+    return evaluate_correlated(
+        state.problem, scale(angle) * state.relevance, _at_angle(angle, count), **others
+    )
+
+
+def _at_angle(angle: float, count: int) -> Spectrum:
+    """Return the spectrum of the AR(1) model whose correlation is the hyperbolic tangent of it."""
+    return Spectrum.autoregressive(float(np.tanh(angle)), count)
 
 
 def solve_correlated(
