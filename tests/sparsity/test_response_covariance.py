@@ -113,9 +113,9 @@ def test_the_solution_is_stationary_and_the_energy_never_rises(learn_noise):
 
 def test_correlated_responses_recover_columns_that_independent_ones_miss():
     # 12 sensors, 8 sources and 20 samples with the correlation 0.99: success is that the columns
-    # with the largest relevances are the true ones (seen: 5 and 18 of 30)
+    # with the largest relevances are the true ones (seen: 7 and 18 of 30)
     successes = np.zeros(2, dtype=int)
-    for seed in range(12):
+    for seed in range(30):
         X, y, used, noise = series(seed)
         problem, units = normalise(X, y, compress=False)
         problem = problem.with_noise(float(units.normalised_noise(noise)))
@@ -126,7 +126,7 @@ def test_correlated_responses_recover_columns_that_independent_ones_miss():
         for k, found in enumerate((solve(problem, FullCovariance()), correlated)):
             largest = np.sort(np.argsort(-found.value.relevance)[:8])
             successes[k] += np.array_equal(largest, used)
-    assert successes[1] >= successes[0] + 3
+    assert successes[1] >= successes[0] + 7
 
 
 OPTIONS = [
