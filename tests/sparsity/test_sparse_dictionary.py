@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import (
 
 import lucidae
 from lucidae import SparseVAE, certify
-from lucidae.sparsity import columns, dictionary
+from lucidae.sparsity import columns, dictionary, solve_batch
 from lucidae.sparsity.dictionary import SparseDictionary
 from lucidae.sparsity.evaluation import Sample, evaluate_relevances, weighted_rows
 from lucidae.sparsity.problem import canonical
@@ -240,3 +240,8 @@ def test_bad_sparse_input_is_refused(monkeypatch):
         SparseVAE().fit(sp.csr_array(np.nan_to_num(full)), y)
     with pytest.raises(ValueError, match="largest absolute value is 1e\\+80"):
         SparseVAE().fit(sp.csr_array(np.where(full == 7.0, 1e80, np.nan_to_num(full))), y)
+
+
+def test_a_batch_of_problems_is_dense():
+    with pytest.raises(ValueError, match="expected a dense stack"):
+        solve_batch(sp.csr_array(np.eye(3)), np.ones((1, 3, 2)), noise_variance=0.1)

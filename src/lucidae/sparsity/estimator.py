@@ -64,12 +64,9 @@ from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.response_covariance import (
-    CorrelatedPosterior,
-    CorrelatedState,
     Spectrum,
     checked_spectrum,
-    correlated_support,
-    evaluate_correlated,
+    correlated_attributes,
     given_covariance,
     solve_correlated,
 )
@@ -546,8 +543,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         The measured values of the certificate are added to it later.
         """
-        found: Any = self._plain if self.response_covariance is None else self._correlated
-        results, posterior, estimate = found(solution.value, units, objective, rows, X)
+        if self.response_covariance is None:
+            results, posterior, estimate = self._independent(
+                solution.value, units, objective, rows, X
+            )
+        else:
+            results, posterior, estimate = correlated_attributes(
+                solution.value, units, objective.groups, rows, X, self.significance
+            )
         coef = narrowed(estimate, X, "coef_")
         kept = as_double(coef)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
@@ -565,7 +568,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         }
         return SparseState(results, posterior, center.rounded, None, center.rest, level)
 
-    def _plain(
+    def _independent(
         self, found: State, units: Units, objective: Energy, rows: Rows, X: Array
     ) -> tuple[dict[str, Any], Any, Array]:
         """Return fitted attributes, the posterior and its mean, for independent outputs."""
@@ -581,27 +584,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "energy_": scalar(objective.in_units(objective.value(state), units)),
         }
         return results, factor.posterior(noise), factor.mean(responses)
-
-    def _correlated(
-        self, found: CorrelatedState, units: Units, objective: Energy, rows: Rows, X: Array
-    ) -> tuple[dict[str, Any], Any, Array]:
-        """Return fitted attributes, the posterior and its mean, for correlated outputs."""
-        relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
-        kept = units.normalised_relevance(as_double(relevance))
-        state = evaluate_correlated(found.problem, kept, found.spectrum)
-        noise = scalar(units.noise(state.problem.noise))
-        posterior, mean = CorrelatedPosterior.fitted(
-            *rows.weighted, as_double(relevance), noise, state.spectrum
-        )
-        significant = correlated_support(state, self.significance, objective.groups)
-        results = {
-            "relevance_": relevance,
-            "noise_variance_": noise,
-            "support_": np.flatnonzero(significant),
-            "energy_": scalar(units.energy(np.asarray(state.energy))),
-            "response_covariance_": state.spectrum.covariance,
-        }
-        return results, posterior, mean
 
     def _verified(
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
